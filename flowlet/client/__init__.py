@@ -1,0 +1,1 @@
+"""Hands job graphs to a cluster: embedded or remote."""

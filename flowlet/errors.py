@@ -1,0 +1,54 @@
+"""The error tree of the stream runtime.
+
+Side: pure.
+"""
+
+
+class FlowletError(Exception):
+    """Base class of every error that this package raises on purpose."""
+
+
+class ConfigError(FlowletError):
+    """An option is wrong; the message names it and says what is allowed."""
+
+
+class JobGraphError(FlowletError):
+    """A job graph is not valid; the message names the vertex or the edge."""
+
+
+class JobSubmissionError(FlowletError):
+    """The job could not be handed to a JobManager, or it refused the job."""
+
+
+class JobExecutionError(FlowletError):
+    """A submitted job failed or was cancelled; the message holds the root cause as the task reported it."""
+
+
+class KeyTypeError(FlowletError):
+    """A key has no hash that is the same in every process; the message names the type and what to use instead."""
+
+
+class SerdeError(FlowletError):
+    """Bytes that should hold stream elements do not; the message names channel and offset."""
+
+
+class MailboxClosedError(FlowletError):
+    """The mailbox takes no (more) mails."""
+
+
+class UserFunctionError(FlowletError):
+    """A user's function raised.
+
+    Raised ``from`` the user's own exception.  ``record_preview`` is the shortened ``repr`` of the record being processed.
+    """
+
+    def __init__(self, operator: str, subtask: int, record_preview: str | None) -> None:
+        record = "" if record_preview is None else f" while processing the record {record_preview}"
+        super().__init__(f"operator {operator!r} (subtask {subtask}) failed{record}")
+        self.operator = operator
+        self.subtask = subtask
+        self.record_preview = record_preview
+
+
+class TaskCancelled(BaseException):
+    """The task was asked to stop; outside ``Exception`` so that user code cannot swallow it."""

@@ -1,0 +1,1 @@
+"""From transformations to job graphs to execution graphs."""

@@ -1,0 +1,1 @@
+"""The JobManager: REST, slots, scheduling."""

@@ -1,0 +1,1 @@
+"""Operators, sources and sinks: what runs inside one task."""

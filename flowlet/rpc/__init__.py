@@ -1,0 +1,1 @@
+"""Control messages between client, JobManager and TaskManagers."""

@@ -1,0 +1,207 @@
+"""The control protocol: what client, JobManager and TaskManagers say to each other.
+
+Side:   pure.
+Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners travel as opaque blobs, which only a TaskManager opens.
+        Every message about a task carries the 40-byte id of the attempt; a stale id is counted and ignored, never acted upon.
+Units:  times in milliseconds since the epoch, durations in milliseconds, sizes in bytes.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+PROTOCOL_VERSION: Final = 1
+
+
+class ExecutionState(StrEnum):
+    """States of one task attempt (Flink ``ExecutionState``)."""
+
+    CREATED = "CREATED"
+    SCHEDULED = "SCHEDULED"
+    DEPLOYING = "DEPLOYING"
+    INITIALIZING = "INITIALIZING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    CANCELING = "CANCELING"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the attempt has ended."""
+        return self in (ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED)
+
+
+class VertexMessage(msgspec.Struct, frozen=True):
+    """One vertex of a submitted job; ``chain`` is the cloudpickled list of its chained operators."""
+
+    id: str  # 32 hex digits
+    name: str
+    parallelism: int
+    max_parallelism: int
+    slot_sharing_group: str
+    operator_names: list[str]
+    chain: bytes
+
+
+class EdgeMessage(msgspec.Struct, frozen=True):
+    """One edge; ``partitioner`` is cloudpickled.  ``target`` None: an external consumer (the client) reads it."""
+
+    id: str  # 32 hex digits, also the intermediate data set's id
+    source: str
+    source_operator: int  # index in the source's chain
+    target: str | None
+    is_pointwise: bool
+    ship_strategy: str  # for people: HASH, REBALANCE, FORWARD, ...
+    partitioner: bytes
+    buffer_timeout_ms: int  # -1: never by timer, 0: after every chunk
+
+
+class JobGraphMessage(msgspec.Struct, frozen=True):
+    """A submitted job; vertices in topological order."""
+
+    job_id: str  # 32 hex digits
+    name: str
+    vertices: list[VertexMessage]
+    edges: list[EdgeMessage]
+
+
+class InputChannelDescriptor(msgspec.Struct, frozen=True):
+    """Where one input channel reads: partition (20 B) of producer attempt (40 B), and the producer's TaskManager."""
+
+    partition: bytes
+    producer: bytes
+    subpartition: int
+    tm_id: str
+    host: str
+    port: int
+
+
+class InputGateDescriptor(msgspec.Struct, frozen=True):
+    """One gate: all channels of one input edge."""
+
+    edge_id: str
+    channels: list[InputChannelDescriptor]
+
+
+class ResultPartitionDescriptor(msgspec.Struct, frozen=True):
+    """One produced partition of one output edge."""
+
+    edge_id: str
+    partition: bytes
+    num_subpartitions: int
+    source_operator: int
+    partitioner: bytes
+    buffer_timeout_ms: int
+
+
+class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):
+    """All a TaskManager needs to run one subtask."""
+
+    job_id: str
+    job_name: str
+    vertex_id: str
+    task_name: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    attempt: bytes  # 40 bytes
+    chain: bytes
+    gates: list[InputGateDescriptor]
+    partitions: list[ResultPartitionDescriptor]
+
+
+class TaskMetrics(msgspec.Struct, frozen=True):
+    """Counters of one task since its start; names follow Flink's task metrics."""
+
+    num_records_in: int = 0
+    num_records_out: int = 0
+    num_bytes_in_local: int = 0
+    num_bytes_in_remote: int = 0
+    num_buffers_in: int = 0
+    num_bytes_out: int = 0
+    num_buffers_out: int = 0
+    num_credits_granted: int = 0
+    accumulated_idle_ms: int = 0
+    accumulated_busy_ms: int = 0
+    accumulated_back_pressured_ms: int = 0  # soft + hard
+    current_input_watermark: int = -(2**63)
+    waiting_for: str | None = None  # the name of what a parked task waits for
+
+
+class FailureInfo(msgspec.Struct, frozen=True):
+    """Why a task failed, as text: nothing of the user's exception is unpickled anywhere."""
+
+    exception_type: str
+    message: str
+    traceback: str  # the user's frames; of an engine error all frames
+    operator: str | None
+    task_name: str
+    subtask: int
+    record_preview: str | None
+    tm_id: str
+    timestamp_ms: int
+
+
+class RegisterTaskManager(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM, first message on the WebSocket."""
+
+    tm_id: str
+    num_slots: int
+    data_host: str
+    data_port: int
+    pid: int
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class Registered(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: welcome."""
+
+    jm_id: str
+    heartbeat_interval_ms: int
+
+
+class RegistrationRefused(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: go away, and why."""
+
+    reason: str
+
+
+class TaskReport(msgspec.Struct, frozen=True):
+    """The metrics of one running task inside a heartbeat."""
+
+    attempt: bytes
+    metrics: TaskMetrics
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM, every interval; with the metrics of the tasks that run there."""
+
+    tm_id: str
+    tasks: list[TaskReport]
+
+
+class TaskStateChanged(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: a task moved to another state; the last message carries its final metrics."""
+
+    attempt: bytes
+    state: ExecutionState
+    failure: FailureInfo | None = None
+    metrics: TaskMetrics | None = None
+
+
+class DeployTask(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: run this."""
+
+    task: TaskDeploymentDescriptor
+
+
+class CancelTask(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: end this attempt; unknown attempts are ignored."""
+
+    attempt: bytes
+
+
+ToJobManager = RegisterTaskManager | Heartbeat | TaskStateChanged
+ToTaskManager = Registered | RegistrationRefused | DeployTask | CancelTask

@@ -1,0 +1,1 @@
+"""Stream elements as bytes and back."""

@@ -1,0 +1,1 @@
+"""The mailbox thread model: stream tasks, their inputs and outputs."""

@@ -1,0 +1,1 @@
+"""Test doubles for users of flowlet."""

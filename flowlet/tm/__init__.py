@@ -1,0 +1,1 @@
+"""The TaskManager: the worker process."""

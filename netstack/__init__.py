@@ -1,0 +1,1 @@
+"""Flink's network stack on asyncio: credit-based flow control over real TCP."""

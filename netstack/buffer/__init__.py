@@ -1,0 +1,1 @@
+"""Counted buffers over one arena, and the pools that share it."""

@@ -1,0 +1,1 @@
+"""Netty's pipeline on asyncio transports."""

@@ -1,0 +1,1 @@
+"""The consumer side: input gates and their channels."""

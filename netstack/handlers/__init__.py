@@ -1,0 +1,1 @@
+"""The protocol handlers of server and client."""

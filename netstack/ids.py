@@ -1,0 +1,67 @@
+"""Identifiers of the wire protocol, in exactly the bytes that travel.
+
+Side:   pure.
+Units:  a channel (receiver) id is 16 bytes, an intermediate result partition id 20 (16 + i32), an execution attempt id 40
+        (graph 16 + vertex 16 + i32 subtask + i32 attempt); all integers big endian.
+Source: Flink ``InputChannelID``, ``IntermediateResultPartitionID``, ``ExecutionAttemptID``, ``ConnectionID``.
+"""
+
+import os
+import struct
+from dataclasses import dataclass
+from typing import NewType
+
+InputChannelID = NewType("InputChannelID", bytes)
+IntermediateResultPartitionID = NewType("IntermediateResultPartitionID", bytes)
+ExecutionAttemptID = NewType("ExecutionAttemptID", bytes)
+
+INPUT_CHANNEL_ID_BYTES = 16
+PARTITION_ID_BYTES = 20
+ATTEMPT_ID_BYTES = 40
+
+
+def input_channel_id(lower: int, upper: int) -> InputChannelID:
+    """The id whose wire form is the two signed 64-bit halves, lower part first."""
+    return InputChannelID(struct.pack(">qq", lower, upper))
+
+
+def new_input_channel_id() -> InputChannelID:
+    """A random id."""
+    return InputChannelID(os.urandom(INPUT_CHANNEL_ID_BYTES))
+
+
+def partition_id(data_set: bytes, partition: int) -> IntermediateResultPartitionID:
+    """The id of one partition of the intermediate data set with the given 16-byte id."""
+    if len(data_set) != 16:
+        raise ValueError(f"a data set id has 16 bytes, got {len(data_set)}")
+    return IntermediateResultPartitionID(data_set + struct.pack(">i", partition))
+
+
+def execution_attempt_id(graph: bytes, vertex: bytes, subtask: int, attempt: int) -> ExecutionAttemptID:
+    """The id of one attempt to run one subtask; ``graph`` and ``vertex`` have 16 bytes each."""
+    if len(graph) != 16 or len(vertex) != 16:
+        raise ValueError(f"graph and vertex ids have 16 bytes, got {len(graph)} and {len(vertex)}")
+    return ExecutionAttemptID(graph + vertex + struct.pack(">ii", subtask, attempt))
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPartitionID:
+    """One partition as produced by one attempt: a restarted producer makes another one."""
+
+    partition: IntermediateResultPartitionID
+    producer: ExecutionAttemptID
+
+    def __str__(self) -> str:
+        subtask, attempt = struct.unpack(">ii", self.producer[32:])
+        return f"{self.partition[:4].hex()}#{int.from_bytes(self.partition[16:], 'big')}@subtask {subtask} attempt {attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionID:
+    """Where the data port of a TaskManager is."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"

@@ -1,0 +1,1 @@
+"""The producer side: result partitions between a task thread and the loop."""

@@ -1,0 +1,1 @@
+"""Test doubles for users of the package: no sockets, no wall clock."""

@@ -1,0 +1,1 @@
+"""Frames, messages and in-band events as pure code."""
