@@ -1,0 +1,198 @@
+"""One writer and one reader on the same segment.
+
+Side:       shared.  ``BufferBuilder`` belongs to the task thread, ``BufferConsumer`` to whoever holds its subpartition's lock.
+Hot path:   per chunk and per buffer, not per record.
+Invariants: writer and reader share one integer, ``PositionMarker.position``.  The writer stores the bytes first and the position after
+            them, in one attribute store; the reader loads it once and takes length and end from that one value.
+Units:      positions in bytes from the start of the segment.
+Source:     Flink ``BufferBuilder``, ``BufferConsumer``.
+Absent:     copies of a consumer (broadcast of data), trimming (buffer debloating).
+"""
+
+from netstack.buffer.segment import FREEING_RECYCLER, BufferLease, BufferRecycler, MemorySegment, NetworkBuffer
+from netstack.errors import LocalProtocolError
+from netstack.wire.messages import DataType
+
+
+class PositionMarker:
+    """How far the writer got: ``n >= 0`` committed bytes, or ``~n`` once it finished with ``n`` (so that an empty one can finish too)."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
+
+
+class BufferBuilder:
+    """Appends bytes to a segment; what is committed can be read while more is written.
+
+    Threading: one thread, the task's.
+    Ownership: holds a reference on the segment from construction to ``close``.
+    """
+
+    __slots__ = ("_capacity", "_has_consumer", "_is_closed", "_lease", "_marker", "_position", "_view")
+
+    def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
+        self._lease = BufferLease(segment, recycler)
+        self._view = segment.view
+        self._capacity = len(segment.view)
+        self._marker = PositionMarker()
+        self._position = 0  # appended, maybe not committed
+        self._has_consumer = False
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "finished" if self.is_finished else "open"
+        return f"<BufferBuilder {state}, {self._position} of {self._capacity} bytes>"
+
+    @property
+    def recycler(self) -> BufferRecycler:
+        """Who gets the segment when nobody uses it any more."""
+        return self._lease.recycler
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The size of the segment."""
+        return self._capacity
+
+    @property
+    def writable_bytes(self) -> int:
+        """How many bytes still fit."""
+        return self._capacity - self._position
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing fits any more."""
+        return self._position == self._capacity
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether ``finish`` was called."""
+        return self._marker.position < 0
+
+    def append(self, data: bytes | memoryview) -> int:
+        """Write as much of ``data`` (single bytes) as fits, invisible until ``commit``; returns how many bytes that were."""
+        assert self._marker.position >= 0, "a finished buffer takes no more data"
+        position = self._position
+        num_bytes = len(data)
+        if num_bytes > self._capacity - position:
+            num_bytes = self._capacity - position
+            data = memoryview(data)[:num_bytes]
+        end = position + num_bytes
+        self._view[position:end] = data
+        self._position = end
+        return num_bytes
+
+    def commit(self) -> None:
+        """Let the consumer see everything appended so far."""
+        assert self._marker.position >= 0, "a finished buffer is committed"
+        self._marker.position = self._position
+
+    def append_and_commit(self, data: bytes | memoryview) -> int:
+        """``append`` and ``commit`` in one call."""
+        num_bytes = self.append(data)
+        self._marker.position = self._position
+        return num_bytes
+
+    def finish(self) -> int:
+        """Commit and close for writing; returns the bytes written.  The second call changes nothing."""
+        self._marker.position = ~self._position
+        return self._position
+
+    def create_buffer_consumer(self, partial_record_length: int = 0) -> "BufferConsumer":
+        """The one reader; it starts at what is committed later as well as now.
+
+        Args:
+            partial_record_length: how many of the first bytes belong to a record that began in an earlier buffer.
+
+        Raises:
+            LocalProtocolError: there is a consumer already.
+        """
+        if self._has_consumer:
+            raise LocalProtocolError("a buffer has one consumer, and it exists already")
+        self._has_consumer = True
+        self._lease.retain()
+        return BufferConsumer(self._lease, self._marker, DataType.DATA_BUFFER, partial_record_length)
+
+    def close(self) -> None:
+        """Give the writer's reference back; the second call does nothing.  An unfinished buffer is finished first."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.finish()
+        self._lease.release()
+
+
+class BufferConsumer:
+    """Reads what a builder committed, in as many buffers as one likes.
+
+    Threading: one at a time; the owner's lock orders the calls.
+    Ownership: holds a reference on the segment until ``close``; every built buffer holds one of its own.
+    """
+
+    __slots__ = ("_is_closed", "_lease", "_marker", "_read", "_seen", "data_type", "is_buffer", "partial_record_length")
+
+    def __init__(self, lease: BufferLease, marker: PositionMarker, data_type: DataType, partial_record_length: int = 0) -> None:
+        self._lease = lease
+        self._marker = marker
+        self._seen = marker.position  # the marker as of the last look: ``is_finished`` answers from it
+        self._read = 0
+        self._is_closed = False
+        self.data_type = data_type
+        self.is_buffer = data_type.is_buffer
+        self.partial_record_length = partial_record_length
+
+    @classmethod
+    def of_event(cls, data: bytes, data_type: DataType) -> "BufferConsumer":
+        """A consumer of a serialized event: finished from the start, outside of every pool."""
+        return cls(BufferLease(MemorySegment(memoryview(data)), FREEING_RECYCLER), PositionMarker(~len(data)), data_type)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "finished" if self.is_finished else "open"
+        return f"<BufferConsumer {self.data_type.name} {state}, {self._read} bytes read>"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the writer had finished at the last ``build`` (or at construction)."""
+        return self._seen < 0
+
+    @property
+    def is_data_available(self) -> bool:
+        """Whether there are committed bytes that were not built yet; looks at the writer's position now."""
+        position = self._marker.position
+        return (position if position >= 0 else ~position) > self._read
+
+    def build(self) -> NetworkBuffer:
+        """Everything committed since the last call, maybe nothing; the caller recycles it."""
+        position = self._seen = self._marker.position
+        start = self._read
+        end = self._read = position if position >= 0 else ~position
+        lease = self._lease
+        lease.retain()
+        return NetworkBuffer.of_lease(lease, start, end - start, self.data_type, is_buffer=self.is_buffer)
+
+    def try_build(self) -> NetworkBuffer | None:
+        """Like ``build``, but None instead of an empty buffer."""
+        position = self._seen = self._marker.position
+        if (position if position >= 0 else ~position) == self._read:
+            return None
+        return self.build()
+
+    def skip(self, num_bytes: int) -> None:
+        """Leave out the next ``num_bytes`` committed bytes.
+
+        Raises:
+            ValueError: fewer are committed.
+        """
+        position = self._seen = self._marker.position
+        end = position if position >= 0 else ~position
+        if not 0 <= num_bytes <= end - self._read:
+            raise ValueError(f"cannot skip {num_bytes} bytes, {end - self._read} can be read")
+        self._read += num_bytes
+
+    def close(self) -> None:
+        """Give the reader's reference back; the second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._lease.release()

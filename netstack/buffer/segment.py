@@ -1,0 +1,196 @@
+"""Memory segments, and counted buffers over them.
+
+Side:       shared.  Any thread may retain, read and recycle a buffer; each of its holders recycles it exactly once.
+Hot path:   per buffer, not per record.
+Invariants: a lease is recycled when its count falls to zero, exactly once, outside its lock; the bytes of a buffer are readable only
+            while its lease counts at least one.
+Units:      sizes and offsets in bytes.
+Lock order: ``BufferLease._lock`` is a leaf: nothing is called while it is held.
+Source:     Flink ``MemorySegment``, ``NetworkBuffer``, ``BufferRecycler``, ``FreeingBufferRecycler``.  Views are made on demand, so that a
+            buffer that was recycled keeps no export of the arena alive.
+Absent:     compression, composite and file-backed buffers.
+"""
+
+import threading
+from typing import Final, Protocol
+
+from netstack.config import is_debug
+from netstack.errors import BufferOwnershipError
+from netstack.wire.messages import DataType
+
+_POISON: Final = b"\xdd"  # what a freed segment is filled with when NETSTACK_DEBUG=1
+_DEBUG: Final = is_debug()
+
+
+class MemorySegment:
+    """One fixed-size piece of memory; ``index`` is its number in the arena, -1 outside of one."""
+
+    __slots__ = ("index", "view")
+
+    def __init__(self, view: memoryview, index: int = -1) -> None:
+        self.view = view
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"<MemorySegment {self.index}>"
+
+
+class BufferRecycler(Protocol):
+    """Takes back the segment of a buffer that nobody uses any more."""
+
+    def recycle(self, segment: MemorySegment) -> None:
+        """Take ``segment`` back; any thread."""
+
+
+class FreeingBufferRecycler:
+    """Leaves the memory to the interpreter: for buffers that came from no pool."""
+
+    __slots__ = ()
+
+    def recycle(self, segment: MemorySegment) -> None:
+        """Forget the segment."""
+
+
+FREEING_RECYCLER: Final = FreeingBufferRecycler()
+
+
+class BufferLease:
+    """The count of everybody who uses one segment: its builder, its consumer and the buffers built from it.
+
+    Threading: any thread.  Life cycle: starts at one; at zero the segment goes to the recycler and the lease is dead.
+    """
+
+    __slots__ = ("_lock", "_recycler", "count", "segment")
+
+    def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
+        self._lock = threading.Lock()
+        self._recycler = recycler
+        self.segment = segment
+        self.count = 1  # Guarded by _lock for writes; a bare read by a holder sees at least the holder's own one.
+
+    def __repr__(self) -> str:
+        return f"<BufferLease of {self.segment!r}, {self.count} holders>"
+
+    @property
+    def recycler(self) -> BufferRecycler:
+        """Who gets the segment in the end."""
+        return self._recycler
+
+    def retain(self) -> None:
+        """Count one holder more.
+
+        Raises:
+            BufferOwnershipError: the segment went back already.
+        """
+        with self._lock:
+            if self.count <= 0:
+                raise BufferOwnershipError(f"{self.segment!r} is retained after its release")
+            self.count += 1
+
+    def release(self) -> None:
+        """Count one holder less; the last one sends the segment home.
+
+        Raises:
+            BufferOwnershipError: the segment went back already.
+        """
+        with self._lock:
+            if self.count <= 0:
+                raise BufferOwnershipError(f"{self.segment!r} is released twice")
+            self.count -= 1
+            if self.count:
+                return
+        segment = self.segment
+        if _DEBUG and not segment.view.readonly:
+            segment.view[:] = _POISON * len(segment.view)
+        self._recycler.recycle(segment)
+
+
+class NetworkBuffer:
+    """``size`` bytes of a segment, with what they are: data or an event.
+
+    Ownership: whoever gets a buffer recycles it once, or hands it on.  ``retain`` and ``slice`` add a reference that is recycled too.
+    """
+
+    __slots__ = ("_lease", "_offset", "data_type", "is_buffer", "is_compressed", "size")
+
+    def __init__(
+        self,
+        segment: MemorySegment,
+        recycler: BufferRecycler,
+        size: int,
+        data_type: DataType,
+        *,
+        is_compressed: bool = False,
+        offset: int = 0,
+    ) -> None:
+        assert 0 <= offset <= offset + size <= len(segment.view), f"{size} bytes at {offset} of a segment of {len(segment.view)}"
+        self._lease = BufferLease(segment, recycler)
+        self._offset = offset
+        self.size = size
+        self.data_type = data_type
+        self.is_buffer = data_type.is_buffer
+        self.is_compressed = is_compressed
+
+    @classmethod
+    def of_lease(cls, lease: BufferLease, offset: int, size: int, data_type: DataType, *, is_buffer: bool) -> "NetworkBuffer":
+        """A buffer that shares ``lease`` and takes over one reference the caller has retained."""
+        buffer = cls.__new__(cls)
+        buffer._lease = lease
+        buffer._offset = offset
+        buffer.size = size
+        buffer.data_type = data_type
+        buffer.is_buffer = is_buffer
+        buffer.is_compressed = False
+        return buffer
+
+    @classmethod
+    def unpooled(cls, data: bytes, data_type: DataType) -> "NetworkBuffer":
+        """A buffer over ``data`` itself; recycling it frees nothing."""
+        return cls(MemorySegment(memoryview(data)), FREEING_RECYCLER, len(data), data_type)
+
+    def __repr__(self) -> str:
+        return f"<NetworkBuffer {self.data_type.name} {self.size} bytes of {self._lease!r}>"
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes; do not keep the view beyond ``recycle``.
+
+        Raises:
+            BufferOwnershipError: the buffer was recycled by its last holder.
+        """
+        lease = self._lease
+        if lease.count <= 0:
+            raise BufferOwnershipError(f"{lease.segment!r} is used after its release")
+        offset = self._offset
+        return lease.segment.view[offset : offset + self.size]
+
+    def retain(self) -> "NetworkBuffer":
+        """The same buffer, which now needs one ``recycle`` more.
+
+        Raises:
+            BufferOwnershipError: it was recycled by its last holder.
+        """
+        self._lease.retain()
+        return self
+
+    def recycle(self) -> None:
+        """Give one reference back; the last one returns the segment.
+
+        Raises:
+            BufferOwnershipError: it was recycled by its last holder already.
+        """
+        self._lease.release()
+
+    def slice(self, offset: int, size: int) -> "NetworkBuffer":
+        """``size`` bytes from ``offset`` on, as a buffer with a reference of its own.
+
+        Raises:
+            ValueError: the range is not inside this buffer.
+            BufferOwnershipError: it was recycled by its last holder.
+        """
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise ValueError(f"{size} bytes at {offset} are not inside a buffer of {self.size}")
+        self._lease.retain()
+        part = NetworkBuffer.of_lease(self._lease, self._offset + offset, size, self.data_type, is_buffer=self.is_buffer)
+        part.is_compressed = self.is_compressed
+        return part

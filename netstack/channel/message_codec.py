@@ -1,0 +1,146 @@
+"""The two handlers next to the transport: messages to frames, bytes to messages.
+
+Side:       loop.  Hot path.
+Invariants: a buffer handed to ``MessageEncoder`` is recycled exactly once: when its last byte was written, or when that failed.
+Source:     Flink ``NettyMessage.NettyMessageEncoder``, ``NettyMessageClientDecoderDelegate``.
+"""
+
+from typing import NamedTuple, Protocol
+
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.channel.outbound_buffer import OutboundFrame
+from netstack.config import NetstackConfig
+from netstack.errors import LocalProtocolError
+from netstack.ids import InputChannelID
+from netstack.wire.codec import BUFFER_RESPONSE_HEADER_BYTES, encode, encode_buffer_response_header
+from netstack.wire.decoder import FrameDecoder
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    AddCredit,
+    BacklogAnnouncement,
+    CancelPartitionRequest,
+    CloseRequest,
+    DataType,
+    ErrorResponse,
+    NewBufferSize,
+    PartitionRequest,
+    ResumeConsumption,
+    TaskEventRequest,
+)
+
+# Flink packs small buffers into one message of at most one segment; more parts than this are not plausible.
+_MAX_PARTIAL_SIZES = 4096
+_ENCODABLE = (
+    AddCredit,
+    AckAllUserRecordsProcessed,
+    PartitionRequest,
+    CancelPartitionRequest,
+    ErrorResponse,
+    BacklogAnnouncement,
+    CloseRequest,
+    NewBufferSize,
+    ResumeConsumption,
+    TaskEventRequest,
+)
+
+
+class PayloadBuffer(Protocol):
+    """What the encoder needs of a network buffer."""
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes to send; ``size`` of them."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+
+    @property
+    def data_type(self) -> DataType:
+        """What they are."""
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the bytes are compressed."""
+
+    def recycle(self) -> None:
+        """Give the buffer back; called once."""
+
+
+class OutboundBuffer(NamedTuple):
+    """One buffer on its way to ``receiver``: the sender's twin of ``BufferResponse``.
+
+    Ownership: whoever writes it gives ``buffer`` away.
+    """
+
+    receiver: InputChannelID
+    subpartition: int
+    sequence_number: int
+    backlog: int
+    buffer: PayloadBuffer
+
+
+class MessageEncoder(ChannelHandler):
+    """Turns messages and ``OutboundBuffer``s into ``OutboundFrame``s; anything else is refused."""
+
+    def write(self, ctx: ChannelHandlerContext, message: object) -> None:
+        """Encode ``message`` and pass the frame on.
+
+        Raises:
+            LocalProtocolError: ``message`` is no message, or one of its fields is out of range.
+        """
+        if type(message) is OutboundBuffer:
+            ctx.write(_frame_of(message))
+        elif isinstance(message, _ENCODABLE):
+            ctx.write(OutboundFrame((encode(message),), None))
+        else:
+            raise LocalProtocolError(f"{type(message).__name__} is no message that can be written")
+
+
+def _frame_of(message: OutboundBuffer) -> OutboundFrame:
+    receiver, subpartition, sequence_number, backlog, buffer = message
+    try:
+        view = buffer.view
+        header = encode_buffer_response_header(
+            receiver, subpartition, sequence_number, backlog, buffer.data_type, buffer.is_compressed, len(view)
+        )
+    except BaseException:
+        buffer.recycle()
+        raise
+    return OutboundFrame((header, view), buffer.recycle)
+
+
+class MessageDecoder(ChannelHandler):
+    """Owns the read buffer of its channel; turns the number of bytes read into messages."""
+
+    def __init__(self, decoder: FrameDecoder) -> None:
+        self._decoder = decoder
+
+    @classmethod
+    def of(cls, config: NetstackConfig) -> "MessageDecoder":
+        """A decoder that accepts buffers of up to one segment."""
+        max_data_frame_bytes = BUFFER_RESPONSE_HEADER_BYTES + 4 * _MAX_PARTIAL_SIZES + config.segment_size_bytes
+        return cls(FrameDecoder(max_data_frame_bytes=max_data_frame_bytes, staging_bytes=config.read_buffer_bytes))
+
+    def __repr__(self) -> str:
+        return f"<MessageDecoder of {self._decoder!r}>"
+
+    def read_buffer(self) -> memoryview:
+        """Where the transport puts the next bytes; ends the life of the payloads handed out before."""
+        return self._decoder.get_buffer()
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        """Decode the ``message`` (a number) bytes that were put into the read buffer; fire each message.
+
+        Raises:
+            RemoteProtocolError: a frame is broken, after the good ones before it were fired.  It reaches ``exception_caught`` of the
+                handlers behind this one.
+        """
+        assert type(message) is int, "the transport tells how many bytes it read"
+        decoder, channel = self._decoder, ctx.channel
+        for each in decoder.buffer_updated(message):
+            if not channel.is_open:
+                return  # a handler closed the channel: what follows is nobody's business
+            ctx.fire_channel_read(each)
+        if decoder.failure is not None and channel.is_open:
+            raise decoder.failure

@@ -1,0 +1,109 @@
+"""What was written to a channel and is not yet in the kernel's hands.
+
+Side:       pure.  Hot path.
+Invariants: ``pending_bytes`` counts every byte from ``add`` until ``written`` reports it, exactly; an ``on_written`` callback is handed
+            out once, when the last byte of its frame was written, or by ``fail_all``.
+Units:      bytes.
+Source:     Netty ``ChannelOutboundBuffer``, without the 96 bytes that Netty adds per message for its own bookkeeping.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+View: TypeAlias = bytes | memoryview
+OnWritten: TypeAlias = Callable[[], None]
+
+
+class OutboundFrame(NamedTuple):
+    """Bytes for the head of a pipeline.
+
+    Ownership: ``views`` must stay unchanged until ``on_written`` is called: once, after the last byte left or the write failed.
+    """
+
+    views: tuple[View, ...]
+    on_written: OnWritten | None
+
+
+class ChannelOutboundBuffer:
+    """First in, first out; tells when the channel stops and starts to be writable."""
+
+    __slots__ = ("_added", "_callbacks", "_high", "_is_writable", "_low", "_unflushed", "_written")
+
+    def __init__(self, high_watermark_bytes: int, low_watermark_bytes: int) -> None:
+        assert 0 <= low_watermark_bytes <= high_watermark_bytes, "the low watermark is not above the high one"
+        self._high = high_watermark_bytes
+        self._low = low_watermark_bytes
+        self._is_writable = True
+        self._added = 0  # bytes since the beginning
+        self._written = 0  # bytes since the beginning
+        self._unflushed: list[View] = []
+        self._callbacks: deque[tuple[int, OnWritten]] = deque()  # (value of _written that ends the frame, what to call then)
+
+    def __repr__(self) -> str:
+        return f"<ChannelOutboundBuffer {'writable' if self._is_writable else 'full'}, {self.pending_bytes} bytes pending>"
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes were added and not yet written."""
+        return self._added - self._written
+
+    @property
+    def is_writable(self) -> bool:
+        """False from more than the high watermark pending until no more than the low one is."""
+        return self._is_writable
+
+    @property
+    def has_unflushed(self) -> bool:
+        """Whether ``take_unflushed`` would return anything."""
+        return bool(self._unflushed)
+
+    def add(self, views: Sequence[View], on_written: OnWritten | None) -> bool:
+        """Append one frame; True if this made the channel unwritable."""
+        added = self._added
+        for view in views:
+            added += len(view)
+        self._added = added
+        self._unflushed += views
+        if on_written is not None:
+            self._callbacks.append((added, on_written))
+        if self._is_writable and added - self._written > self._high:
+            self._is_writable = False
+            return True
+        return False
+
+    def take_unflushed(self) -> list[View]:
+        """Everything added since the last call, in order, for one gather write.  It stays pending."""
+        views, self._unflushed = self._unflushed, []
+        return views
+
+    def written(self, num_bytes: int) -> tuple[list[OnWritten], bool]:
+        """Account for the next ``num_bytes`` bytes; returns the callbacks that are due and whether the channel became writable."""
+        assert 0 <= num_bytes <= self.pending_bytes, f"{num_bytes} bytes written, {self.pending_bytes} pending"
+        self._written += num_bytes
+        written, callbacks = self._written, self._callbacks
+        due: list[OnWritten] = []
+        while callbacks and callbacks[0][0] <= written:
+            due.append(callbacks.popleft()[1])
+        if not self._is_writable and self._added - written <= self._low:
+            self._is_writable = True
+            return due, True
+        return due, False
+
+    def fail_all(self) -> list[OnWritten]:
+        """Drop everything; returns the callbacks of all frames that were not written completely."""
+        due = [callback for _, callback in self._callbacks]
+        self._callbacks.clear()
+        self._unflushed = []
+        self._written = self._added
+        return due
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of this module."""
+        assert 0 <= self._written <= self._added, repr(self)
+        unflushed_bytes = sum(map(len, self._unflushed))
+        assert unflushed_bytes <= self.pending_bytes, f"{unflushed_bytes} bytes unflushed in {self!r}"
+        ends = [end for end, _ in self._callbacks]
+        assert ends == sorted(ends), "frames end in the order in which they were added"
+        if self._is_writable:
+            assert self.pending_bytes <= self._high, repr(self)

@@ -1,0 +1,145 @@
+"""The handlers of one channel, in order.
+
+Side:       loop.
+Invariants: the handlers are fixed; before the first stands the head (the transport), behind the last the tail (what nobody wanted).
+Source:     Netty ``DefaultChannelPipeline``.
+Absent:     changing the handlers of a living channel.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
+
+H = TypeVar("H", bound=ChannelHandler)
+
+
+class _Head(ChannelHandler):
+    """Turns operations into calls of the transport."""
+
+    def write(self, ctx: ChannelHandlerContext, message: object) -> None:
+        ctx.channel.transport_write(message)
+
+    def flush(self, ctx: ChannelHandlerContext) -> None:
+        ctx.channel.transport_flush()
+
+    def close(self, ctx: ChannelHandlerContext) -> None:
+        ctx.channel.transport_close()
+
+
+class _Tail(ChannelHandler):
+    """Ends every inbound event."""
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        pass
+
+    def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
+        pass
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        ctx.channel.on_unhandled_message(message)
+
+    def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
+        pass
+
+    def user_event_triggered(self, ctx: ChannelHandlerContext, event: object) -> None:
+        pass
+
+    def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
+        pass
+
+    def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+        ctx.channel.on_unhandled_exception(error)
+
+
+class ChannelPipeline:
+    """A fixed chain of handlers between the transport and the application.
+
+    Threading: loop thread only.
+    """
+
+    __slots__ = ("_contexts", "_head", "_tail", "channel")
+
+    def __init__(self, channel: Channel, handlers: Sequence[ChannelHandler]) -> None:
+        self.channel = channel
+        self._head = ChannelHandlerContext(self, _Head())
+        self._contexts = tuple(ChannelHandlerContext(self, handler) for handler in handlers)
+        self._tail = ChannelHandlerContext(self, _Tail())
+        chain = (self._head, *self._contexts, self._tail)
+        for previous, ctx in pairwise(chain):
+            ctx.link(previous)
+        for ctx in reversed(chain[:-1]):
+            ctx.link_reader()
+
+    def __repr__(self) -> str:
+        return f"<ChannelPipeline {', '.join(type(ctx.handler).__name__ for ctx in self._contexts)}>"
+
+    @property
+    def handlers(self) -> tuple[ChannelHandler, ...]:
+        """The handlers, head to tail."""
+        return tuple(ctx.handler for ctx in self._contexts)
+
+    def find(self, kind: type[H]) -> H | None:
+        """The first handler of this class, or None."""
+        for ctx in self._contexts:
+            if isinstance(ctx.handler, kind):
+                return ctx.handler
+        return None
+
+    def handlers_added(self) -> None:
+        """Channel only: tell every handler its place, head to tail; called once, when ``channel.pipeline`` is set."""
+        for ctx in self._contexts:
+            ctx.handler.handler_added(ctx)
+
+    def handlers_removed(self) -> None:
+        """Channel only: tell every handler, tail to head, that the channel ended; errors go to the channel."""
+        for ctx in reversed(self._contexts):
+            try:
+                ctx.handler.handler_removed(ctx)
+            except Exception as error:  # noqa: BLE001 - reported by the channel; the other handlers still learn it
+                self.channel.on_unhandled_exception(error)
+
+    # ---------------------------------------------------------------- inbound, from the head
+
+    def fire_channel_active(self) -> None:
+        """The channel is connected."""
+        self._head.fire_channel_active()
+
+    def fire_channel_inactive(self) -> None:
+        """The connection ended."""
+        self._head.fire_channel_inactive()
+
+    def fire_channel_read(self, message: object) -> None:
+        """Something arrived."""
+        self._head.fire_channel_read(message)
+
+    def fire_channel_read_complete(self) -> None:
+        """One read of the socket was delivered."""
+        self._head.fire_channel_read_complete()
+
+    def fire_user_event_triggered(self, event: object) -> None:
+        """There is news for the handlers."""
+        self._head.fire_user_event_triggered(event)
+
+    def fire_channel_writability_changed(self) -> None:
+        """``channel.is_writable`` flipped."""
+        self._head.fire_channel_writability_changed()
+
+    def fire_exception_caught(self, error: Exception) -> None:
+        """The transport failed."""
+        self._head.fire_exception_caught(error)
+
+    # ---------------------------------------------------------------- outbound, from the tail
+
+    def write(self, message: object) -> None:
+        """Send ``message`` through all handlers."""
+        self._tail.write(message)
+
+    def flush(self) -> None:
+        """Send everything written so far."""
+        self._tail.flush()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._tail.close()

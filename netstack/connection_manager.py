@@ -1,0 +1,169 @@
+"""One TCP connection per peer, shared by all input channels that read from it.
+
+Side:       shared.  Clients are used by task threads; connections live on the loop thread.
+Invariants: at most one connection per ``ConnectionID``; concurrent requests wait for the same attempt; a failed attempt is not cached,
+            the next request tries again; an idle connection is kept for reuse until the manager closes.
+Source:     Flink ``NettyConnectionManager``, ``PartitionRequestClientFactory``, ``NettyPartitionRequestClient``.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from netstack.channel.client import connect
+from netstack.channel.message_codec import MessageDecoder, MessageEncoder
+from netstack.channel.protocol import NetworkChannel
+from netstack.config import NetstackConfig
+from netstack.errors import NetstackError, ResourceClosedError
+from netstack.eventloop import EventLoopThread
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
+from netstack.ids import ConnectionID
+
+Order = Callable[[CreditBasedPartitionRequestClientHandler], None]
+
+
+class _Connection:
+    """The connection to one peer, connected on demand.  Loop thread only."""
+
+    def __init__(self, config: NetstackConfig, connection_id: ConnectionID) -> None:
+        self._config = config
+        self._id = connection_id
+        self._channel: NetworkChannel | None = None
+        self._handler = CreditBasedPartitionRequestClientHandler()
+        self._attempt: asyncio.Task[None] | None = None
+        self._waiting: list[RemoteInputChannel] = []
+
+    def __repr__(self) -> str:
+        state = "open" if self._is_open else "connecting" if self._attempt is not None else "idle"
+        return f"<connection to {self._id} {state}>"
+
+    @property
+    def _is_open(self) -> bool:
+        return self._channel is not None and self._channel.is_active
+
+    def request(self, channel: RemoteInputChannel) -> None:
+        """Send the channel's partition request, over a new connection if there is none."""
+        if self._is_open:
+            self._handler.request_subpartition(channel)
+            return
+        self._waiting.append(channel)
+        if self._attempt is None:
+            self._attempt = asyncio.get_running_loop().create_task(self._connect(), name=f"connect to {self._id}")
+
+    def order(self, order: Order) -> None:
+        """Give an order about a channel that was requested; without a connection there is nothing to tell."""
+        if self._is_open:
+            order(self._handler)
+
+    async def _connect(self) -> None:
+        handler = CreditBasedPartitionRequestClientHandler()
+        config = self._config
+        try:
+            channel = await connect(
+                config,
+                self._id,
+                lambda: (MessageEncoder(), MessageDecoder.of(config), handler),
+                timeout_s=config.connect_timeout_s,
+            )
+        except NetstackError as error:
+            self._attempt = None
+            waiting, self._waiting = self._waiting, []
+            for each in waiting:
+                each.on_error(error)
+            return
+        self._attempt, self._channel, self._handler = None, channel, handler
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.is_released:
+                handler.request_subpartition(each)
+
+    async def close(self) -> None:
+        """End the attempt or the connection; channels that still read get an error."""
+        if self._attempt is not None:
+            self._attempt.cancel()
+            await asyncio.gather(self._attempt, return_exceptions=True)
+            self._attempt = None
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.on_error(ResourceClosedError(f"the connection to {self._id} was closed before it was used"))
+        if self._channel is not None:
+            self._channel.close()
+            await self._channel.wait_closed()
+
+
+class NetworkPartitionRequestClient:
+    """The task side's handle on the connection to one peer.
+
+    Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
+    """
+
+    __slots__ = ("_loop", "_manager", "connection_id")
+
+    def __init__(self, manager: "ConnectionManager", loop: EventLoopThread, connection_id: ConnectionID) -> None:
+        self._manager = manager
+        self._loop = loop
+        self.connection_id = connection_id
+
+    def __repr__(self) -> str:
+        return f"<PartitionRequestClient of {self.connection_id}>"
+
+    def request_subpartition(self, channel: RemoteInputChannel) -> None:
+        """Ask the peer for the channel's subpartition; a failure arrives at the channel as its error."""
+        self._loop.execute_threadsafe(self._manager.request, self.connection_id, channel)
+
+    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
+        """The channel has credit to announce."""
+        self._loop.execute_threadsafe(self._manager.order, self.connection_id, lambda handler: handler.notify_credit_available(channel))
+
+    def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
+        """The task processed everything up to the channel's end of data."""
+        self._loop.execute_threadsafe(
+            self._manager.order, self.connection_id, lambda handler: handler.acknowledge_all_records_processed(channel)
+        )
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        """The channel wants no more."""
+        self._loop.execute_threadsafe(self._manager.order, self.connection_id, lambda handler: handler.cancel(channel))
+
+
+class ConnectionManager:
+    """All outgoing connections of one process.
+
+    Threading: ``client`` from any thread; everything else on the loop thread.
+    """
+
+    def __init__(self, config: NetstackConfig, loop: EventLoopThread) -> None:
+        self._config = config
+        self._loop = loop
+        self._connections: dict[ConnectionID, _Connection] = {}
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<ConnectionManager {list(self._connections.values())}>"
+
+    def client(self, connection_id: ConnectionID) -> NetworkPartitionRequestClient:
+        """A handle on the (shared, lazily made) connection to that peer."""
+        return NetworkPartitionRequestClient(self, self._loop, connection_id)
+
+    def request(self, connection_id: ConnectionID, channel: RemoteInputChannel) -> None:
+        """Loop thread: send a partition request."""
+        if self._is_closed:
+            channel.on_error(ResourceClosedError(f"no new connection to {connection_id}: the network stack was closed"))
+            return
+        connection = self._connections.get(connection_id)
+        if connection is None:
+            connection = self._connections[connection_id] = _Connection(self._config, connection_id)
+        connection.request(channel)
+
+    def order(self, connection_id: ConnectionID, order: Order) -> None:
+        """Loop thread: give an order about a channel to its connection."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.order(order)
+
+    async def close(self) -> None:
+        """Loop thread: close every connection."""
+        self._is_closed = True
+        connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            await connection.close()

@@ -1,0 +1,132 @@
+"""The network stack of one process: pools, partitions, gates, server and connections in one place.
+
+Side:   shared.  ``create_*`` from any thread; ``start`` and ``close`` on the loop thread.
+Source: Flink ``NettyShuffleEnvironment``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.channel.handler import ChannelHandler
+from netstack.channel.message_codec import MessageDecoder, MessageEncoder
+from netstack.channel.server import NetworkServer
+from netstack.config import NetstackConfig
+from netstack.connection_manager import ConnectionManager
+from netstack.errors import ResourceClosedError
+from netstack.eventloop import EventLoopThread
+from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.handlers.request_queue import PartitionRequestQueue
+from netstack.handlers.request_server import PartitionRequestServerHandler
+from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
+from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.result_partition import ResultPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSpec:
+    """Where one input channel reads; ``connection`` None means: in this process."""
+
+    partition_id: ResultPartitionID
+    subpartition: int
+    connection: ConnectionID | None
+
+
+class NetworkEnvironment:
+    """Makes partitions and gates that share one buffer pool, one server and one connection per peer.
+
+    Life cycle: made on any thread, ``start``-ed on the loop thread if it shall serve partitions to others, ``close``-d there.
+    """
+
+    def __init__(self, config: NetstackConfig, loop: EventLoopThread) -> None:
+        self.config = config
+        self.buffer_pool = NetworkBufferPool(config.num_segments, config.segment_size_bytes)
+        self.partition_manager = ResultPartitionManager()
+        self._loop = loop
+        self._connections = ConnectionManager(config, loop)
+        self._server: NetworkServer | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<NetworkEnvironment {self.buffer_pool!r}, {self._connections!r}>"
+
+    async def start(self, host: str, port: int) -> ConnectionID:
+        """Listen for consumers; port 0 picks a free one.  Returns where the data port is.
+
+        Raises:
+            ConfigError: ``host`` is not a loopback address.
+            OSError: the address cannot be bound.
+        """
+        server = NetworkServer(self.config, self._server_handlers)
+        bound_host, bound_port = await server.start(host, port)
+        self._server = server
+        return ConnectionID(bound_host, bound_port)
+
+    def _server_handlers(self) -> tuple[ChannelHandler, ...]:
+        queue = PartitionRequestQueue(self.config, self._loop)
+        return (
+            MessageEncoder(),
+            MessageDecoder.of(self.config),
+            PartitionRequestServerHandler(self.config, self._loop, self.partition_manager, queue),
+            queue,
+        )
+
+    def create_result_partition(self, owner: str, partition_id: ResultPartitionID, num_subpartitions: int) -> ResultPartition:
+        """A pipelined partition, registered, so that consumers find it.
+
+        Raises:
+            InsufficientNetworkBuffersError: the network memory cannot guarantee ``num_subpartitions + 1`` buffers.
+        """
+        config = self.config
+        pool = self.buffer_pool.create_buffer_pool(
+            owner=owner,
+            num_required=num_subpartitions + 1,
+            max_buffers=num_subpartitions * config.exclusive_buffers_per_channel + config.floating_buffers_per_output,
+        )
+        partition = ResultPartition(partition_id, num_subpartitions, pool, owner)
+        try:
+            self.partition_manager.register(partition)
+        except BaseException:
+            partition.release()
+            partition.close()
+            raise
+        return partition
+
+    def create_input_gate(self, owner: str, channels: Sequence[ChannelSpec]) -> SingleInputGate:
+        """A gate over the given channels, with the exclusive buffers of the remote ones; nothing is requested yet.
+
+        Raises:
+            InsufficientNetworkBuffersError: the network memory cannot give every remote channel its exclusive buffers.
+            ResourceClosedError: the environment was closed.
+        """
+        if self._is_closed:
+            raise ResourceClosedError("the network environment was closed")
+        gate = SingleInputGate(owner)
+        try:
+            for index, spec in enumerate(channels):
+                self._add_channel(gate, index, spec)
+        except BaseException:
+            gate.close()
+            raise
+        return gate
+
+    def _add_channel(self, gate: SingleInputGate, index: int, spec: ChannelSpec) -> None:
+        if spec.connection is None:
+            gate.add_channel(LocalInputChannel(gate, index, spec.partition_id, spec.subpartition, self.partition_manager))
+            return
+        client = self._connections.client(spec.connection)
+        channel = RemoteInputChannel(gate, index, new_input_channel_id(), spec.partition_id, spec.subpartition, client)
+        channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel)
+        gate.add_channel(channel)
+
+    async def close(self) -> None:
+        """Stop serving and reading; partitions still registered are released.  Gates are closed by their tasks."""
+        self._is_closed = True
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+        await self._connections.close()
+        self.partition_manager.shutdown()
+        self.buffer_pool.destroy()

@@ -1,0 +1,1 @@
+"""Flow control as pure objects: who may send, and who sends next."""

@@ -1,0 +1,206 @@
+"""A channel without a socket: drives the handlers of one pipeline from a test.
+
+Side:       any (the test's thread is the loop thread).
+Invariants: what leaves the head is readable after a flush, in order; it stays pending until ``flush_outbound`` lets the pretended kernel
+            take it, so that a test decides when the channel is writable.
+Source:     Netty ``EmbeddedChannel``.  It differs from ``NetworkChannel`` in one point: ``channel_inactive`` is fired inside ``close``.
+"""
+
+from collections import deque
+
+from netstack.channel.handler import Channel, ChannelHandler
+from netstack.channel.message_codec import MessageDecoder
+from netstack.channel.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
+from netstack.channel.pipeline import ChannelPipeline
+from netstack.config import NetstackConfig
+from netstack.errors import LocalProtocolError
+from netstack.testing.embedded_event_loop import EmbeddedEventLoop
+
+
+class EmbeddedChannel(Channel):
+    """Connected from the beginning.
+
+    Threading: one thread.
+    Ownership: an object that reaches the head without being an ``OutboundFrame`` belongs to whoever reads it.
+    """
+
+    def __init__(
+        self, *handlers: ChannelHandler, config: NetstackConfig | None = None, event_loop: EmbeddedEventLoop | None = None
+    ) -> None:
+        config = NetstackConfig() if config is None else config
+        self.peer = "embedded"
+        self.event_loop = EmbeddedEventLoop() if event_loop is None else event_loop
+        self._outbound = ChannelOutboundBuffer(config.high_watermark_bytes, config.low_watermark_bytes)
+        self._unflushed: list[object] = []
+        self._readable: deque[object] = deque()
+        self._inbound: deque[object] = deque()
+        self._errors: list[Exception] = []
+        self._is_open = True
+        self.pipeline = ChannelPipeline(self, handlers)
+        self.pipeline.handlers_added()
+        self.pipeline.fire_channel_active()
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedChannel {'open' if self._is_open else 'closed'}, {self._outbound!r}>"
+
+    # ---------------------------------------------------------------- for the test
+
+    def write_inbound(self, message: object) -> None:
+        """Deliver ``message`` as if it had been decoded; ``bytes`` go through the pipeline's ``MessageDecoder`` as from a socket."""
+        if isinstance(message, bytes):
+            self._read_bytes(memoryview(message))
+        else:
+            self.pipeline.fire_channel_read(message)
+            self.pipeline.fire_channel_read_complete()
+
+    def read_inbound(self) -> object | None:
+        """The next message that no handler wanted, or None."""
+        return self._inbound.popleft() if self._inbound else None
+
+    def read_outbound(self) -> object | None:
+        """The next thing that was written and flushed, or None: the bytes of a frame; any other object as it is."""
+        return self._readable.popleft() if self._readable else None
+
+    def read_all_outbound(self) -> bytes:
+        """The bytes of all frames that were written and flushed.
+
+        Raises:
+            LocalProtocolError: something else was written: no encoder stands in the pipeline.
+        """
+        parts: list[bytes] = []
+        while self._readable:
+            part = self._readable.popleft()
+            if not isinstance(part, bytes):
+                raise LocalProtocolError(f"{type(part).__name__} reached the head of {self.pipeline!r} without being encoded")
+            parts.append(part)
+        return b"".join(parts)
+
+    def flush_outbound(self, max_bytes: int | None = None) -> int:
+        """Flush, then let the pretended kernel take up to ``max_bytes`` (None: all) pending bytes; returns how many it took.
+
+        Recycles what was taken completely, and fires ``channel_writability_changed`` if that makes the channel writable.
+        """
+        self.transport_flush()
+        pending = self._outbound.pending_bytes
+        num_bytes = pending if max_bytes is None else min(max_bytes, pending)
+        callbacks, is_writable_again = self._outbound.written(num_bytes)
+        self._run_callbacks(callbacks)
+        if is_writable_again:
+            self.pipeline.fire_channel_writability_changed()
+        return num_bytes
+
+    def run_pending(self) -> int:
+        """Run what was handed to ``event_loop``; returns how many callbacks ran."""
+        return self.event_loop.run_pending()
+
+    def lose_connection(self, error: Exception | None = None) -> None:
+        """The transport ends the connection, with or without an error; what is pending is not sent."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if error is not None:
+            self.pipeline.fire_exception_caught(error)
+        self._finish_close()
+
+    def check_exception(self) -> None:
+        """Raise the first error that no handler dealt with, if there is one.
+
+        Raises:
+            Exception: that error.
+        """
+        if self._errors:
+            raise self._errors.pop(0)
+
+    # ---------------------------------------------------------------- what handlers see
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has closed the channel."""
+        return self._is_open
+
+    @property
+    def is_active(self) -> bool:
+        """Whether nobody has closed the channel."""
+        return self._is_open
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether no more than the high watermark is pending, and the channel is open."""
+        return self._is_open and self._outbound.is_writable
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes were written and not yet taken by ``flush_outbound``."""
+        return self._outbound.pending_bytes
+
+    def event_loop_check(self) -> None:
+        """Check that the caller is on the thread that made ``event_loop``.
+
+        Raises:
+            LocalProtocolError: it is not.
+        """
+        if not self.event_loop.is_current_thread():
+            raise LocalProtocolError(f"{self!r} was used outside its event loop")
+
+    def transport_write(self, message: object) -> None:
+        """Queue ``message``; on a closed channel a frame is dropped, after its ``on_written`` was called."""
+        if not isinstance(message, OutboundFrame):
+            if self._is_open:
+                self._unflushed.append(message)
+            return
+        if not self._is_open:
+            if message.on_written is not None:
+                self._run_callbacks([message.on_written])
+            return
+        self._unflushed.append(message)
+        if self._outbound.add(message.views, message.on_written):
+            self.pipeline.fire_channel_writability_changed()
+
+    def transport_flush(self) -> None:
+        """Make what was queued readable; it stays pending."""
+        unflushed, self._unflushed = self._unflushed, []
+        self._outbound.take_unflushed()
+        for message in unflushed:
+            self._readable.append(b"".join(message.views) if isinstance(message, OutboundFrame) else message)
+
+    def transport_close(self) -> None:
+        """Flush and end; a second call does nothing."""
+        if self._is_open:
+            self._is_open = False
+            self.transport_flush()
+            self._finish_close()
+
+    def on_unhandled_message(self, message: object) -> None:
+        """Keep the message for ``read_inbound``."""
+        self._inbound.append(message)
+
+    def on_unhandled_exception(self, error: Exception) -> None:
+        """Keep the error for ``check_exception``, and close."""
+        self._errors.append(error)
+        self.transport_close()
+
+    # ---------------------------------------------------------------- helpers
+
+    def _read_bytes(self, rest: memoryview) -> None:
+        decoder = self.pipeline.find(MessageDecoder)
+        if decoder is None:
+            raise LocalProtocolError(f"{self.pipeline!r} has no MessageDecoder to read into")
+        while rest and self._is_open:
+            buffer = decoder.read_buffer()
+            num_bytes = min(len(buffer), len(rest))
+            buffer[:num_bytes] = rest[:num_bytes]
+            rest = rest[num_bytes:]
+            self.pipeline.fire_channel_read(num_bytes)
+            self.pipeline.fire_channel_read_complete()
+
+    def _run_callbacks(self, callbacks: list[OnWritten]) -> None:
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - as NetworkChannel does
+                self.pipeline.fire_exception_caught(error)
+
+    def _finish_close(self) -> None:
+        self._run_callbacks(self._outbound.fail_all())
+        self.pipeline.fire_channel_inactive()
+        self.pipeline.handlers_removed()

@@ -1,0 +1,143 @@
+"""An event loop that runs only when a test says so.
+
+Side:       any.
+Invariants: callbacks run in the order in which they became due; an exception of a callback is never lost.
+Source:     Netty ``EmbeddedEventLoop``.
+Absent:     sockets, tasks and futures of asyncio: only what ``EventLoopThread`` and timers need.
+"""
+
+import asyncio
+import heapq
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, TypeVarTuple
+
+from netstack.eventloop import EventLoopThread
+from netstack.testing.manual_clock import ManualClock
+
+Ts = TypeVarTuple("Ts")
+
+_NS_PER_S = 1_000_000_000
+# A test that needs more has callbacks that post each other for ever.
+_MAX_CALLBACKS_PER_RUN = 100_000
+
+
+class _ManualLoop(asyncio.AbstractEventLoop):
+    """Callbacks and timers over a manual clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.errors: list[BaseException] = []
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._order = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"<manual loop, {len(self._ready)} ready, {self.num_timers} timers>"
+
+    @property
+    def num_timers(self) -> int:
+        return sum(not timer.cancelled() for _, _, timer in self._timers)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def time(self) -> float:
+        return self.clock.now_ns() / _NS_PER_S
+
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """``TimerHandle.cancel`` calls this; a cancelled timer is skipped when it is due."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.errors.append(context.get("exception") or RuntimeError(context["message"]))
+
+    def run_pending(self) -> int:
+        """Run everything that is ready, and what that makes ready."""
+        for num_run in range(_MAX_CALLBACKS_PER_RUN):
+            if not self._ready:
+                return num_run
+            handle = self._ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+        raise AssertionError(f"still not done after {_MAX_CALLBACKS_PER_RUN} callbacks: {self!r}")
+
+    def next_timer(self) -> float | None:
+        while self._timers and self._timers[0][2].cancelled():
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def take_due_timers(self) -> None:
+        while (when := self.next_timer()) is not None and when <= self.time():
+            self._ready.append(heapq.heappop(self._timers)[2])
+
+
+class EmbeddedEventLoop(EventLoopThread):
+    """An ``EventLoopThread`` without a thread: functions run in ``run_pending``, timers in ``advance``.
+
+    Threading: the thread that makes it is the loop thread; ``execute_threadsafe`` from any thread, as in production.
+    """
+
+    def __init__(self, clock: ManualClock | None = None, name: str = "embedded") -> None:
+        self.clock = ManualClock() if clock is None else clock
+        # typeshed calls every method of AbstractEventLoop abstract; the class itself is not.
+        self._manual = _ManualLoop(self.clock)  # type: ignore[abstract]
+        super().__init__(self._manual, name)
+        self._thread_id = threading.get_ident()
+
+    @property
+    def num_timers(self) -> int:
+        """How many timers wait."""
+        return self._manual.num_timers
+
+    def run_pending(self) -> int:
+        """Run everything that is ready, and what that makes ready; returns how many callbacks ran.
+
+        Raises:
+            Exception: the first exception of a function or callback, after all of them ran.
+        """
+        num_run = self._manual.run_pending()
+        if self._manual.errors:
+            error, self._manual.errors = self._manual.errors[0], []
+            raise error
+        return num_run
+
+    def advance(self, duration_s: float) -> None:
+        """Let time pass, from timer to timer, and run what becomes due.
+
+        Raises:
+            Exception: as in ``run_pending``.
+        """
+        end_ns = self.clock.now_ns() + round(duration_s * _NS_PER_S)
+        self.run_pending()
+        while (when := self._manual.next_timer()) is not None and round(when * _NS_PER_S) <= end_ns:
+            self.clock.advance(max(0, round(when * _NS_PER_S) - self.clock.now_ns()))
+            self._manual.take_due_timers()
+            self.run_pending()
+        self.clock.advance(end_ns - self.clock.now_ns())

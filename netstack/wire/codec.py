@@ -1,0 +1,307 @@
+"""Messages to bytes and bodies back to messages.
+
+Side:       pure.  ``encode_buffer_response_header`` is hot path.
+Invariants: every encoded frame starts with its own length, the magic number and the message id; what one side refuses to encode the
+            other refuses to decode (a credit below one, a negative backlog).
+Units:      lengths in bytes, all integers big endian.
+Source:     Flink 2.x ``NettyMessage``.  The body of an ``ErrorResponse`` is ours (tag, code, text) where Flink puts a serialized
+            throwable; such a throwable is skipped, never parsed.
+Absent:     ``SegmentId`` (id 11).
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from struct import error as struct_error
+from typing import Final, assert_never
+
+from netstack.errors import LocalProtocolError, RemoteProtocolError
+from netstack.ids import (
+    ATTEMPT_ID_BYTES,
+    INPUT_CHANNEL_ID_BYTES,
+    PARTITION_ID_BYTES,
+    ExecutionAttemptID,
+    InputChannelID,
+    IntermediateResultPartitionID,
+    ResultPartitionID,
+)
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    AddCredit,
+    BacklogAnnouncement,
+    BufferResponse,
+    CancelPartitionRequest,
+    CloseRequest,
+    DataType,
+    ErrorCode,
+    ErrorResponse,
+    Message,
+    NewBufferSize,
+    PartitionRequest,
+    ResumeConsumption,
+    TaskEventRequest,
+)
+
+MAGIC: Final = 0xBADC0FFE
+FRAME_HEADER: Final = Struct(">IIB")
+FRAME_HEADER_BYTES: Final = FRAME_HEADER.size
+BUFFER_RESPONSE_ID: Final = 0
+# Frame header, receiver, subpartition, number of partial sizes, sequence number, backlog, data type, is compressed, size.
+BUFFER_RESPONSE_HEADER: Final = Struct(">IIB16siiiiBBi")
+BUFFER_RESPONSE_HEADER_BYTES: Final = BUFFER_RESPONSE_HEADER.size
+
+_REQUEST = Struct(">20s40sii16si")
+_NUMBER_AND_RECEIVER = Struct(">i16s")
+_EVENT_LENGTH = Struct(">i")
+_PARTITION_AND_RECEIVER = Struct(">20s40s16s")
+_ERROR_TAG = b"FLWT"
+_ERROR_HEADER = Struct(">4sHI")
+_JAVA_STREAM_MAGIC = b"\xac\xed"
+# A serialized throwable ends with TC_ENDBLOCKDATA or TC_NULL (Java object serialization, section 6.4.2).
+_JAVA_STREAM_ENDS = (0x78, 0x70)
+# Longer texts are cut: a receiver refuses control frames of more than 1 MiB.
+_MAX_ERROR_TEXT_BYTES = 64 * 1024
+
+_pack_header = BUFFER_RESPONSE_HEADER.pack
+
+
+def encode_buffer_response_header(
+    receiver: InputChannelID,
+    subpartition: int,
+    sequence_number: int,
+    backlog: int,
+    data_type: DataType,
+    is_compressed: bool,  # noqa: FBT001 - hot path, positional is cheaper
+    size_bytes: int,
+    partial_sizes: tuple[int, ...] = (),
+) -> bytes:
+    """Everything of a ``BufferResponse`` but its payload of ``size_bytes`` bytes, which follows on the wire.
+
+    Raises:
+        LocalProtocolError: ``partial_sizes`` do not add up to ``size_bytes``.
+        struct.error: a number does not fit 32 bits.
+    """
+    num_partial = len(partial_sizes)
+    header = _pack_header(
+        BUFFER_RESPONSE_HEADER_BYTES + 4 * num_partial + size_bytes,
+        MAGIC,
+        BUFFER_RESPONSE_ID,
+        receiver,
+        subpartition,
+        num_partial,
+        sequence_number,
+        backlog,
+        data_type,
+        is_compressed,
+        size_bytes,
+    )
+    if not num_partial:
+        return header
+    if sum(partial_sizes) != size_bytes:
+        raise LocalProtocolError(f"partial sizes {partial_sizes} add up to {sum(partial_sizes)}, not to {size_bytes} bytes")
+    return header + Struct(f">{num_partial}i").pack(*partial_sizes)
+
+
+def encode(message: Message) -> bytes:
+    """The whole frame of any message but ``BufferResponse``, whose payload is written without being copied.
+
+    Raises:
+        LocalProtocolError: a field is out of range, an id has the wrong length, or the message is a ``BufferResponse``.
+    """
+    try:
+        message_id, body = _encode_body(message)
+    except struct_error as error:
+        raise LocalProtocolError(f"{message!r} cannot be encoded: {error}") from error
+    return FRAME_HEADER.pack(FRAME_HEADER_BYTES + len(body), MAGIC, message_id) + body
+
+
+def _encode_body(message: Message) -> tuple[int, bytes]:
+    match message:
+        case ErrorResponse():
+            return 1, _encode_error(message)
+        case PartitionRequest(partition, first, last, receiver, credit):
+            if not 0 <= first <= last:
+                raise LocalProtocolError(f"subpartitions {first} to {last} are no range")
+            _at_least(1, "credit", credit)
+            return 2, _REQUEST.pack(*_partition_fields(partition), first, last, _checked(receiver), credit)
+        case TaskEventRequest(event, partition, receiver):
+            tail = _PARTITION_AND_RECEIVER.pack(*_partition_fields(partition), _checked(receiver))
+            return 3, _EVENT_LENGTH.pack(len(event)) + event + tail
+        case CancelPartitionRequest(receiver):
+            return 4, _checked(receiver)
+        case CloseRequest():
+            return 5, b""
+        case AddCredit(receiver, credit):
+            return 6, _encode_number("credit", credit, 1, receiver)
+        case ResumeConsumption(receiver):
+            return 7, _checked(receiver)
+        case AckAllUserRecordsProcessed(receiver):
+            return 8, _checked(receiver)
+        case BacklogAnnouncement(receiver, backlog):
+            return 9, _encode_number("backlog", backlog, 0, receiver)
+        case NewBufferSize(receiver, size_bytes):
+            return 10, _encode_number("buffer size", size_bytes, 1, receiver)
+        case BufferResponse():
+            raise LocalProtocolError("a BufferResponse is written as its header and its payload")
+        case _:
+            assert_never(message)
+
+
+def _at_least(least: int, name: str, number: int) -> None:
+    if number < least:
+        raise LocalProtocolError(f"a {name} of {number} cannot be sent, the least is {least}")
+
+
+def _encode_number(name: str, number: int, least: int, receiver: InputChannelID) -> bytes:
+    _at_least(least, name, number)
+    return _NUMBER_AND_RECEIVER.pack(number, _checked(receiver))
+
+
+def _checked(receiver: InputChannelID) -> InputChannelID:
+    if len(receiver) != INPUT_CHANNEL_ID_BYTES:
+        raise LocalProtocolError(f"a receiver id has {INPUT_CHANNEL_ID_BYTES} bytes, got {len(receiver)}")
+    return receiver
+
+
+def _partition_fields(partition: ResultPartitionID) -> tuple[bytes, bytes]:
+    if len(partition.partition) != PARTITION_ID_BYTES or len(partition.producer) != ATTEMPT_ID_BYTES:
+        raise LocalProtocolError(
+            f"partition and producer ids have {PARTITION_ID_BYTES} and {ATTEMPT_ID_BYTES} bytes,"
+            f" got {len(partition.partition)} and {len(partition.producer)}"
+        )
+    return partition.partition, partition.producer
+
+
+def _encode_error(error: ErrorResponse) -> bytes:
+    text = error.message.encode("utf-8", "replace")
+    if len(text) > _MAX_ERROR_TEXT_BYTES:
+        text = text[:_MAX_ERROR_TEXT_BYTES].decode("utf-8", "ignore").encode()
+    end = b"\x00" if error.receiver is None else b"\x01" + _checked(error.receiver)
+    return _ERROR_HEADER.pack(_ERROR_TAG, error.code, len(text)) + text + end
+
+
+# ---------------------------------------------------------------- decoding
+
+
+def _decode_request(body: memoryview) -> Message:
+    partition, producer, first, last, receiver, credit = _REQUEST.unpack(body)
+    if not 0 <= first <= last:
+        raise RemoteProtocolError(f"a PartitionRequest asks for the subpartitions {first} to {last}")
+    _require_at_least(1, "a PartitionRequest with a credit", credit)
+    return PartitionRequest(_partition(partition, producer), first, last, InputChannelID(receiver), credit)
+
+
+def _decode_task_event(body: memoryview) -> Message:
+    (event_bytes,) = _EVENT_LENGTH.unpack_from(body)
+    expected = _EVENT_LENGTH.size + event_bytes + _PARTITION_AND_RECEIVER.size
+    if event_bytes < 0 or expected != len(body):
+        raise RemoteProtocolError(f"a TaskEventRequest of {len(body)} bytes announces an event of {event_bytes} bytes")
+    end = _EVENT_LENGTH.size + event_bytes
+    partition, producer, receiver = _PARTITION_AND_RECEIVER.unpack_from(body, end)
+    return TaskEventRequest(bytes(body[_EVENT_LENGTH.size : end]), _partition(partition, producer), InputChannelID(receiver))
+
+
+def _decode_add_credit(body: memoryview) -> Message:
+    credit, receiver = _NUMBER_AND_RECEIVER.unpack(body)
+    _require_at_least(1, "an AddCredit with a credit", credit)
+    return AddCredit(InputChannelID(receiver), credit)
+
+
+def _decode_backlog(body: memoryview) -> Message:
+    backlog, receiver = _NUMBER_AND_RECEIVER.unpack(body)
+    _require_at_least(0, "a BacklogAnnouncement with a backlog", backlog)
+    return BacklogAnnouncement(InputChannelID(receiver), backlog)
+
+
+def _decode_new_buffer_size(body: memoryview) -> Message:
+    size_bytes, receiver = _NUMBER_AND_RECEIVER.unpack(body)
+    _require_at_least(1, "a NewBufferSize with a size", size_bytes)
+    return NewBufferSize(InputChannelID(receiver), size_bytes)
+
+
+def _require_at_least(least: int, what: str, number: int) -> None:
+    if number < least:
+        raise RemoteProtocolError(f"{what} of {number}, the least is {least}")
+
+
+def _partition(partition: bytes, producer: bytes) -> ResultPartitionID:
+    return ResultPartitionID(IntermediateResultPartitionID(partition), ExecutionAttemptID(producer))
+
+
+def _receiver(body: memoryview) -> InputChannelID:
+    return InputChannelID(bytes(body))
+
+
+def _decode_error(body: memoryview) -> Message:
+    if body[:2] == _JAVA_STREAM_MAGIC:
+        text = f"the peer sent a serialized Java throwable of {len(body)} bytes, which is not read here"
+        return ErrorResponse(ErrorCode.UNKNOWN, text, _receiver_after_throwable(body))
+    if len(body) < _ERROR_HEADER.size or body[:4] != _ERROR_TAG:
+        raise RemoteProtocolError(f"the body of an ErrorResponse starts with {bytes(body[:4]).hex()}: neither ours nor a Java throwable")
+    _, code, text_bytes = _ERROR_HEADER.unpack_from(body)
+    end = _ERROR_HEADER.size + text_bytes
+    if end >= len(body):
+        raise RemoteProtocolError(f"an ErrorResponse of {len(body)} bytes announces a text of {text_bytes} bytes")
+    text = str(body[_ERROR_HEADER.size : end], "utf-8", "replace")
+    return ErrorResponse(_error_code(code), text, _error_receiver(body[end:]))
+
+
+def _error_code(code: int) -> ErrorCode:
+    return ErrorCode(code) if code <= ErrorCode.INTERNAL else ErrorCode.UNKNOWN
+
+
+def _error_receiver(end: memoryview) -> InputChannelID | None:
+    if end[0] == 0 and len(end) == 1:
+        return None
+    if end[0] == 1 and len(end) == 1 + INPUT_CHANNEL_ID_BYTES:
+        return _receiver(end[1:])
+    raise RemoteProtocolError(f"an ErrorResponse ends with {len(end)} bytes, the first being {end[0]}: no receiver")
+
+
+def _receiver_after_throwable(body: memoryview) -> InputChannelID | None:
+    """The receiver at the end, found without reading the throwable: its last byte tells where it ended."""
+    flag = len(body) - 1 - INPUT_CHANNEL_ID_BYTES
+    may_have_receiver = flag > len(_JAVA_STREAM_MAGIC) and body[flag] == 1
+    if may_have_receiver and body[flag - 1] in _JAVA_STREAM_ENDS:
+        return _receiver(body[flag + 1 :])
+    if body[-1] == 0:
+        return None
+    if may_have_receiver:
+        return _receiver(body[flag + 1 :])
+    raise RemoteProtocolError(f"an ErrorResponse with a Java throwable of {len(body)} bytes does not end with a receiver")
+
+
+# Message id -> (least, greatest number of bytes of the whole frame; None: the decoder's limit), body -> message.
+FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
+    BUFFER_RESPONSE_ID: (BUFFER_RESPONSE_HEADER_BYTES, None),
+    1: (FRAME_HEADER_BYTES + 3, None),
+    2: (97, 97),
+    3: (89, None),
+    4: (25, 25),
+    5: (9, 9),
+    6: (29, 29),
+    7: (25, 25),
+    8: (25, 25),
+    9: (29, 29),
+    10: (29, 29),
+}
+_DECODERS: Final[dict[int, Callable[[memoryview], Message]]] = {
+    1: _decode_error,
+    2: _decode_request,
+    3: _decode_task_event,
+    4: lambda body: CancelPartitionRequest(_receiver(body)),
+    5: lambda _body: CloseRequest(),
+    6: _decode_add_credit,
+    7: lambda body: ResumeConsumption(_receiver(body)),
+    8: lambda body: AckAllUserRecordsProcessed(_receiver(body)),
+    9: _decode_backlog,
+    10: _decode_new_buffer_size,
+}
+
+
+def decode_body(message_id: int, body: memoryview) -> Message:
+    """The message with this id (any of ``FRAME_BYTES`` but ``BufferResponse``), from a body whose length ``FRAME_BYTES`` allows.
+
+    Raises:
+        RemoteProtocolError: a field is out of range, or the fields do not end where the body ends.
+    """
+    return _DECODERS[message_id](body)

@@ -1,0 +1,189 @@
+"""What travels between two TaskManagers, as values.
+
+Side:       pure.
+Invariants: a message is immutable.  The payload of a ``BufferResponse`` is borrowed from the decoder that made it.
+Units:      credit and backlog in buffers, sizes in bytes.
+Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.
+Absent:     ``SegmentId`` (id 11, tiered storage); our own messages (ids from 64 on).
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from typing import NamedTuple, TypeAlias
+
+from netstack.ids import InputChannelID, ResultPartitionID
+
+
+@unique
+class DataType(IntEnum):
+    """What a buffer holds; the values are the ordinals of Flink's enum."""
+
+    NONE = 0
+    DATA_BUFFER = 1
+    EVENT_BUFFER = 2
+    PRIORITIZED_EVENT_BUFFER = 3
+    ALIGNED_CHECKPOINT_BARRIER = 4
+    TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER = 5
+    RECOVERY_COMPLETION = 6
+    END_OF_SEGMENT = 7
+    DATA_BUFFER_WITH_CLEAR_END = 8
+    END_OF_DATA = 9
+    END_OF_PARTITION = 10
+    RECOVERY_METADATA = 11
+    ALIGNED_WATERMARK_EVENT = 12
+    UNALIGNED_WATERMARK_EVENT = 13
+
+    @property
+    def is_buffer(self) -> bool:
+        """Whether it is data, which costs the sender one credit."""
+        return self in _BUFFERS
+
+    @property
+    def is_event(self) -> bool:
+        """Whether it is an event, which needs no credit."""
+        return self not in _BUFFERS and self is not DataType.NONE
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether it overtakes what was queued before it."""
+        return self is DataType.PRIORITIZED_EVENT_BUFFER
+
+    @property
+    def is_blocking_upstream(self) -> bool:
+        """Whether the subpartition stops after it until the consumer resumes it."""
+        return self in _BLOCKING
+
+
+_BUFFERS = frozenset({DataType.DATA_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END})
+_BLOCKING = frozenset(
+    {
+        DataType.ALIGNED_CHECKPOINT_BARRIER,
+        DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER,
+        DataType.RECOVERY_COMPLETION,
+        DataType.ALIGNED_WATERMARK_EVENT,
+    }
+)
+
+
+@unique
+class ErrorCode(IntEnum):
+    """Why the peer sent an ``ErrorResponse``; the values travel between our own processes."""
+
+    UNKNOWN = 0
+    """Anything that is not ours: a Java throwable, or a code of a later version."""
+    PROTOCOL = 1
+    PARTITION_NOT_FOUND = 2
+    PRODUCER_FAILED = 3
+    UNKNOWN_RECEIVER = 4
+    SUBPARTITION_TAKEN = 5
+    INTERNAL = 6
+
+
+class BufferResponse(NamedTuple):
+    """One buffer of a subpartition.  A named tuple, because one is made per buffer.
+
+    Ownership: ``payload`` points into the decoder and is valid only until the decoder's next ``get_buffer()``.
+    """
+
+    receiver: InputChannelID
+    subpartition: int
+    sequence_number: int
+    backlog: int
+    data_type: DataType
+    is_compressed: bool
+    partial_sizes: tuple[int, ...]
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse:
+    """Something failed at the sender: for one receiver, or (None) for the whole connection."""
+
+    code: ErrorCode
+    message: str
+    receiver: InputChannelID | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRequest:
+    """Start to send the subpartitions ``first`` to ``last`` (inclusive) of one partition to ``receiver``."""
+
+    partition: ResultPartitionID
+    first_subpartition: int
+    last_subpartition: int
+    receiver: InputChannelID
+    credit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEventRequest:
+    """A serialized event from a consumer to the producer of its partition."""
+
+    event: bytes
+    partition: ResultPartitionID
+    receiver: InputChannelID
+
+
+@dataclass(frozen=True, slots=True)
+class CancelPartitionRequest:
+    """``receiver`` wants no more."""
+
+    receiver: InputChannelID
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequest:
+    """The client is done with the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddCredit:
+    """``receiver`` has room for ``credit`` more buffers."""
+
+    receiver: InputChannelID
+    credit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeConsumption:
+    """``receiver`` can go on after a blocking event."""
+
+    receiver: InputChannelID
+
+
+@dataclass(frozen=True, slots=True)
+class AckAllUserRecordsProcessed:
+    """``receiver`` has processed everything up to the end of data."""
+
+    receiver: InputChannelID
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogAnnouncement:
+    """The sender has ``backlog`` buffers but no credit of ``receiver``."""
+
+    receiver: InputChannelID
+    backlog: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewBufferSize:
+    """``receiver`` asks for buffers of this size from now on."""
+
+    receiver: InputChannelID
+    size_bytes: int
+
+
+Message: TypeAlias = (
+    BufferResponse
+    | ErrorResponse
+    | PartitionRequest
+    | TaskEventRequest
+    | CancelPartitionRequest
+    | CloseRequest
+    | AddCredit
+    | ResumeConsumption
+    | AckAllUserRecordsProcessed
+    | BacklogAnnouncement
+    | NewBufferSize
+)

@@ -1,0 +1,138 @@
+"""What every test gets: nothing may be left behind, and the loop can be exchanged.
+
+A test fails if it leaves a thread, a child process, an orphan of a child, a socket, pipe or eventfd, or an asyncio task.
+``--uvloop`` runs the asynchronous tests on uvloop.  Hypothesis prints how to replay a failure, and is deterministic if CI=true.
+"""
+
+import asyncio
+import ctypes
+import gc
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import TypeVar
+
+import hypothesis
+import psutil
+import pytest
+import pytest_asyncio
+import uvloop
+
+GRACE_S = 3.0  # what is on its way out may take this long; nothing waits when nothing is left
+_PR_SET_CHILD_SUBREAPER = 36
+_WATCHED_FD_KINDS = ("socket:", "pipe:", "anon_inode:[event", "anon_inode:[pidfd", "anon_inode:[timerfd")
+_Thing = TypeVar("_Thing")
+
+os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
+os.environ.setdefault("NETSTACK_DEBUG", "1")
+
+hypothesis.settings.register_profile("local", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "local")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--uvloop", action="store_true", help="run asynchronous tests on uvloop instead of asyncio's own loop")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Orphans of our children become our children: a TaskManager that outlives its parent is seen as a leak.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # libuv makes one pipe per process with its first loop and keeps it: before any test starts to count.
+    uvloop.new_event_loop().close()
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if config.getoption("--uvloop"):
+        return {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
+
+
+def open_fds() -> set[tuple[int, str]]:
+    """The sockets, pipes, eventfds and the like that this process has open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:  # the descriptor of the listing itself
+            continue
+        if target.startswith(_WATCHED_FD_KINDS):
+            found.add((int(name), target))
+    return found
+
+
+def live_threads() -> set[threading.Thread]:
+    return set(threading.enumerate())
+
+
+def child_pids() -> set[int]:
+    """The children that still run; the dead ones that nobody waited for are reaped on the way."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()  # by far the usual case, and it costs one system call
+    pids = set()
+    for child in psutil.Process().children():
+        try:
+            is_dead = child.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            continue
+        if is_dead:
+            os.waitpid(child.pid, os.WNOHANG)
+        else:
+            pids.add(child.pid)
+    return pids
+
+
+def left_behind(look: Callable[[], set[_Thing]], before: set[_Thing]) -> set[_Thing]:
+    """What ``look`` sees beyond ``before`` once everything on its way out had its time."""
+    if not look() - before:
+        return set()
+    gc.collect()
+    deadline = time.monotonic() + GRACE_S
+    while (rest := look() - before) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return rest
+
+
+def describe_process(pid: int) -> str:
+    try:
+        return f"{pid}: {' '.join(psutil.Process(pid).cmdline())[:200]}"
+    except psutil.Error:
+        return str(pid)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    threads, children, fds = live_threads(), child_pids(), open_fds()
+
+    yield
+
+    left_children = left_behind(child_pids, children)
+    names = [describe_process(pid) for pid in left_children]
+    for pid in left_children:
+        psutil.Process(pid).kill()
+        os.waitpid(pid, 0)
+    assert not names, f"processes left behind (killed now): {names}"
+    left_threads = left_behind(live_threads, threads)
+    assert not left_threads, f"threads left behind: {sorted(thread.name for thread in left_threads)}"
+    left_fds = left_behind(open_fds, fds)
+    assert not left_fds, f"file descriptors left behind: {sorted(left_fds)}"
+
+
+@pytest_asyncio.fixture
+async def _task_guard() -> AsyncIterator[None]:
+    yield
+    deadline = time.monotonic() + GRACE_S
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        if time.monotonic() > deadline:
+            pytest.fail(f"asyncio tasks left behind: {sorted(repr(task) for task in left)}")
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def _no_asyncio_task_is_left_behind(request: pytest.FixtureRequest, _nothing_is_left_behind: None) -> None:
+    """Set up first, so torn down last: after the other fixtures of the test closed what they had opened."""
+    if request.node.get_closest_marker("asyncio") is not None:
+        request.getfixturevalue("_task_guard")

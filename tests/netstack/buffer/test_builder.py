@@ -1,0 +1,220 @@
+"""``BufferBuilder`` and ``BufferConsumer``: what is committed is seen, whole, and nothing else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.builder import BufferBuilder, BufferConsumer
+from netstack.buffer.segment import MemorySegment
+from netstack.errors import LocalProtocolError
+from netstack.wire.messages import DataType
+
+SIZE = 16
+
+
+class CountingRecycler:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def recycle(self, segment: MemorySegment) -> None:
+        self.count += 1
+
+
+def make_builder(size: int = SIZE) -> tuple[BufferBuilder, CountingRecycler]:
+    recycler = CountingRecycler()
+    return BufferBuilder(MemorySegment(memoryview(bytearray(size))), recycler), recycler
+
+
+def read(consumer: BufferConsumer) -> bytes:
+    buffer = consumer.build()
+    content = bytes(buffer.view)
+    buffer.recycle()
+    return content
+
+
+def test_uncommitted_bytes_are_invisible() -> None:
+    """They appear with the commit, together."""
+    builder, _ = make_builder()
+    consumer = builder.create_buffer_consumer()
+
+    builder.append(b"ab")
+    builder.append(b"cd")
+    before = (consumer.is_data_available, read(consumer))
+    builder.commit()
+
+    assert before == (False, b"")
+    assert (consumer.is_data_available, read(consumer), read(consumer)) == (True, b"abcd", b"")
+
+
+def test_a_consumer_made_late_sees_what_was_committed_before() -> None:
+    """The first bytes are not lost."""
+    builder, _ = make_builder()
+    builder.append_and_commit(b"early")
+
+    consumer = builder.create_buffer_consumer()
+
+    assert (consumer.is_data_available, read(consumer)) == (True, b"early")
+
+
+@pytest.mark.parametrize("as_view", [False, True])
+def test_what_does_not_fit_is_left_to_the_caller(as_view: bool) -> None:
+    """``append`` returns how much it took; the full builder takes nothing more."""
+    builder, _ = make_builder(4)
+    consumer = builder.create_buffer_consumer()
+    data = b"abcdef"
+
+    first = builder.append_and_commit(memoryview(data) if as_view else data)
+    second = builder.append_and_commit(b"x")
+
+    assert (first, second, builder.is_full, builder.writable_bytes, read(consumer)) == (4, 0, True, 0, b"abcd")
+
+
+def test_an_exact_fit_fills_the_buffer() -> None:
+    """One byte less does not."""
+    builder, _ = make_builder(4)
+
+    builder.append_and_commit(b"abc")
+    almost = (builder.is_full, builder.writable_bytes)
+    builder.append_and_commit(b"d")
+
+    assert (almost, builder.is_full, builder.capacity_bytes) == ((False, 1), True, 4)
+
+
+def test_a_second_consumer_is_refused() -> None:
+    """Two readers would see each other's half."""
+    builder, recycler = make_builder()
+    consumer = builder.create_buffer_consumer()
+
+    with pytest.raises(LocalProtocolError, match="one consumer"):
+        builder.create_buffer_consumer()
+
+    consumer.close()
+    builder.close()
+    assert recycler.count == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", b"x" * SIZE])
+def test_finished_is_seen_at_the_next_build(content: bytes) -> None:
+    """Not before, because the reader answers from its last look; also for an empty buffer.  Finishing commits."""
+    builder, _ = make_builder()
+    consumer = builder.create_buffer_consumer()
+    builder.append(content)
+
+    written = builder.finish()
+    before = consumer.is_finished
+
+    assert (written, before, builder.is_finished) == (len(content), False, True)
+    assert (read(consumer), consumer.is_finished, consumer.is_data_available) == (content, True, False)
+
+
+def test_finish_twice_changes_nothing() -> None:
+    """The second call returns the same size."""
+    builder, _ = make_builder()
+    builder.append(b"ab")
+
+    assert (builder.finish(), builder.finish()) == (2, 2)
+
+
+def test_try_build_makes_no_empty_buffer() -> None:
+    """None when nothing new is there; finished is seen all the same."""
+    builder, _ = make_builder()
+    consumer = builder.create_buffer_consumer()
+    builder.append_and_commit(b"ab")
+
+    first = consumer.try_build()
+    second = consumer.try_build()
+    builder.finish()
+    third = consumer.try_build()
+
+    assert first is not None
+    assert (bytes(first.view), second, third, consumer.is_finished) == (b"ab", None, None, True)
+    first.recycle()
+
+
+def test_skip_moves_the_reader() -> None:
+    """Skipped bytes are not built; more than committed cannot be skipped."""
+    builder, _ = make_builder()
+    consumer = builder.create_buffer_consumer()
+    builder.append_and_commit(b"abcdef")
+
+    consumer.skip(2)
+    with pytest.raises(ValueError, match="cannot skip 5 bytes, 4 can be read"):
+        consumer.skip(5)
+
+    assert read(consumer) == b"cdef"
+
+
+def test_an_event_is_finished_from_the_start() -> None:
+    """It needs no segment and is no data."""
+    consumer = BufferConsumer.of_event(b"\0\0\0\1", DataType.EVENT_BUFFER)
+
+    assert (consumer.is_finished, consumer.is_data_available, consumer.is_buffer) == (True, True, False)
+    buffer = consumer.build()
+    assert (bytes(buffer.view), buffer.data_type, buffer.is_buffer) == (b"\0\0\0\1", DataType.EVENT_BUFFER, False)
+    buffer.recycle()
+    consumer.close()
+
+
+def test_the_partial_record_length_travels_with_the_consumer() -> None:
+    """How much of the buffer belongs to a record that began before it."""
+    builder, _ = make_builder()
+
+    assert builder.create_buffer_consumer(5).partial_record_length == 5
+
+
+@pytest.mark.parametrize(
+    "order", ["builder consumer buffer", "consumer buffer builder", "buffer builder consumer", "consumer builder buffer"]
+)
+def test_the_segment_goes_home_after_its_last_holder(order: str) -> None:
+    """Builder, consumer and built buffer in any order; each may close twice."""
+    builder, recycler = make_builder()
+    consumer = builder.create_buffer_consumer()
+    builder.append_and_commit(b"abc")
+    buffer = consumer.build()
+    counts = []
+
+    for holder in order.split():
+        match holder:
+            case "builder":
+                builder.close()
+                builder.close()
+            case "consumer":
+                consumer.close()
+                consumer.close()
+            case _:
+                buffer.recycle()
+        counts.append(recycler.count)
+
+    assert counts == [0, 0, 1]
+
+
+def test_closing_an_unfinished_builder_finishes_it() -> None:
+    """The reader does not wait for bytes that never come."""
+    builder, _ = make_builder()
+    consumer = builder.create_buffer_consumer()
+    builder.append(b"ab")
+
+    builder.close()
+
+    assert (read(consumer), consumer.is_finished) == (b"ab", True)
+
+
+@given(chunks=st.lists(st.binary(max_size=9), max_size=12), reads=st.sets(st.integers(0, 11)))
+def test_every_committed_byte_is_read_once_and_in_order(chunks: list[bytes], reads: set[int]) -> None:
+    """However writes and reads interleave, the pieces join to what fitted."""
+    builder, recycler = make_builder(40)
+    consumer = builder.create_buffer_consumer()
+    pieces, taken = [], 0
+
+    for number, chunk in enumerate(chunks):
+        taken += builder.append_and_commit(chunk)
+        if number in reads:
+            pieces.append(read(consumer))
+    builder.finish()
+    pieces.append(read(consumer))
+    consumer.close()
+    builder.close()
+
+    assert b"".join(pieces) == b"".join(chunks)[:taken]
+    assert taken == min(40, sum(map(len, chunks)))
+    assert recycler.count == 1

@@ -1,0 +1,332 @@
+"""``LocalBufferPool``: available means served, and a parked writer always wakes up."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment import MemorySegment
+from netstack.errors import ResourceClosedError
+
+DEADLINE_S = 10
+
+
+@pytest.fixture
+def network() -> Iterator[NetworkBufferPool]:
+    pool = NetworkBufferPool(8, 32)
+    yield pool
+    pool.check_invariants()
+    pool.destroy()
+    assert pool.num_available == pool.num_total, f"leaked: {pool!r}"
+
+
+@pytest.fixture
+def pool(network: NetworkBufferPool) -> LocalBufferPool:
+    """Two guaranteed, three at most."""
+    return network.create_buffer_pool(owner="map (1/2)", num_required=2, max_buffers=3)
+
+
+def take(pool: LocalBufferPool) -> MemorySegment:
+    segment = pool.request_segment_nowait()
+    assert segment is not None
+    return segment
+
+
+class Blocked:
+    """A thread inside ``request_builder_blocking``; made only once the pool says that it is parked."""
+
+    def __init__(self, pool: LocalBufferPool) -> None:
+        self.pool = pool
+        self.result: BufferBuilder | None = None
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run)
+        before = repr(pool)
+        self.thread.start()
+        until(lambda: "wait for a buffer" in repr(pool) and repr(pool) != before and len(pool._parked) > 0)
+
+    def _run(self) -> None:
+        try:
+            self.result = self.pool.request_builder_blocking()
+        except ResourceClosedError as error:
+            self.error = error
+
+    def join(self) -> None:
+        self.thread.join(DEADLINE_S)
+        assert not self.thread.is_alive(), "the writer never woke up"
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    """Let other threads run until the condition holds."""
+    turn = threading.Event()
+    for _ in range(DEADLINE_S * 1000):
+        if is_true():
+            return
+        turn.wait(0.001)
+    raise AssertionError("it never happened")
+
+
+def test_more_than_the_maximum_is_none(pool: LocalBufferPool) -> None:
+    """Three are served, the fourth is not; one that comes back is served again."""
+    segments = [take(pool) for _ in range(3)]
+
+    assert pool.request_segment_nowait() is None
+    pool.recycle(segments.pop())
+    segments.append(take(pool))
+
+    for segment in segments:
+        pool.recycle(segment)
+
+
+def test_availability_follows_the_free_segments(pool: LocalBufferPool) -> None:
+    """The future is done while a request would be served; the last one taken starts a new one, which the next recycle completes."""
+    done = pool.available_future()
+    segments = [take(pool) for _ in range(3)]
+    pending = pool.available_future()
+    told: list[str] = []
+    pending.add_done_callback(lambda: told.append("there is one"))
+    pool.check_invariants()
+    states = (done.is_done, pending.is_done, pool.is_available, list(told))
+
+    pool.recycle(segments.pop())
+
+    assert states == (True, False, False, [])
+    assert (pending.is_done, pool.is_available, told) == (True, True, ["there is one"])
+    pool.check_invariants()
+    for segment in segments:
+        pool.recycle(segment)
+
+
+def test_a_buffer_callback_may_take_the_segment_itself(pool: LocalBufferPool) -> None:
+    """The callback runs outside the lock; the pool asks for the next one by itself (FLINK-29298)."""
+    segments = [take(pool) for _ in range(3)]
+    pool.available_future().add_done_callback(lambda: segments.append(take(pool)))
+
+    pool.recycle(segments.pop(0))
+
+    assert (len(segments), pool.is_available) == (3, False)
+    pool.recycle(segments.pop())
+    assert pool.is_available, "and again"
+    for segment in segments:
+        pool.recycle(segment)
+
+
+def test_a_broken_callback_does_not_lose_the_segment(pool: LocalBufferPool) -> None:
+    """Its error reaches whoever recycled; the pool is sound (FLINK-9755)."""
+    segments = [take(pool) for _ in range(3)]
+
+    def broken() -> None:
+        raise RuntimeError("callback")
+
+    pool.available_future().add_done_callback(broken)
+
+    with pytest.raises(RuntimeError, match="callback"):
+        pool.recycle(segments.pop())
+
+    pool.check_invariants()
+    assert pool.num_available == 1
+    for segment in segments:
+        pool.recycle(segment)
+
+
+def test_a_parked_writer_gets_the_recycled_segment(pool: LocalBufferPool) -> None:
+    """It sleeps until then, says so, and its wait is counted."""
+    segments = [take(pool) for _ in range(3)]
+    writer = Blocked(pool)
+    text, blocked = repr(pool), pool.hard_blocked_ns
+
+    pool.recycle(segments.pop())
+    writer.join()
+
+    assert "map (1/2)" in text
+    assert "1 threads wait for a buffer" in text
+    assert 0 < blocked <= pool.hard_blocked_ns
+    assert pool.hard_blocked_ns == pool.hard_blocked_ns, "the clock stands still when nobody waits"
+    assert "wait for a buffer" not in repr(pool)
+    assert writer.result is not None
+    writer.result.close()
+    for segment in segments:
+        pool.recycle(segment)
+
+
+def test_every_parked_writer_is_served(pool: LocalBufferPool) -> None:
+    """One recycled segment wakes one of them."""
+    segments = [take(pool) for _ in range(3)]
+    writers = [Blocked(pool)]
+    writers.append(Blocked(pool))
+
+    for _ in range(2):
+        pool.recycle(segments.pop())
+    for writer in writers:
+        writer.join()
+
+    for writer in writers:
+        assert writer.result is not None
+        writer.result.close()
+    pool.recycle(segments.pop())
+
+
+def test_the_spare_segment_goes_to_the_next_parked_writer(network: NetworkBufferPool) -> None:
+    """Memory that comes from outside wakes all who can be served, without waiting for a time slice."""
+    everything = network.request_unpooled("other", 6)
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=8)
+    mine = [take(pool), take(pool)]
+    writers = [Blocked(pool), Blocked(pool)]
+
+    network.recycle_unpooled(everything)
+    for writer in writers:
+        writer.join()
+
+    for writer in writers:
+        assert writer.result is not None
+        writer.result.close()
+    for segment in mine:
+        pool.recycle(segment)
+
+
+def test_destroy_wakes_a_parked_writer_with_an_error(pool: LocalBufferPool) -> None:
+    """Nobody sleeps in a pool that is gone."""
+    segments = [take(pool) for _ in range(3)]
+    pending = pool.available_future()
+    writer = Blocked(pool)
+
+    pool.destroy()
+    writer.join()
+
+    assert str(writer.error) == "the buffer pool of map (1/2) was destroyed"
+    assert (pending.is_done, pool.available_future().is_done) == (True, True)
+    for segment in segments:
+        pool.recycle(segment)
+
+
+def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+    """Free segments go home at once, the others when they are recycled; twice destroyed is destroyed."""
+    segment = take(pool)
+
+    pool.destroy()
+    pool.destroy()
+    before = network.num_available
+    pool.recycle(segment)
+
+    assert (before, network.num_available, pool.num_requested) == (7, 8, 0)
+    pool.check_invariants()
+    for request in (pool.request_segment_nowait, pool.request_buffer_nowait, pool.request_builder_nowait, pool.request_builder_blocking):
+        with pytest.raises(ResourceClosedError):
+            request()
+
+
+def test_buffers_and_builders_come_from_the_pool_and_go_back(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+    """Whole segments, recycled by their last holder."""
+    buffer, builder = pool.request_buffer_nowait(), pool.request_builder_nowait()
+    assert buffer is not None
+    assert builder is not None
+
+    facts = (buffer.size, buffer.is_buffer, builder.capacity_bytes, builder.recycler is pool, pool.num_requested)
+    buffer.recycle()
+    builder.close()
+
+    assert facts == (32, True, 32, True, 3)
+    assert network.num_available + pool.num_available == 8
+    taken = [take(pool) for _ in range(3)]
+    assert (pool.request_buffer_nowait(), pool.request_builder_nowait()) == (None, None)
+    for segment in taken:
+        pool.recycle(segment)
+
+
+def test_a_segment_that_meets_a_destroyed_pool_is_not_lost(network: NetworkBufferPool) -> None:
+    """It is on its way from another pool's recycle when the waiting pool ends (FLINK-19964)."""
+    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=8)
+    used = [take(user) for _ in range(8)]
+    waiting = network.create_buffer_pool(owner="waiting", num_required=1, max_buffers=1)
+    account = waiting._account
+    user.recycle(used.pop())
+    offers: list[bool] = []
+    original = waiting.offer
+
+    def destroy_first(segment: MemorySegment, wakeups: list[Callable[[], None]]) -> bool:
+        waiting.destroy()
+        offers.append(original(segment, wakeups))
+        return offers[-1]
+
+    waiting.offer = destroy_first  # type: ignore[method-assign]  # a forced interleaving between grant and offer
+    user.recycle(used.pop())
+
+    assert (offers, account.num_requested) == ([False], 0)
+    for segment in used:
+        user.recycle(segment)
+    network.check_invariants()
+
+
+@pytest.mark.slow
+def test_a_writer_and_two_recyclers_never_lose_a_wakeup(
+    network: NetworkBufferPool, pool: LocalBufferPool, tiny_switch_interval: None
+) -> None:
+    """Every blocking request is served although the segments come back from other threads, well within the time of one park slice each."""
+    assert sys.getswitchinterval() < 1e-5
+    handed: list[BufferBuilder] = []
+    is_over = threading.Event()
+
+    def recycle_some() -> None:
+        while not (is_over.is_set() and not handed):
+            try:
+                handed.pop().close()
+            except IndexError:
+                is_over.wait(0)
+
+    recyclers = [threading.Thread(target=recycle_some) for _ in range(2)]
+    for thread in recyclers:
+        thread.start()
+    for _ in range(3000):
+        handed.append(pool.request_builder_blocking())
+    is_over.set()
+    for thread in recyclers:
+        thread.join(DEADLINE_S)
+
+    pool.check_invariants()
+    assert pool.num_available == pool.num_requested
+
+
+@pytest.mark.slow
+def test_destroy_races_with_parked_writers(network: NetworkBufferPool, tiny_switch_interval: None) -> None:
+    """Whatever comes first, every writer ends and every segment is back."""
+    for _ in range(150):
+        pool = network.create_buffer_pool(owner="short-lived", num_required=1, max_buffers=1)
+        ends: list[str] = []
+
+        def write(pool: LocalBufferPool = pool, ends: list[str] = ends) -> None:
+            try:
+                for _ in range(50):
+                    pool.request_builder_blocking().close()
+            except ResourceClosedError:
+                ends.append("destroyed")
+            else:
+                ends.append("done")
+
+        threads = [threading.Thread(target=write) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        pool.destroy()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+
+        assert len(ends) == 3
+        assert network.num_available == 8
+
+
+def test_a_parked_writer_looks_around_by_itself(pool: LocalBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait has a deadline: even a wake-up that was really lost costs one time slice, not for ever."""
+    monkeypatch.setattr("netstack.buffer.local_buffer_pool.PARK_SLICE_S", 0.001)
+    segments = [take(pool) for _ in range(3)]
+    writer = Blocked(pool)
+    with pool._lock:
+        pool._free.append(segments.pop())  # without telling anybody
+
+    writer.join()
+
+    assert writer.result is not None
+    writer.result.close()
+    for segment in segments:
+        pool.recycle(segment)

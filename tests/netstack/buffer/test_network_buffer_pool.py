@@ -1,0 +1,342 @@
+"""``NetworkBufferPool``: promises are kept, and every segment comes back."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment import MemorySegment
+from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+
+SEGMENT = 64
+
+
+@pytest.fixture
+def network() -> Iterator[NetworkBufferPool]:
+    """Ten segments; a test that does not bring all of them back fails."""
+    pool = NetworkBufferPool(10, SEGMENT)
+    yield pool
+    pool.check_invariants()
+    pool.destroy()
+    assert pool.num_available == pool.num_total, f"leaked: {pool!r}"
+
+
+def drain(pool: LocalBufferPool) -> list[MemorySegment]:
+    segments = []
+    while (segment := pool.request_segment_nowait()) is not None:
+        segments.append(segment)
+    return segments
+
+
+def recycle(pool: LocalBufferPool, segments: list[MemorySegment]) -> None:
+    for segment in segments:
+        pool.recycle(segment)
+
+
+def test_segments_have_the_size_and_do_not_overlap(network: NetworkBufferPool) -> None:
+    """What is written to one is not seen in another."""
+    segments = network.request_unpooled("test", 10)
+
+    for segment in segments:
+        segment.view[:] = bytes([segment.index + 1]) * SEGMENT
+
+    assert {bytes(segment.view) for segment in segments} == {bytes([index + 1]) * SEGMENT for index in range(10)}
+    network.recycle_unpooled(segments)
+
+
+def test_a_pool_gets_its_guarantee_whatever_the_others_took(network: NetworkBufferPool) -> None:
+    """A greedy pool stops where somebody else's guarantee begins."""
+    greedy = network.create_buffer_pool(owner="greedy", num_required=1, max_buffers=100)
+    modest = network.create_buffer_pool(owner="modest", num_required=4, max_buffers=4)
+
+    taken = drain(greedy)
+    got = drain(modest)
+
+    assert (len(taken), len(got)) == (6, 4)
+    recycle(greedy, taken)
+    recycle(modest, got)
+    greedy.destroy()
+    modest.destroy()
+
+
+def test_a_pool_never_exceeds_its_maximum(network: NetworkBufferPool) -> None:
+    """Even if the memory is there."""
+    pool = network.create_buffer_pool(owner="small", num_required=1, max_buffers=3)
+
+    segments = drain(pool)
+
+    assert (len(segments), pool.num_requested, network.num_available) == (3, 3, 7)
+    recycle(pool, segments)
+    pool.destroy()
+
+
+def test_what_is_beyond_the_guarantee_goes_back(network: NetworkBufferPool) -> None:
+    """An idle pool holds its guarantee at most, so that others can have the rest."""
+    pool = network.create_buffer_pool(owner="pool", num_required=2, max_buffers=8)
+    segments = drain(pool)
+    assert network.num_available == 2
+
+    recycle(pool, segments)
+
+    assert (pool.num_requested, network.num_available) == (2, 8)
+    pool.destroy()
+
+
+def test_a_promise_that_cannot_be_kept_is_refused(network: NetworkBufferPool) -> None:
+    """The error says who needs how much, how much is left, and which option to raise; nothing is kept."""
+    pool = network.create_buffer_pool(owner="first", num_required=7, max_buffers=7)
+
+    with pytest.raises(InsufficientNetworkBuffersError) as caught:
+        network.create_buffer_pool(owner="map (2/4)", num_required=4, max_buffers=9)
+
+    text = str(caught.value)
+    assert text.startswith("map (2/4) needs 4 network buffers, but only 3 of 10 are left")
+    assert "--network-memory (NetstackConfig.network_memory_bytes) above its 640 bytes" in text
+    assert network.num_reserved == 7
+    pool.destroy()
+
+
+def test_unpooled_segments_are_all_or_nothing(network: NetworkBufferPool) -> None:
+    """Eleven of ten are refused, and so is one that is promised to a pool."""
+    pool = network.create_buffer_pool(owner="pool", num_required=3, max_buffers=3)
+
+    with pytest.raises(InsufficientNetworkBuffersError, match="needs 8 network buffers, but only 7 of 10"):
+        network.request_unpooled("gate", 8)
+    segments = network.request_unpooled("gate", 7)
+    got = drain(pool)
+
+    assert (len(segments), network.num_reserved, len(got)) == (7, 10, 3)
+    network.recycle_unpooled(segments)
+    recycle(pool, got)
+    pool.destroy()
+
+
+def test_unpooled_segments_that_others_use_beyond_their_guarantee_are_missing(network: NetworkBufferPool) -> None:
+    """The promise would be possible, the memory is in use: refused now, granted once it is back."""
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=10)
+    used = drain(pool)
+
+    with pytest.raises(InsufficientNetworkBuffersError, match="only 0 of 10 are left"):
+        network.request_unpooled("gate", 1)
+    recycle(pool, used)
+
+    network.recycle_unpooled(network.request_unpooled("gate", 9))
+    pool.destroy()
+
+
+def test_segments_of_a_destroyed_pool_stay_reserved_until_they_are_back(network: NetworkBufferPool) -> None:
+    """Nobody is promised memory that a buffer in flight still occupies."""
+    pool = network.create_buffer_pool(owner="pool", num_required=2, max_buffers=6)
+    used = drain(pool)
+
+    pool.destroy()
+    reserved = network.num_reserved
+    with pytest.raises(InsufficientNetworkBuffersError):
+        network.create_buffer_pool(owner="next", num_required=5, max_buffers=5)
+    recycle(pool, used)
+
+    assert (reserved, network.num_reserved, network.num_available) == (6, 0, 10)
+
+
+def test_a_waiting_pool_is_handed_what_another_one_frees(network: NetworkBufferPool) -> None:
+    """No pool polls; the segment comes to it and completes its future (FLINK-24035)."""
+    first = network.create_buffer_pool(owner="first", num_required=1, max_buffers=10)
+    used = drain(first)
+    second = network.create_buffer_pool(owner="second", num_required=1, max_buffers=1)
+    future = second.available_future()
+    assert not second.is_available
+    assert not future.is_done
+
+    first.recycle(used.pop())
+    after_own = (second.is_available, first.is_available)
+    first.recycle(used.pop())
+
+    assert after_own == (False, True), "its own first segment stays with the pool that freed it"
+    assert (second.is_available, future.is_done) == (True, True)
+    recycle(first, used)
+    first.destroy()
+    second.destroy()
+
+
+def test_guarantees_are_served_before_the_others_in_line(network: NetworkBufferPool) -> None:
+    """Who lacks part of his guarantee comes first, although he came last."""
+    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=9)
+    patient = network.create_buffer_pool(owner="patient", num_required=1, max_buffers=2)
+    used, held = drain(user), drain(patient)
+    assert (len(used), len(held)) == (9, 1)
+    late = network.create_buffer_pool(owner="late", num_required=1, max_buffers=1)
+
+    user.recycle(used.pop())
+    user.recycle(used.pop())
+
+    assert (late.is_available, patient.is_available) == (True, False)
+    recycle(user, used)
+    recycle(patient, held)
+    for pool in (user, patient, late):
+        pool.destroy()
+
+
+def test_availability_of_several_pools_is_not_one_segment_counted_twice(network: NetworkBufferPool) -> None:
+    """Every pool that says it is available serves a request (FLINK-16972)."""
+    pools = [network.create_buffer_pool(owner=str(index), num_required=1, max_buffers=10) for index in range(10)]
+
+    segments = [pool.request_segment_nowait() for pool in pools]
+
+    assert None not in segments
+    assert not any(pool.is_available for pool in pools)
+    for pool, segment in zip(pools, segments, strict=True):
+        assert segment is not None
+        pool.recycle(segment)
+        pool.destroy()
+
+
+def test_destroy_ends_the_pools_and_refuses_new_ones() -> None:
+    """Twice is as good as once; segments come home later, and only then the memory is unmapped."""
+    network = NetworkBufferPool(4, SEGMENT)
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=2)
+    used, exclusive = drain(pool), network.request_unpooled("gate", 1)
+
+    network.destroy()
+    network.destroy()
+
+    assert (pool.is_destroyed, network.is_destroyed) == (True, True)
+    with pytest.raises(ResourceClosedError):
+        network.create_buffer_pool(owner="late", num_required=1, max_buffers=1)
+    with pytest.raises(ResourceClosedError):
+        network.request_unpooled("late", 1)
+    used[0].view[0] = 1
+    recycle(pool, used)
+    network.recycle_unpooled(exclusive)
+    assert network.num_available == 4
+    with pytest.raises(ValueError, match="released memoryview"):
+        _ = used[0].view[0]
+
+
+def test_a_view_that_somebody_kept_does_not_break_the_end() -> None:
+    """The mapping then lives as long as that view."""
+    network = NetworkBufferPool(1, SEGMENT)
+    segments = network.request_unpooled("gate", 1)
+    segments[0].view[0] = 42
+    kept = segments[0].view[:1]
+
+    network.recycle_unpooled(segments)
+    network.destroy()
+
+    assert kept[0] == 42
+
+
+@pytest.mark.parametrize(("required", "at_most"), [(0, 5), (3, 2)])
+def test_senseless_sizes_are_refused(network: NetworkBufferPool, required: int, at_most: int) -> None:
+    """A pool has at least one guaranteed segment and no maximum below its guarantee."""
+    with pytest.raises(ValueError, match="1 <= num_required <= max_buffers"):
+        network.create_buffer_pool(owner="odd", num_required=required, max_buffers=at_most)
+
+
+Held = tuple[LocalBufferPool, MemorySegment]
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Any order of creating, taking, recycling and destroying keeps the books and the promises."""
+
+    pools: Bundle[LocalBufferPool] = Bundle("pools")
+    held: Bundle[Held] = Bundle("held")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = NetworkBufferPool(8, 8)
+        self.alive: set[LocalBufferPool] = set()
+        self.num_held = 0
+        self.exclusive: list[MemorySegment] = []
+
+    @rule(target=pools, required=st.integers(1, 3), extra=st.integers(0, 6))
+    def create(self, required: int, extra: int) -> LocalBufferPool | MultipleResults[LocalBufferPool]:
+        try:
+            pool = self.network.create_buffer_pool(owner="p", num_required=required, max_buffers=required + extra)
+        except InsufficientNetworkBuffersError:
+            assert self.network.num_total - self.network.num_reserved < required
+            return multiple()
+        self.alive.add(pool)
+        return pool
+
+    @rule(target=held, pool=pools)
+    def take(self, pool: LocalBufferPool) -> Held | MultipleResults[Held]:
+        if pool not in self.alive:
+            with pytest.raises(ResourceClosedError):
+                pool.request_segment_nowait()
+            return multiple()
+        could = pool.is_available
+        segment = pool.request_segment_nowait()
+        assert (segment is not None) == could
+        if segment is None:
+            return multiple()
+        self.num_held += 1
+        return (pool, segment)
+
+    @rule(item=consumes(held))
+    def recycle(self, item: Held) -> None:
+        item[0].recycle(item[1])
+        self.num_held -= 1
+
+    @rule(pool=consumes(pools))
+    def destroy(self, pool: LocalBufferPool) -> None:
+        pool.destroy()
+        self.alive.discard(pool)
+
+    @rule(number=st.integers(1, 3))
+    def take_unpooled(self, number: int) -> None:
+        try:
+            self.exclusive += self.network.request_unpooled("gate", number)
+        except InsufficientNetworkBuffersError:
+            return
+
+    @rule()
+    def return_unpooled(self) -> None:
+        segments, self.exclusive = self.exclusive, []
+        self.network.recycle_unpooled(segments)
+
+    @invariant()
+    def books_are_balanced(self) -> None:
+        self.network.check_invariants()
+        for pool in self.alive:
+            pool.check_invariants()
+        free = self.network.num_available + sum(pool.num_available for pool in self.alive)
+        assert free + self.num_held + len(self.exclusive) == 8
+
+    def teardown(self) -> None:
+        self.network.destroy()
+
+
+TestPoolMachine = PoolMachine.TestCase
+TestPoolMachine.settings = settings(max_examples=25, stateful_step_count=30)
+
+
+@pytest.mark.slow
+def test_racing_pools_starve_nobody(tiny_switch_interval: None) -> None:
+    """Six writers on six pools and eight segments, blocking requests: all end and nothing is lost."""
+    network = NetworkBufferPool(8, 8)
+    pools = [network.create_buffer_pool(owner=str(index), num_required=1, max_buffers=4) for index in range(6)]
+
+    def work(pool: LocalBufferPool) -> None:
+        for _ in range(400):
+            builders = [pool.request_builder_blocking()]
+            extra = pool.request_builder_nowait()
+            if extra is not None:
+                builders.append(extra)
+            for builder in builders:
+                builder.close()
+
+    threads = [threading.Thread(target=work, args=(pool,)) for pool in pools]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert not any(thread.is_alive() for thread in threads)
+    network.check_invariants()
+    network.destroy()
+    assert network.num_available == 8

@@ -1,0 +1,97 @@
+"""Loopback connections for tests, on either event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import uvloop
+
+from netstack.channel.client import connect
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.channel.message_codec import MessageDecoder, MessageEncoder
+from netstack.channel.protocol import HandlersFactory, NetworkChannel
+from netstack.channel.server import NetworkServer
+from netstack.config import NetstackConfig
+from netstack.ids import ConnectionID
+from netstack.wire.messages import BufferResponse
+
+T = TypeVar("T")
+
+# libuv makes one pipe per process with its first loop and keeps it; made here, no test seems to leave it behind.
+uvloop.new_event_loop().close()
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+CONFIG = NetstackConfig(segment_size_bytes=32 * 1024, network_memory_bytes=1024 * 1024, close_timeout_s=10.0)
+
+
+def run(loop_name: str, main: Coroutine[Any, Any, T]) -> T:
+    """Run ``main`` on the named kind of loop; fails after half a minute instead of hanging, and on unretrieved errors."""
+    errors: list[dict[str, Any]] = []
+
+    async def bounded() -> T:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+        async with asyncio.timeout(30):
+            return await main
+
+    with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
+        result = runner.run(bounded())
+    assert errors == []
+    return result
+
+
+class Inbox(ChannelHandler):
+    """Last in a pipeline: keeps messages and errors, and lets a test wait for them."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[object] = asyncio.Queue()
+        self.errors: list[Exception] = []
+        self.log: list[str] = []
+        self.ended = asyncio.Event()
+        self.became_writable = asyncio.Event()
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        self.log.append("active")
+
+    def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
+        self.log.append("inactive")
+        self.ended.set()
+
+    def handler_removed(self, ctx: ChannelHandlerContext) -> None:
+        self.log.append("removed")
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        if isinstance(message, BufferResponse):
+            message = message._replace(payload=memoryview(bytes(message.payload)))
+        self.messages.put_nowait(message)
+
+    def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
+        self.log.append(f"writable {ctx.channel.is_writable}")
+        if ctx.channel.is_writable:
+            self.became_writable.set()
+
+    def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+        self.errors.append(error)
+
+
+def handlers(last: ChannelHandler, config: NetstackConfig = CONFIG) -> Callable[[], tuple[ChannelHandler, ...]]:
+    """A factory for one pipeline that ends with ``last``."""
+    return lambda: (MessageEncoder(), MessageDecoder.of(config), last)
+
+
+@asynccontextmanager
+async def dialled(
+    server_handlers: HandlersFactory, client_handlers: HandlersFactory, config: NetstackConfig = CONFIG
+) -> AsyncIterator[NetworkChannel]:
+    """A channel that is connected to a server of its own; both are closed at the end, also if the test fails."""
+    server = NetworkServer(config, server_handlers)
+    try:
+        address = ConnectionID(*await server.start("127.0.0.1", 0))
+        channel = await connect(config, address, client_handlers, timeout_s=10)
+        try:
+            yield channel
+        finally:
+            channel.close()
+            await channel.wait_closed()
+    finally:
+        await server.close()

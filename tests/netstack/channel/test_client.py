@@ -1,0 +1,102 @@
+"""``connect`` on real sockets and both loops."""
+
+import asyncio
+import socket
+
+import pytest
+
+from netstack.channel.client import connect
+from netstack.channel.server import NetworkServer
+from netstack.config import NetstackConfig
+from netstack.errors import ConnectError, LocalProtocolError
+from netstack.ids import ConnectionID
+from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
+
+pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
+
+
+def test_a_connected_channel_is_active_and_knows_its_peer(loop_name: str) -> None:
+    """TCP_NODELAY and SO_KEEPALIVE are set on both ends."""
+
+    async def main() -> None:
+        inbox = Inbox()
+        server = NetworkServer(CONFIG, handlers(Inbox()))
+        address = ConnectionID(*await server.start("127.0.0.1", 0))
+
+        channel = await connect(CONFIG, address, handlers(inbox), 10)
+
+        assert inbox.log == ["active"]
+        assert channel.is_open
+        assert channel.is_active
+        assert channel.is_writable
+        assert channel.peer == f"127.0.0.1:{address.port}"
+        assert repr(channel).startswith(f"<NetworkChannel to 127.0.0.1:{address.port} open")
+        assert channel._transport is not None
+        sock = channel._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        await server.close()
+        await channel.wait_closed()
+
+    run(loop_name, main())
+
+
+def test_nobody_listening_is_a_connect_error(loop_name: str) -> None:
+    """It names the address and the reason, and keeps the cause."""
+
+    async def main() -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))  # bound, not listening
+            address = ConnectionID("127.0.0.1", unused.getsockname()[1])
+            with pytest.raises(ConnectError, match=f"cannot connect to {address}: ConnectionRefusedError: ") as raised:
+                await connect(CONFIG, address, handlers(Inbox()), timeout_s=10)
+        assert isinstance(raised.value.__cause__, OSError)
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize("address", [ConnectionID("127.0.0.1", 65536), ConnectionID("a" * 64 + ".invalid", 1)])
+def test_an_address_that_cannot_exist_is_a_connect_error(loop_name: str, address: ConnectionID) -> None:
+    """No foreign exception comes out."""
+
+    async def main() -> None:
+        with pytest.raises(ConnectError, match=f"cannot connect to {address}"):
+            await connect(CONFIG, address, handlers(Inbox()), timeout_s=10)
+
+    run(loop_name, main())
+
+
+def test_a_connection_that_takes_too_long_is_a_connect_error(loop_name: str) -> None:
+    """A full accept queue: the kernel does not answer.  Nothing is left behind."""
+
+    async def main() -> None:
+        with socket.socket() as busy:
+            busy.bind(("127.0.0.1", 0))
+            busy.listen(0)
+            address = ConnectionID("127.0.0.1", busy.getsockname()[1])
+            waiting = []
+            for _ in range(4):
+                sock = socket.socket()
+                sock.setblocking(False)
+                sock.connect_ex((address.host, address.port))
+                waiting.append(sock)
+            with pytest.raises(ConnectError, match=f"cannot connect to {address} within 0.05 s"):
+                await connect(CONFIG, address, handlers(Inbox()), timeout_s=0.05)
+            for sock in waiting:
+                sock.close()
+
+    run(loop_name, main())
+
+
+def test_a_pipeline_without_a_decoder_is_refused(loop_name: str) -> None:
+    """The transport would have nowhere to read into."""
+
+    async def main() -> None:
+        server = NetworkServer(NetstackConfig(), handlers(Inbox()))
+        address = ConnectionID(*await server.start("127.0.0.1", 0))
+        with pytest.raises(LocalProtocolError, match="no MessageDecoder"):
+            await connect(CONFIG, address, lambda: (Inbox(),), timeout_s=10)
+        await server.close()
+        await asyncio.sleep(0)
+
+    run(loop_name, main())

@@ -1,0 +1,213 @@
+"""``MessageEncoder`` and ``MessageDecoder``: ownership of buffers, order of messages and errors."""
+
+import pytest
+
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.channel.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer
+from netstack.config import NetstackConfig
+from netstack.errors import LocalProtocolError, RemoteProtocolError
+from netstack.ids import InputChannelID
+from netstack.testing import EmbeddedChannel
+from netstack.wire.codec import encode
+from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, Message
+from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, frame_of, response
+
+CONFIG = NetstackConfig(segment_size_bytes=1024, network_memory_bytes=64 * 1024, read_buffer_bytes=4096)
+
+
+class FakeBuffer:
+    """A payload that counts its recycling."""
+
+    def __init__(self, data: bytes = b"payload", data_type: DataType = DataType.DATA_BUFFER) -> None:
+        self.view = memoryview(data)
+        self.size = len(data)
+        self.data_type = data_type
+        self.is_compressed = False
+        self.num_recycled = 0
+
+    def recycle(self) -> None:
+        self.num_recycled += 1
+
+
+class Collector(ChannelHandler):
+    """Keeps messages (with copies of their payloads) and errors."""
+
+    def __init__(self) -> None:
+        self.messages: list[object] = []
+        self.errors: list[Exception] = []
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        if isinstance(message, BufferResponse):
+            message = message._replace(payload=memoryview(bytes(message.payload)))
+        self.messages.append(message)
+
+    def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+        self.errors.append(error)
+
+
+def make_channel(*more: ChannelHandler) -> tuple[EmbeddedChannel, Collector]:
+    collector = Collector()
+    return EmbeddedChannel(MessageEncoder(), MessageDecoder.of(CONFIG), *more, collector, config=CONFIG), collector
+
+
+@pytest.mark.parametrize("message", CONTROL_MESSAGES)
+def test_messages_are_written_as_their_frames(message: Message) -> None:
+    """One message, one frame."""
+    channel, _ = make_channel()
+
+    channel.write_and_flush(message)
+
+    assert channel.read_outbound() == encode(message)
+    assert channel.read_outbound() is None
+
+
+def test_a_buffer_is_written_behind_its_header_and_recycled_with_its_last_byte() -> None:
+    """Not when it was written, not when all but one byte left; exactly once."""
+    channel, _ = make_channel()
+    buffer = FakeBuffer()
+
+    channel.write_and_flush(OutboundBuffer(RECEIVER, 4, 5, 6, buffer))
+
+    assert channel.read_outbound() == frame_of(response(b"payload"))
+    channel.flush_outbound(47 + 6)
+    assert buffer.num_recycled == 0
+    channel.flush_outbound(1)
+    channel.close()
+    assert buffer.num_recycled == 1
+
+
+def test_type_and_compression_of_a_buffer_travel_in_its_header() -> None:
+    """What the buffer says about itself is what the receiver reads."""
+    channel, collector = make_channel()
+    buffer = FakeBuffer(b"\0\0\0\0", DataType.END_OF_PARTITION)
+    buffer.is_compressed = True
+
+    channel.write_and_flush(OutboundBuffer(RECEIVER, 4, 5, 6, buffer))
+    channel.write_inbound(channel.read_outbound())
+
+    assert collector.messages == [response(b"\0\0\0\0", data_type=DataType.END_OF_PARTITION, is_compressed=True)]
+
+
+def test_a_buffer_that_cannot_be_sent_any_more_is_recycled() -> None:
+    """Pending when the channel closes, or written to a closed channel: once each."""
+    channel, _ = make_channel()
+    pending, late = FakeBuffer(), FakeBuffer()
+
+    channel.write(OutboundBuffer(RECEIVER, 0, 0, 0, pending))
+    channel.lose_connection()
+    channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 1, 0, late))
+
+    assert (pending.num_recycled, late.num_recycled) == (1, 1)
+
+
+def test_a_buffer_whose_header_cannot_be_built_is_recycled() -> None:
+    """The writer gave it away; the error still reaches the writer."""
+    channel, _ = make_channel()
+    buffer = FakeBuffer()
+
+    with pytest.raises(Exception, match="format requires"):
+        channel.write(OutboundBuffer(RECEIVER, 0, 2**40, 0, buffer))
+
+    assert buffer.num_recycled == 1
+    assert channel.pending_bytes == 0
+
+
+@pytest.mark.parametrize("message", [b"bytes", 7, response(b"x")])
+def test_what_is_no_outbound_message_is_refused(message: object) -> None:
+    """A bug of ours, and never on the wire."""
+    channel, _ = make_channel()
+
+    with pytest.raises(LocalProtocolError, match=f"{type(message).__name__} is no message that can be written"):
+        channel.write(message)
+
+
+def test_a_message_with_a_bad_field_is_refused() -> None:
+    """The codec's error reaches the writer."""
+    channel, _ = make_channel()
+
+    with pytest.raises(LocalProtocolError, match="16 bytes"):
+        channel.write(AddCredit(InputChannelID(b""), 1))
+
+
+def test_bytes_become_messages_in_order() -> None:
+    """Whatever the reads are: here 4096 bytes at a time, and one byte at a time."""
+    stream = b"".join(map(frame_of, ALL_MESSAGES)) * 20
+    channel, collector = make_channel()
+    other, other_collector = make_channel()
+
+    channel.write_inbound(stream)
+    for at in range(len(stream)):
+        other.write_inbound(stream[at : at + 1])
+
+    assert collector.messages == ALL_MESSAGES * 20
+    assert other_collector.messages == ALL_MESSAGES * 20
+
+
+def test_a_buffer_of_one_segment_is_accepted_and_a_larger_frame_refused() -> None:
+    """The limit follows the configured segment size, with room for partial sizes."""
+    channel, collector = make_channel()
+
+    channel.write_inbound(frame_of(response(b"x" * 1024)))
+    channel.write_inbound(frame_of(response(b"x" * (1024 + 4 * 4096 + 1))))
+
+    assert collector.messages == [response(b"x" * 1024)]
+    assert str(collector.errors[0]) == "a frame with message id 0 has 17456 bytes, expected 47 to 17455"
+
+
+def test_a_decode_error_reaches_the_handlers_behind_the_decoder_after_the_good_messages() -> None:
+    """As if the bytes had come one by one."""
+    channel, collector = make_channel()
+
+    channel.write_inbound(encode(AddCredit(RECEIVER, 1)) + bytes(9))
+
+    assert collector.messages == [AddCredit(RECEIVER, 1)]
+    assert [type(error) for error in collector.errors] == [RemoteProtocolError]
+
+
+def test_a_decode_error_that_nobody_deals_with_closes_the_channel() -> None:
+    """A broken stream cannot be read on."""
+    channel = EmbeddedChannel(MessageDecoder.of(CONFIG), config=CONFIG)
+
+    channel.write_inbound(bytes(9))
+
+    assert not channel.is_open
+    with pytest.raises(RemoteProtocolError, match="magic"):
+        channel.check_exception()
+
+
+def test_nothing_is_delivered_after_a_handler_closed_the_channel() -> None:
+    """Neither messages of the same read, nor errors of broken frames behind them."""
+
+    class CloseAtRequest(ChannelHandler):
+        def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+            if isinstance(message, CloseRequest):
+                ctx.close()
+            else:
+                ctx.fire_channel_read(message)
+
+    channel, collector = make_channel(CloseAtRequest())
+
+    channel.write_inbound(encode(AddCredit(RECEIVER, 1)) + encode(CloseRequest()) + encode(AddCredit(RECEIVER, 2)))
+    again, again_collector = make_channel(CloseAtRequest())
+    again.write_inbound(encode(CloseRequest()) + bytes(9))
+
+    assert collector.messages == [AddCredit(RECEIVER, 1)]
+    assert (again_collector.messages, again_collector.errors) == ([], [])
+
+
+def test_one_failing_message_does_not_stop_the_next() -> None:
+    """The error of one message is delivered, then the read goes on."""
+
+    class FailAtOne(ChannelHandler):
+        def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+            if message == AddCredit(RECEIVER, 1):
+                raise ValueError("one")
+            ctx.fire_channel_read(message)
+
+    channel, collector = make_channel(FailAtOne())
+
+    channel.write_inbound(encode(AddCredit(RECEIVER, 1)) + encode(AddCredit(RECEIVER, 2)))
+
+    assert collector.messages == [AddCredit(RECEIVER, 2)]
+    assert [str(error) for error in collector.errors] == ["one"]
+    assert "FrameDecoder open" in repr(channel.pipeline.find(MessageDecoder))

@@ -1,0 +1,150 @@
+"""``ChannelOutboundBuffer``: exact bytes, exact watermarks, each callback once."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.channel.outbound_buffer import ChannelOutboundBuffer
+
+
+def note(seen: list[str], name: str) -> Callable[[], None]:
+    return lambda: seen.append(name)
+
+
+def call_all(callbacks: list[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()
+
+
+def test_the_channel_is_unwritable_from_more_than_the_high_watermark() -> None:
+    """Exactly at the watermark it is still writable; the flip is told once."""
+    outbound = ChannelOutboundBuffer(high_watermark_bytes=10, low_watermark_bytes=5)
+
+    flips = [outbound.add((b"x" * 10,), None), outbound.add((b"x",), None), outbound.add((b"x",), None)]
+
+    assert flips == [False, True, False]
+    assert not outbound.is_writable
+
+
+def test_the_channel_is_writable_again_at_the_low_watermark() -> None:
+    """One byte more than the low watermark is not enough; the flip is told once."""
+    outbound = ChannelOutboundBuffer(high_watermark_bytes=10, low_watermark_bytes=5)
+    outbound.add((b"x" * 12,), None)
+
+    flips = [outbound.written(6)[1], outbound.written(1)[1], outbound.written(5)[1]]
+
+    assert flips == [False, True, False]
+    assert outbound.is_writable
+
+
+def test_a_channel_below_the_high_watermark_never_tells_that_it_became_writable() -> None:
+    """Only a channel that was unwritable becomes writable."""
+    outbound = ChannelOutboundBuffer(high_watermark_bytes=10, low_watermark_bytes=5)
+    outbound.add((b"x" * 10,), None)
+
+    assert outbound.written(10) == ([], False)
+
+
+@pytest.mark.parametrize("page", [1024, 65536])
+def test_the_second_page_makes_a_channel_unwritable(page: int) -> None:
+    """With low = page and high = 2 x page: the first buffer (with its header) does not, the second does, and one page left is enough."""
+    outbound = ChannelOutboundBuffer(high_watermark_bytes=2 * page, low_watermark_bytes=page)
+    header, payload = b"h" * 47, memoryview(bytearray(page))
+
+    assert outbound.add((header, payload), None) is False
+    assert outbound.add((header, payload), None) is True
+    assert outbound.written(page + 93)[1] is False
+    assert outbound.written(1)[1] is True
+    assert outbound.pending_bytes == page
+
+
+def test_a_callback_runs_with_the_last_byte_of_its_frame() -> None:
+    """Partial writes are counted exactly, over the views of a frame and over frames."""
+    outbound, seen = ChannelOutboundBuffer(100, 50), list[str]()
+    outbound.add((b"ab", memoryview(b"cd")), note(seen, "first"))
+    outbound.add((b"e",), None)
+    outbound.add((b"fg",), note(seen, "second"))
+    outbound.take_unflushed()
+
+    for expected in ([], [], [], ["first"], ["first"], ["first"], ["first", "second"]):
+        callbacks, _ = outbound.written(1)
+        call_all(callbacks)
+        assert seen == expected
+        outbound.check_invariants()
+    assert outbound.pending_bytes == 0
+
+
+def test_a_frame_without_bytes_is_written_with_the_next_report() -> None:
+    """Nothing waits for a byte that never comes."""
+    outbound, seen = ChannelOutboundBuffer(100, 50), list[str]()
+    outbound.add((), note(seen, "empty"))
+
+    call_all(outbound.written(0)[0])
+
+    assert seen == ["empty"]
+
+
+def test_views_are_taken_once_and_stay_pending() -> None:
+    """What the transport got is not handed out again, but counts until it is written."""
+    outbound = ChannelOutboundBuffer(100, 50)
+    payload = memoryview(b"payload")
+    outbound.add((b"head", payload), None)
+
+    assert outbound.has_unflushed
+    taken = outbound.take_unflushed()
+
+    assert taken == [b"head", payload]
+    assert outbound.take_unflushed() == []
+    assert not outbound.has_unflushed
+    assert outbound.pending_bytes == 11
+
+
+def test_fail_all_hands_out_what_was_not_written_completely() -> None:
+    """Also a frame of which only the last byte is missing; nothing is pending afterwards, and nothing is handed out twice."""
+    outbound, seen = ChannelOutboundBuffer(100, 50), list[str]()
+    outbound.add((b"ab",), note(seen, "written"))
+    outbound.add((b"cd",), note(seen, "half"))
+    outbound.add((b"ef",), note(seen, "not at all"))
+    call_all(outbound.written(3)[0])
+
+    call_all(outbound.fail_all())
+
+    assert seen == ["written", "half", "not at all"]
+    assert outbound.fail_all() == []
+    assert (outbound.pending_bytes, outbound.take_unflushed()) == (0, [])
+
+
+def test_more_written_than_pending_is_a_bug() -> None:
+    """The transport cannot write what it was not given."""
+    outbound = ChannelOutboundBuffer(100, 50)
+    outbound.add((b"ab",), None)
+
+    with pytest.raises(AssertionError, match="3 bytes written, 2 pending"):
+        outbound.written(3)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=40))
+def test_bytes_and_callbacks_balance(steps: list[tuple[bool, int]]) -> None:
+    """What was added is written or pending; each callback once and in order; writability only flips across the watermarks."""
+    outbound, seen, added, written = ChannelOutboundBuffer(60, 30), list[int](), list[int](), 0
+    for is_add, amount in steps:
+        was_writable = outbound.is_writable
+        if is_add:
+            number = len(added)
+            has_flipped = outbound.add((b"x" * amount,), lambda number=number: seen.append(number))  # type: ignore[misc]  # default binds now
+            added.append(amount)
+            assert has_flipped is (was_writable and outbound.pending_bytes > 60)
+        else:
+            outbound.take_unflushed()
+            amount = min(amount, outbound.pending_bytes)
+            callbacks, has_flipped = outbound.written(amount)
+            call_all(callbacks)
+            written += amount
+            assert has_flipped is (not was_writable and outbound.pending_bytes <= 30)
+        assert outbound.is_writable is (was_writable is not has_flipped)
+        assert outbound.pending_bytes == sum(added) - written
+        outbound.check_invariants()
+    call_all(outbound.fail_all())
+    assert seen == list(range(len(added)))

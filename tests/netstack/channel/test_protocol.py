@@ -1,0 +1,717 @@
+"""``NetworkChannel`` on real sockets and both loops: backpressure, ownership, closing."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+
+from netstack.channel.client import connect
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.channel.message_codec import OutboundBuffer
+from netstack.channel.outbound_buffer import OutboundFrame
+from netstack.channel.protocol import NetworkChannel
+from netstack.channel.server import NetworkServer
+from netstack.config import NetstackConfig
+from netstack.errors import ConnectionLostError, LocalProtocolError, RemoteProtocolError
+from netstack.ids import ConnectionID
+from netstack.wire.codec import encode
+from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, ErrorCode, ErrorResponse
+from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, dialled, handlers, run
+from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, frame_of
+
+pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
+
+PAGE = CONFIG.segment_size_bytes
+
+
+class CountedBuffer:
+    """A payload of one page that counts its recycling and forbids its use afterwards."""
+
+    def __init__(self, byte: int) -> None:
+        self._data = bytearray([byte]) * PAGE
+        self.view = memoryview(self._data)
+        self.size = PAGE
+        self.data_type = DataType.DATA_BUFFER
+        self.is_compressed = False
+        self.num_recycled = 0
+
+    def recycle(self) -> None:
+        self.num_recycled += 1
+        self._data[:] = b"\xdd" * PAGE  # as a pool does that hands the memory to the next writer
+
+
+@dataclass
+class Pair:
+    """Both ends of one connection."""
+
+    client: NetworkChannel
+    client_inbox: Inbox
+    server: NetworkChannel
+    server_inbox: Inbox
+
+
+class _Capture(ChannelHandler):
+    def __init__(self) -> None:
+        self.channel: asyncio.Future[NetworkChannel] = asyncio.get_running_loop().create_future()
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        assert isinstance(ctx.channel, NetworkChannel)
+        self.channel.set_result(ctx.channel)
+        ctx.fire_channel_active()
+
+
+@asynccontextmanager
+async def connected(config: NetstackConfig = CONFIG) -> AsyncIterator[Pair]:
+    """A connected pair; closed at the end."""
+    client_inbox, server_inbox, capture = Inbox(), Inbox(), _Capture()
+
+    def server_handlers() -> Sequence[ChannelHandler]:
+        return (*handlers(server_inbox, config)()[:2], capture, server_inbox)
+
+    async with dialled(server_handlers, handlers(client_inbox, config), config) as client:
+        yield Pair(client, client_inbox, await capture.channel, server_inbox)
+
+
+@asynccontextmanager
+async def raw_peer(config: NetstackConfig = CONFIG) -> AsyncIterator[tuple[NetworkChannel, Inbox, socket.socket]]:
+    """A channel whose peer is a plain socket, which reads only when the test does."""
+    loop = asyncio.get_running_loop()
+    inbox = Inbox()
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        address = ConnectionID(*listening.getsockname())
+        channel = await connect(config, address, handlers(inbox, config), timeout_s=10)
+        peer, _ = await loop.sock_accept(listening)
+    peer.setblocking(False)
+    try:
+        with peer:
+            yield channel, inbox, peer
+    finally:
+        channel.close()
+        await channel.wait_closed()
+
+
+async def read_bytes(peer: socket.socket, num_bytes: int) -> bytes:
+    loop, parts = asyncio.get_running_loop(), list[bytes]()
+    while num_bytes:
+        part = await loop.sock_recv(peer, min(num_bytes, 1 << 20))
+        assert part, "the channel ended early"
+        parts.append(part)
+        num_bytes -= len(part)
+    return b"".join(parts)
+
+
+def fill(channel: NetworkChannel) -> list[CountedBuffer]:
+    """Write buffers until the kernel takes no more and the channel is unwritable."""
+    buffers: list[CountedBuffer] = []
+    while channel.is_writable:
+        assert len(buffers) < 4096, "the kernel takes everything"
+        buffers.append(CountedBuffer(len(buffers) % 251))
+        channel.write_and_flush(OutboundBuffer(RECEIVER, 0, len(buffers) - 1, 0, buffers[-1]))
+    return buffers
+
+
+def test_all_messages_arrive_in_both_directions(loop_name: str) -> None:
+    """In order, with equal payloads."""
+
+    async def main() -> None:
+        async with connected() as pair:
+            for message in CONTROL_MESSAGES:
+                pair.client.write(message)
+                pair.server.write_and_flush(message)
+            pair.client.flush()
+            buffer = CountedBuffer(7)
+            pair.client.write_and_flush(OutboundBuffer(RECEIVER, 1, 2, 3, buffer))
+
+            for message in CONTROL_MESSAGES:
+                assert await pair.server_inbox.messages.get() == message
+                assert await pair.client_inbox.messages.get() == message
+            response = await pair.server_inbox.messages.get()
+
+            assert isinstance(response, BufferResponse)
+            assert response[:7] == (RECEIVER, 1, 2, 3, DataType.DATA_BUFFER, False, ())
+            assert bytes(response.payload) == bytes([7]) * PAGE
+            assert buffer.num_recycled == 1
+
+    run(loop_name, main())
+
+
+def test_nothing_leaves_before_the_flush(loop_name: str) -> None:
+    """Two writes, one flush, one gather write."""
+
+    async def main() -> None:
+        async with connected() as pair:
+            pair.client.write(AddCredit(RECEIVER, 1))
+            pair.client.write(AddCredit(RECEIVER, 2))
+            assert (pair.client.pending_bytes, pair.client.statistics().num_writes) == (58, 0)
+
+            pair.client.flush()
+            pair.client.flush()
+
+            assert pair.client.pending_bytes == 0
+            assert pair.client.statistics().num_writes == 1
+            assert pair.client.statistics().num_bytes_out == 58
+            assert await pair.server_inbox.messages.get() == AddCredit(RECEIVER, 1)
+            assert await pair.server_inbox.messages.get() == AddCredit(RECEIVER, 2)
+            assert pair.server.statistics().num_bytes_in == 58
+
+    run(loop_name, main())
+
+
+def test_the_second_page_makes_the_channel_unwritable_and_the_flush_writable(loop_name: str) -> None:
+    """Watermarks of one and two pages: the handlers are told both times."""
+
+    async def main() -> None:
+        async with connected() as pair:
+            channel = pair.client
+            buffers = [CountedBuffer(number) for number in range(2)]
+            states = []
+            for number, buffer in enumerate(buffers):
+                channel.write(OutboundBuffer(RECEIVER, 0, number, 0, buffer))
+                states.append(channel.is_writable)
+            channel.flush()
+            await pair.client_inbox.became_writable.wait()
+
+            assert states == [True, False]
+            assert channel.is_writable
+            assert pair.client_inbox.log == ["active", "writable False", "writable True"]
+            for _ in buffers:
+                await pair.server_inbox.messages.get()
+            assert [buffer.num_recycled for buffer in buffers] == [1, 1]
+
+    run(loop_name, main())
+
+
+def test_a_peer_that_does_not_read_stops_the_writer_until_it_reads(loop_name: str) -> None:
+    """Pending stays bounded, buffers the kernel has no copy of are not recycled, and every byte arrives unchanged."""
+
+    async def main() -> None:
+        async with raw_peer() as (channel, inbox, peer):
+            buffers = fill(channel)
+            pending = channel.pending_bytes
+            held = [buffer for buffer in buffers if not buffer.num_recycled]
+            assert 2 * PAGE < pending <= 3 * PAGE + 3 * 47
+            assert len(held) >= 2
+            inbox.became_writable.clear()
+
+            received = await read_bytes(peer, len(buffers) * (PAGE + 47))
+            await inbox.became_writable.wait()
+
+            assert channel.pending_bytes == 0
+            assert channel.is_writable
+            assert [buffer.num_recycled for buffer in buffers] == [1] * len(buffers)
+            for number in range(len(buffers)):
+                payload = received[number * (PAGE + 47) + 47 : (number + 1) * (PAGE + 47)]
+                assert payload == bytes([number % 251]) * PAGE
+            assert inbox.log[-2:] == ["writable False", "writable True"]
+
+    run(loop_name, main())
+
+
+def test_what_is_flushed_while_the_transport_is_busy_follows_in_order(loop_name: str) -> None:
+    """It waits until the transport has nothing left, then goes out by itself; what was not flushed waits for its flush."""
+
+    async def main() -> None:
+        async with raw_peer() as (channel, inbox, peer):
+            num_buffers = len(fill(channel))
+            inbox.became_writable.clear()
+            channel.write_and_flush(AddCredit(RECEIVER, 1))
+            num_writes = channel.statistics().num_writes
+
+            await read_bytes(peer, num_buffers * (PAGE + 47))
+            tail = await read_bytes(peer, 29)
+            assert tail == encode(AddCredit(RECEIVER, 1))
+            assert channel.statistics().num_writes == num_writes + 1
+
+            channel.write(CloseRequest())
+            assert channel.pending_bytes == 9
+
+    run(loop_name, main())
+
+
+def test_a_handler_that_writes_whenever_it_may_does_not_recurse_or_starve_the_loop(loop_name: str) -> None:
+    """Each time the channel becomes writable it fills it again: other callbacks of the loop still run in between."""
+    num_rounds = 200
+
+    class Eager(Inbox):
+        def __init__(self) -> None:
+            super().__init__()
+            self.num_written = 0
+            self.seen_by_the_loop: list[int] = []
+
+        def channel_active(self, ctx: ChannelHandlerContext) -> None:
+            self.tick(ctx)
+            self.channel_writability_changed(ctx)
+
+        def tick(self, ctx: ChannelHandlerContext) -> None:
+            self.seen_by_the_loop.append(self.num_written)
+            if self.num_written < num_rounds and ctx.channel.is_open:
+                asyncio.get_running_loop().call_soon(self.tick, ctx)
+
+        def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
+            if ctx.channel.is_writable and self.num_written < num_rounds:
+                self.num_written += 1
+                for _ in range(3):
+                    ctx.write(OutboundBuffer(RECEIVER, 0, self.num_written, 0, CountedBuffer(1)))
+                ctx.flush()
+
+    async def main() -> None:
+        inbox, eager = Inbox(), Eager()
+        async with dialled(handlers(inbox), handlers(eager)):
+            for _ in range(3 * num_rounds):
+                await inbox.messages.get()
+
+        steps = [after - before for before, after in pairwise(eager.seen_by_the_loop)]
+        # Two passes may fall between two looks of the loop: one that goes on, one because the transport is empty.
+        rounds_per_pass = CONFIG.max_write_batch_bytes // (3 * (PAGE + 47)) + 1
+        assert max(steps) <= 2 * rounds_per_pass + 2
+
+    run(loop_name, main())
+
+
+def test_close_sends_what_was_written_then_ends_both_ends(loop_name: str) -> None:
+    """Also what was not flushed; each handler learns the end once, and neither end sees an error."""
+
+    async def main() -> None:
+        async with connected() as pair:
+            pair.client.write(AddCredit(RECEIVER, 1))
+            pair.client.close()
+            pair.client.close()
+            assert not pair.client.is_active
+            assert not pair.client.is_writable
+
+            assert await pair.server_inbox.messages.get() == AddCredit(RECEIVER, 1)
+            await pair.client.wait_closed()
+            await pair.server.wait_closed()
+
+            for inbox in (pair.client_inbox, pair.server_inbox):
+                assert inbox.log == ["active", "inactive", "removed"]
+                assert inbox.errors == []
+            assert "closed" in repr(pair.client)
+
+    run(loop_name, main())
+
+
+def test_the_last_message_arrives_although_unread_input_waits(loop_name: str) -> None:
+    """A plain close with unread input resets the connection, and the peer would never learn what it did wrong."""
+
+    async def main() -> None:
+        async with raw_peer() as (channel, inbox, peer):
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(peer, encode(CloseRequest()))
+            await inbox.messages.get()
+            error = ErrorResponse(ErrorCode.PROTOCOL, "too much", None)
+            channel.write_and_flush(error)
+            channel.close()
+            await loop.sock_sendall(peer, encode(CloseRequest()) * 50_000)
+
+            assert await read_bytes(peer, len(encode(error))) == encode(error)
+            assert await loop.sock_recv(peer, 1) == b""
+            peer.close()
+            await channel.wait_closed()
+            assert inbox.messages.empty()
+            assert inbox.errors == []
+
+    run(loop_name, main())
+
+
+def test_close_cuts_the_connection_when_its_time_is_over(loop_name: str) -> None:
+    """A peer that never reads cannot keep the channel, nor its buffers."""
+
+    async def main() -> None:
+        config = replace(CONFIG, close_timeout_s=0.05)
+        async with raw_peer(config) as (channel, inbox, _peer):
+            buffers = fill(channel)
+            late = CountedBuffer(0)
+
+            channel.close()
+            channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 0, 0, late))
+            assert late.num_recycled == 1
+            await channel.wait_closed()
+
+            assert [buffer.num_recycled for buffer in buffers] == [1] * len(buffers)
+            assert channel.pending_bytes == 0
+            assert inbox.log[-2:] == ["inactive", "removed"]
+
+    run(loop_name, main())
+
+
+def test_a_peer_that_goes_away_ends_the_channel(loop_name: str) -> None:
+    """An orderly end is no error; frames that could not be sent are recycled."""
+
+    async def main() -> None:
+        async with raw_peer() as (channel, inbox, peer):
+            buffer = CountedBuffer(0)
+            channel.write(OutboundBuffer(RECEIVER, 0, 0, 0, buffer))
+            peer.shutdown(socket.SHUT_WR)
+
+            await channel.wait_closed()
+
+            assert inbox.log == ["active", "inactive", "removed"]
+            assert inbox.errors == []
+            assert buffer.num_recycled == 1
+
+    run(loop_name, main())
+
+
+def test_a_reset_is_told_as_a_lost_connection_before_the_end(loop_name: str) -> None:
+    """The error names the peer and keeps its cause; what a handler answers to it is dropped, not sent."""
+
+    async def main() -> None:
+        async with raw_peer() as (channel, inbox, peer):
+            fill(channel)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+
+            await channel.wait_closed()
+
+            (error,) = inbox.errors
+            assert isinstance(error, ConnectionLostError)
+            assert str(error).startswith(f"lost the connection to {channel.peer}: ")
+            assert isinstance(error.__cause__, OSError)
+            assert inbox.log[-2:] == ["inactive", "removed"]
+
+    run(loop_name, main())
+
+
+def test_a_broken_stream_reaches_the_handlers_as_an_error(loop_name: str) -> None:
+    """After the good messages; the channel stays until a handler closes it."""
+
+    async def main() -> None:
+        async with raw_peer() as (channel, inbox, peer):
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(peer, encode(AddCredit(RECEIVER, 1)) + b"GET / HTTP/1.1\r\n")
+
+            assert await inbox.messages.get() == AddCredit(RECEIVER, 1)
+            assert [type(error) for error in inbox.errors] == [RemoteProtocolError]
+            assert channel.is_active
+
+    run(loop_name, main())
+
+
+def test_an_error_that_no_handler_wants_closes_the_connection(loop_name: str) -> None:
+    """Here of the read itself: the peer sees the end."""
+
+    class Broken(ChannelHandler):
+        def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+            raise ValueError("cannot read")
+
+    async def main() -> None:
+        async with dialled(handlers(Broken()), handlers(Inbox())) as channel:
+            channel.write_and_flush(CloseRequest())
+
+            await channel.wait_closed()
+
+    run(loop_name, main())
+
+
+def test_an_error_of_a_callback_does_not_stop_the_others(loop_name: str) -> None:
+    """Every buffer is recycled, and the handlers get the error."""
+
+    async def main() -> None:
+        def fail() -> None:
+            raise ValueError("recycled twice")
+
+        async with connected() as pair:
+            seen: list[str] = []
+            head = pair.client
+            head.transport_write(OutboundFrame((encode(CloseRequest()),), fail))
+            head.transport_write(OutboundFrame((encode(CloseRequest()),), lambda: seen.append("second")))
+            head.transport_write(OutboundFrame((encode(CloseRequest()),), fail))
+            head.flush()
+
+            assert seen == ["second"]
+            assert [str(error) for error in pair.client_inbox.errors] == ["recycled twice"] * 2
+            for _ in range(3):
+                assert await pair.server_inbox.messages.get() == CloseRequest()
+
+    run(loop_name, main())
+
+
+def test_only_frames_reach_the_transport(loop_name: str) -> None:
+    """A pipeline without an encoder is a bug of ours."""
+
+    async def main() -> None:
+        async with connected() as pair:
+            with pytest.raises(LocalProtocolError, match="CloseRequest reached the transport"):
+                pair.client.transport_write(CloseRequest())
+
+    run(loop_name, main())
+
+
+def test_a_message_that_nobody_serves_is_dropped_and_the_channel_lives(loop_name: str) -> None:
+    """It is reported in the log; the next message is read."""
+
+    class OnlyCredit(Inbox):
+        def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+            if isinstance(message, AddCredit):
+                super().channel_read(ctx, message)
+            else:
+                ctx.fire_channel_read(message)
+
+    async def main() -> None:
+        inbox = OnlyCredit()
+        async with dialled(handlers(inbox), handlers(Inbox())) as channel:
+            channel.write(CloseRequest())
+            channel.write_and_flush(AddCredit(RECEIVER, 1))
+
+            assert await inbox.messages.get() == AddCredit(RECEIVER, 1)
+            assert inbox.errors == []
+
+    run(loop_name, main())
+
+
+def test_the_channel_can_be_used_on_its_loop_only(loop_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``NETSTACK_DEBUG=1`` a task thread that touches a channel is found at once."""
+    monkeypatch.setenv("NETSTACK_DEBUG", "1")
+
+    async def main() -> None:
+        async with connected() as pair:
+            with pytest.raises(LocalProtocolError, match="outside its event loop"):
+                await asyncio.to_thread(pair.client.write, CloseRequest())
+            with pytest.raises(LocalProtocolError, match="outside its event loop"):
+                await asyncio.to_thread(pair.client.flush)
+            with pytest.raises(LocalProtocolError, match="outside its event loop"):
+                await asyncio.to_thread(pair.client.close)
+            assert pair.client.pending_bytes == 0
+            assert pair.client.is_open
+
+    run(loop_name, main())
+
+
+def test_a_channel_closed_before_it_is_connected_never_becomes_active(loop_name: str) -> None:
+    """What was written is recycled, ``wait_closed`` returns, and the connection is cut when it is made."""
+
+    async def main() -> None:
+        inbox, server_inbox, buffer = Inbox(), Inbox(), CountedBuffer(0)
+        channel = NetworkChannel(CONFIG, handlers(inbox))
+        channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 0, 0, buffer))
+        channel.close()
+        await channel.wait_closed()
+        server = NetworkServer(CONFIG, handlers(server_inbox))
+        host, port = await server.start("127.0.0.1", 0)
+
+        await asyncio.get_running_loop().create_connection(lambda: channel, host, port)
+        await server_inbox.ended.wait()
+
+        assert inbox.log == ["removed"]
+        assert buffer.num_recycled == 1
+        await server.close()
+
+    run(loop_name, main())
+
+
+def test_what_was_flushed_before_the_connection_was_made_is_sent(loop_name: str) -> None:
+    """A handler may write as soon as it is added."""
+
+    class Greeting(Inbox):
+        def handler_added(self, ctx: ChannelHandlerContext) -> None:
+            ctx.write_and_flush(AddCredit(RECEIVER, 1))
+
+    async def main() -> None:
+        inbox = Inbox()
+        async with dialled(handlers(inbox), handlers(Greeting())):
+            assert await inbox.messages.get() == AddCredit(RECEIVER, 1)
+
+    run(loop_name, main())
+
+
+def test_frames_cut_by_tcp_anywhere_are_put_together(loop_name: str) -> None:
+    """A peer that sends in small pieces is understood."""
+
+    async def main() -> None:
+        async with raw_peer() as (_, inbox, peer):
+            loop = asyncio.get_running_loop()
+            stream = b"".join(map(frame_of, ALL_MESSAGES))
+            for at in range(0, len(stream), 7):
+                await loop.sock_sendall(peer, stream[at : at + 7])
+
+            assert [await inbox.messages.get() for _ in ALL_MESSAGES] == ALL_MESSAGES
+
+    run(loop_name, main())
+
+
+class ScriptedTransport(asyncio.Transport):
+    """Does what real kernels and loops do rarely."""
+
+    def __init__(self, *, takes_bytes: int = 1 << 30, peer: object = ("127.0.0.1", 7)) -> None:
+        super().__init__()
+        self.takes_bytes = takes_bytes
+        self.peer = peer
+        self.written = b""
+        self.num_limits_set = 0
+        self.is_broken = False
+        self.is_aborted = False
+        self._sock = socket.socket()
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self.peer if name == "peername" else self._sock
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert (high, low) == (0, None)
+        self.num_limits_set += 1
+
+    def get_write_buffer_size(self) -> int:
+        return max(0, len(self.written) - self.takes_bytes)
+
+    def writelines(self, views: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.written += b"".join(views)
+
+    def is_closing(self) -> bool:
+        return self.is_broken or self.is_aborted
+
+    def write_eof(self) -> None:
+        raise OSError("not connected")
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        self._sock.close()
+
+
+def scripted(transport: ScriptedTransport) -> tuple[NetworkChannel, Inbox]:
+    inbox = Inbox()
+    channel = NetworkChannel(CONFIG, handlers(inbox))
+    channel.connection_made(transport)
+    return channel, inbox
+
+
+def test_partial_writes_are_accounted_exactly(loop_name: str) -> None:
+    """What the kernel took is recycled, what it did not take is not; the rest waits for ``resume_writing``."""
+
+    async def main() -> None:
+        transport = ScriptedTransport(takes_bytes=PAGE + 47)
+        channel, inbox = scripted(transport)
+        buffers = [CountedBuffer(number) for number in range(3)]
+        for number, buffer in enumerate(buffers):
+            channel.write(OutboundBuffer(RECEIVER, 0, number, 0, buffer))
+        channel.pause_writing()
+        channel.flush()
+
+        assert [buffer.num_recycled for buffer in buffers] == [1, 0, 0]
+        assert channel.pending_bytes == 2 * (PAGE + 47)
+        assert not channel.is_writable
+        channel.write_and_flush(AddCredit(RECEIVER, 1))
+        assert len(transport.written) == 3 * (PAGE + 47)
+
+        transport.takes_bytes = 1 << 30
+        channel.resume_writing()
+        assert [buffer.num_recycled for buffer in buffers] == [1, 1, 1]
+        assert channel.pending_bytes == 0
+        assert transport.written.endswith(encode(AddCredit(RECEIVER, 1)))
+        assert inbox.log == ["active", "writable False", "writable True"]
+        transport.abort()
+        channel.connection_lost(None)
+        channel.resume_writing()
+
+    run(loop_name, main())
+
+
+def test_a_loop_that_forgets_to_pause_is_reminded(loop_name: str) -> None:
+    """Setting the limits again makes it look at what it holds; otherwise it would never resume."""
+
+    async def main() -> None:
+        transport = ScriptedTransport(takes_bytes=10)
+        channel, _ = scripted(transport)
+        channel.write_and_flush(AddCredit(RECEIVER, 1))
+
+        assert transport.num_limits_set == 2
+        assert channel.pending_bytes == 19
+        transport.abort()
+        channel.connection_lost(None)
+        assert channel.pending_bytes == 0
+
+    run(loop_name, main())
+
+
+def test_a_write_that_breaks_the_connection_counts_as_not_written(loop_name: str) -> None:
+    """The buffer is recycled when the transport says that it is gone; a second report of that changes nothing."""
+
+    class BreaksAtWrite(ScriptedTransport):
+        def writelines(self, views: Iterable[bytes | bytearray | memoryview]) -> None:
+            self.is_broken = True
+
+    async def main() -> None:
+        transport = BreaksAtWrite()
+        channel, inbox = scripted(transport)
+        first, second = CountedBuffer(0), CountedBuffer(1)
+        channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 0, 0, first))
+        channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 1, 0, second))
+
+        assert (first.num_recycled, second.num_recycled) == (0, 0)
+        assert channel.statistics().num_bytes_out == 0
+        transport.abort()
+        channel.connection_lost(BrokenPipeError("pipe"))
+        channel.connection_lost(None)
+
+        assert (first.num_recycled, second.num_recycled) == (1, 1)
+        assert [type(error) for error in inbox.errors] == [ConnectionLostError]
+        assert inbox.log == ["active", "writable False", "inactive", "removed"]
+
+    run(loop_name, main())
+
+
+def test_an_answer_to_a_lost_connection_is_dropped_and_recycled(loop_name: str) -> None:
+    """A handler may try to tell the peer; the transport is not touched any more."""
+
+    class Answering(Inbox):
+        def __init__(self) -> None:
+            super().__init__()
+            self.buffer = CountedBuffer(0)
+
+        def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+            ctx.write_and_flush(OutboundBuffer(RECEIVER, 0, 0, 0, self.buffer))
+            ctx.close()
+
+    async def main() -> None:
+        inbox, transport = Answering(), ScriptedTransport()
+        channel = NetworkChannel(CONFIG, handlers(inbox))
+        channel.connection_made(transport)
+
+        channel.connection_lost(ConnectionResetError("reset"))
+
+        assert transport.written == b""
+        assert not transport.is_aborted
+        assert inbox.buffer.num_recycled == 1
+        assert inbox.log == ["active", "inactive", "removed"]
+        transport.abort()
+
+    run(loop_name, main())
+
+
+def test_a_peer_that_is_gone_already_is_not_waited_for(loop_name: str) -> None:
+    """Telling it the end of our data fails: the connection is cut at once."""
+
+    async def main() -> None:
+        transport = ScriptedTransport()
+        channel, _ = scripted(transport)
+
+        channel.close()
+
+        assert transport.is_aborted
+        channel.connection_lost(None)
+        await channel.wait_closed()
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize(("peer", "text"), [(("::1", 7, 0, 0), "[::1]:7"), (("127.0.0.1", 7), "127.0.0.1:7"), (None, "None")])
+def test_the_peer_is_named_as_in_urls(loop_name: str, peer: object, text: str) -> None:
+    """IPv6 addresses in brackets."""
+
+    async def main() -> None:
+        transport = ScriptedTransport(peer=peer)
+        channel, _ = scripted(transport)
+
+        assert channel.peer == text
+        transport.abort()
+        channel.connection_lost(None)
+
+    run(loop_name, main())

@@ -1,0 +1,61 @@
+"""``SenderCredit``: no data buffer without credit, no credit that makes no sense."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.errors import LocalProtocolError, RemoteProtocolError
+from netstack.flow.credit import MAX_CREDIT, SenderCredit
+
+
+def test_what_is_granted_can_be_spent_and_no_more() -> None:
+    """Two credits pay for two buffers; the third is a bug of ours."""
+    credit = SenderCredit(2)
+
+    credit.spend()
+    credit.spend()
+
+    assert credit.available == 0
+    with pytest.raises(LocalProtocolError, match="2 buffers sent, 2 credits granted"):
+        credit.spend()
+    assert credit.available == 0, "a failed transition changes nothing"
+
+
+@pytest.mark.parametrize("bad", [0, -1, -(2**31)])
+def test_a_grant_below_one_is_the_peers_error(bad: int) -> None:
+    """AddCredit must grant at least one."""
+    credit = SenderCredit(1)
+
+    with pytest.raises(RemoteProtocolError, match=f"granted {bad} credits"):
+        credit.grant(bad)
+
+    assert credit.available == 1
+
+
+def test_a_grant_that_overflows_is_the_peers_error() -> None:
+    """What may be outstanding fits an i32, exactly."""
+    credit = SenderCredit(MAX_CREDIT - 1)
+
+    credit.grant(1)
+
+    assert credit.available == MAX_CREDIT
+    with pytest.raises(RemoteProtocolError, match="more than"):
+        credit.grant(1)
+    assert credit.available == MAX_CREDIT
+
+
+@given(st.lists(st.one_of(st.integers(1, 5), st.none()), max_size=50))
+def test_granted_is_spent_plus_available(steps: list[int | None]) -> None:
+    """In any order of grants (a number) and sends (None), the books balance."""
+    credit, granted, spent = SenderCredit(1), 1, 0
+
+    for step in steps:
+        if step is not None:
+            credit.grant(step)
+            granted += step
+        elif credit.available:
+            credit.spend()
+            spent += 1
+        credit.check_invariants()
+
+    assert (credit.granted, credit.spent, credit.available) == (granted, spent, granted - spent)

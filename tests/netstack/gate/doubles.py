@@ -1,0 +1,65 @@
+"""What the tests of gates and channels share."""
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.gate.input_channel import InputChannel
+from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.ids import input_channel_id
+from netstack.wire.events import Event, event_data_type, serialize_event
+from netstack.wire.messages import BufferResponse, DataType
+from tests.netstack.partition.doubles import partition_id_of
+
+
+class RecordingGate:
+    """Remembers which channels said that they have data."""
+
+    def __init__(self) -> None:
+        self.owner = "reduce (1/2)"
+        self.notified: list[InputChannel] = []
+
+    def notify_channel_non_empty(self, channel: InputChannel) -> None:
+        self.notified.append(channel)
+
+
+class RecordingClient:
+    """The connection as the channel sees it: remembers the orders."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[str, int]] = []
+
+    def request_subpartition(self, channel: RemoteInputChannel) -> None:
+        self.orders.append(("request", channel.index))
+
+    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
+        self.orders.append(("credit", channel.index))
+
+    def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
+        self.orders.append(("acknowledge", channel.index))
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        self.orders.append(("cancel", channel.index))
+
+
+def remote_channel(
+    gate: RecordingGate | SingleInputGate,
+    client: RecordingClient,
+    network: NetworkBufferPool,
+    *,
+    index: int = 0,
+    num_segments: int = 2,
+    is_requested: bool = True,
+) -> RemoteInputChannel:
+    channel = RemoteInputChannel(gate, index, input_channel_id(index, 0), partition_id_of(index), 0, client)
+    channel.assign_exclusive_segments(network, num_segments)
+    if is_requested:
+        channel.request_subpartition()
+    return channel
+
+
+def data(channel: RemoteInputChannel, sequence_number: int, content: bytes = b"data", backlog: int = 0) -> BufferResponse:
+    return BufferResponse(channel.channel_id, 0, sequence_number, backlog, DataType.DATA_BUFFER, False, (), memoryview(content))
+
+
+def event(channel: RemoteInputChannel, sequence_number: int, what: Event) -> BufferResponse:
+    content = memoryview(serialize_event(what))
+    return BufferResponse(channel.channel_id, 0, sequence_number, 0, event_data_type(what), False, (), content)

@@ -1,0 +1,485 @@
+"""``SingleInputGate``: strict turns, exact availability, one error at a time."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.errors import ConnectionLostError, LocalProtocolError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
+from netstack.gate.input_gate import BufferOrEvent, GateStatistics, SingleInputGate
+from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.result_partition import ResultPartition
+from netstack.wire.events import EndOfData, EndOfPartition, StopMode
+from netstack.wire.messages import BufferResponse, DataType
+from tests.netstack.gate.doubles import RecordingClient, data, event, remote_channel
+from tests.netstack.partition.doubles import partition_id_of
+
+SEGMENT = 64
+DEADLINE_S = 20
+
+
+class Fixture:
+    """A gate whose first channels are remote and the others local."""
+
+    def __init__(self, num_remote: int = 2, num_local: int = 0, num_segments: int = 4) -> None:
+        self.network = NetworkBufferPool(128, SEGMENT)
+        self.client = RecordingClient()
+        self.manager = ResultPartitionManager()
+        self.gate = SingleInputGate("reduce (1/2)")
+        self.remote: list[RemoteInputChannel] = []
+        self.partitions: list[ResultPartition] = []
+        for index in range(num_remote):
+            channel = remote_channel(self.gate, self.client, self.network, index=index, num_segments=num_segments, is_requested=False)
+            self.remote.append(channel)
+            self.gate.add_channel(channel)
+        for index in range(num_remote, num_remote + num_local):
+            pool = self.network.create_buffer_pool(owner="producer", num_required=2, max_buffers=8)
+            partition = ResultPartition(partition_id_of(index), 1, pool, "producer")
+            self.manager.register(partition)
+            self.partitions.append(partition)
+            self.gate.add_channel(LocalInputChannel(self.gate, index, partition.partition_id, 0, self.manager))
+        self.numbers: Counter[int] = Counter()
+        self.gate.request_partitions()
+
+    def receive(self, index: int, content: bytes = b"data") -> None:
+        channel = self.remote[index]
+        channel.on_response(data(channel, self.numbers[index], content))
+        self.numbers[index] += 1
+
+    def receive_event(self, index: int, what: EndOfData | EndOfPartition) -> None:
+        channel = self.remote[index]
+        channel.on_response(event(channel, self.numbers[index], what))
+        self.numbers[index] += 1
+
+    def poll(self) -> BufferOrEvent:
+        found = self.gate.poll_next()
+        assert found is not None, f"nothing in {self.gate!r}"
+        if found.buffer is not None:
+            found.buffer.recycle()
+        self.gate.check_invariants()
+        return found
+
+    def end(self) -> None:
+        self.gate.check_invariants()
+        self.gate.close()
+        self.gate.check_invariants()
+        for partition in self.partitions:
+            partition.close()
+        self.network.check_invariants()
+        self.network.destroy()
+        assert self.network.num_available == 128, f"leaked: {self.network!r}"
+
+
+@pytest.fixture
+def it() -> Iterator[Fixture]:
+    fixture = Fixture()
+    yield fixture
+    fixture.end()
+
+
+# ---------------------------------------------------------------- set-up
+
+
+def test_partitions_are_requested_once_in_order(it: Fixture) -> None:
+    """The second call does nothing."""
+    it.gate.request_partitions()
+
+    assert it.client.orders == [("request", 0), ("request", 1)]
+
+
+def test_channels_are_added_in_order_and_before_the_request(it: Fixture) -> None:
+    """An index that does not fit, or a channel that comes late, is a bug."""
+    gate = SingleInputGate("odd")
+    channel = LocalInputChannel(gate, 1, partition_id_of(), 0, it.manager)
+
+    with pytest.raises(LocalProtocolError, match="odd: channel 1 is added as number 0"):
+        gate.add_channel(channel)
+    with pytest.raises(LocalProtocolError, match="channel 2 is added as number 2 after the request"):
+        it.gate.add_channel(LocalInputChannel(it.gate, 2, partition_id_of(), 0, it.manager))
+
+    channel.release()
+    gate.close()
+
+
+def test_a_gate_without_channels_is_finished_once_requested() -> None:
+    """And available, so that its task sees it."""
+    gate = SingleInputGate("empty")
+    before = (gate.is_finished, gate.available_future().is_done)
+
+    gate.request_partitions()
+
+    assert (before, gate.is_finished, gate.available_future().is_done) == ((False, False), True, True)
+
+
+# ---------------------------------------------------------------- availability
+
+
+def test_availability_follows_the_queue(it: Fixture) -> None:
+    """Pending while there is nothing, done while there is something, a fresh future after the last poll."""
+    first = it.gate.available_future()
+    told: list[str] = []
+    first.add_done_callback(lambda: told.append("data"))
+    before = (first.is_done, it.gate.poll_next())
+
+    it.receive(0)
+    it.receive(0)
+    states = [it.gate.available_future().is_done]
+    for _ in range(2):
+        it.poll()
+        states.append(it.gate.available_future().is_done)
+
+    assert (before, first.is_done, told, states) == ((False, None), True, ["data"], [True, True, False])
+
+
+def test_a_callback_may_poll(it: Fixture) -> None:
+    """Futures are completed outside the lock."""
+    found: list[BufferOrEvent] = []
+    it.gate.available_future().add_done_callback(lambda: found.append(it.poll()))
+
+    it.receive(1)
+
+    assert [one.channel_index for one in found] == [1]
+
+
+def test_more_available_tells_whether_to_poll_on(it: Fixture) -> None:
+    """Data of any channel counts."""
+    it.receive(0)
+    it.receive(0)
+    it.receive(1)
+
+    assert [it.poll().more_available for _ in range(3)] == [True, True, False]
+
+
+def test_a_notification_without_data_is_harmless(it: Fixture) -> None:
+    """Twice or without reason: the poll finds nothing, and the gate is not available."""
+    it.gate.notify_channel_non_empty(it.remote[0])
+    it.gate.notify_channel_non_empty(it.remote[0])
+
+    assert it.gate.available_future().is_done
+    assert (it.gate.poll_next(), it.gate.available_future().is_done) == (None, False)
+    it.gate.check_invariants()
+
+
+def test_a_notification_during_the_poll_is_not_lost(it: Fixture) -> None:
+    """The channel was taken out before it was polled, so it is queued again."""
+    channel = it.remote[0]
+    original = channel.next_buffer
+
+    def receive_after() -> object:
+        found = original()
+        if it.numbers[0] == 1:
+            it.receive(0, b"late")
+        return found
+
+    channel.next_buffer = receive_after  # type: ignore[method-assign,assignment]  # a forced interleaving
+    it.receive(0, b"early")
+
+    assert (it.poll().more_available, it.poll().channel_index, it.gate.poll_next()) == (True, 0, None)
+
+
+# ---------------------------------------------------------------- fairness
+
+
+@pytest.mark.parametrize("is_prefilled", [True, False])
+@pytest.mark.parametrize("kind", ["remote", "local", "mixed"])
+def test_channels_take_turns(kind: str, is_prefilled: bool) -> None:
+    """At no time is a channel more than one buffer ahead of another that has data (FLINK-5169)."""
+    num_remote, num_local = {"remote": (6, 0), "local": (0, 6), "mixed": (3, 3)}[kind]
+    it = Fixture(num_remote, num_local)
+
+    def feed() -> None:
+        for index in range(num_remote):
+            it.receive(index)
+        for partition in it.partitions:
+            partition.emit_record(bytes(SEGMENT), 0)
+            partition.flush_all()
+
+    for _ in range(4 if is_prefilled else 1):
+        feed()
+    counts: Counter[int] = Counter(dict.fromkeys(range(6), 0))
+    for turn in range(24):
+        counts[it.poll().channel_index] += 1
+        assert max(counts.values()) - min(counts.values()) <= 1
+        if not is_prefilled and turn % 6 == 5 and turn < 23:
+            feed()
+
+    assert set(counts.values()) == {4}
+    it.end()
+
+
+# ---------------------------------------------------------------- events and ends
+
+
+def test_two_channels_are_read_to_their_ends(it: Fixture) -> None:
+    """Data and events in order; each channel is released at its end, the gate is finished at the last one and stays available."""
+    for index in range(2):
+        it.receive(index, b"%d" % index)
+        it.receive_event(index, EndOfData(StopMode.DRAIN))
+        it.receive_event(index, EndOfPartition())
+
+    found = [it.poll() for _ in range(5)]
+    is_early = it.gate.is_finished
+    last = it.poll()
+
+    assert [(one.channel_index, one.event) for one in found] == [
+        (0, None),
+        (1, None),
+        (0, EndOfData(StopMode.DRAIN)),
+        (1, EndOfData(StopMode.DRAIN)),
+        (0, EndOfPartition()),
+    ]
+    assert (is_early, last, it.gate.is_finished) == (False, BufferOrEvent(1, None, EndOfPartition(), False), True)
+    assert [channel.is_released for channel in it.remote] == [True, True]
+    assert it.client.orders[-2:] == [("cancel", 0), ("cancel", 1)]
+    assert (it.gate.poll_next(), it.gate.available_future().is_done) == (None, True)
+
+
+def test_a_notification_after_the_end_is_nothing(it: Fixture) -> None:
+    """Before and after the last channel: nothing is queued, nothing is raised (FLINK-8750, FLINK-22368)."""
+    it.receive_event(0, EndOfPartition())
+    it.poll()
+
+    it.gate.notify_channel_non_empty(it.remote[0])
+    after_first = (it.gate.poll_next(), it.gate.available_future().is_done)
+    it.receive_event(1, EndOfPartition())
+    it.poll()
+    it.gate.notify_channel_non_empty(it.remote[1])
+
+    assert (after_first, it.gate.poll_next(), it.gate.available_future().is_done) == ((None, False), None, True)
+
+
+def test_a_channel_that_is_queued_again_while_it_ends_yields_nothing(it: Fixture) -> None:
+    """The late notification slipped in between poll and release; the finished gate stays available."""
+    channel = it.remote[1]
+    it.receive_event(0, EndOfPartition())
+    it.poll()
+    it.receive_event(1, EndOfPartition())
+    original = channel.release
+
+    def notify_first() -> None:
+        it.gate.notify_channel_non_empty(channel)
+        original()
+
+    channel.release = notify_first  # type: ignore[method-assign]  # a forced interleaving
+
+    found = it.gate.poll_next()
+
+    assert found == BufferOrEvent(1, None, EndOfPartition(), False)
+    assert (it.gate.poll_next(), it.gate.available_future().is_done, it.gate.is_finished) == (None, True, True)
+
+
+def test_an_acknowledgement_goes_to_its_channel(it: Fixture) -> None:
+    """By index."""
+    it.gate.acknowledge_all_records_processed(1)
+
+    assert it.client.orders[-1] == ("acknowledge", 1)
+
+
+def test_a_broken_event_is_the_peers_error(it: Fixture) -> None:
+    """It is not taken for data, and its buffer is not leaked."""
+    channel = it.remote[0]
+    channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.EVENT_BUFFER, False, (), memoryview(b"\0\0\1\0")))
+
+    with pytest.raises(RemoteProtocolError, match="unknown event type 256"):
+        it.gate.poll_next()
+
+
+# ---------------------------------------------------------------- errors and close
+
+
+def test_a_channels_error_is_raised_when_its_turn_comes(it: Fixture) -> None:
+    """Others are read in their turns; it is raised again at the next one."""
+    it.receive(0)
+    it.remote[1].on_error(ConnectionLostError("gone"))
+    it.receive(0)
+
+    first = it.poll()
+    with pytest.raises(ConnectionLostError, match="gone"):
+        it.gate.poll_next()
+    it.gate.check_invariants()
+    second = it.poll()
+    with pytest.raises(ConnectionLostError, match="gone"):
+        it.gate.poll_next()
+
+    assert (first.channel_index, second.channel_index, it.gate.available_future().is_done) == (0, 0, True)
+
+
+def test_a_failed_local_producer_is_raised() -> None:
+    """With the cause's text."""
+    it = Fixture(0, 1)
+    it.partitions[0].fail(ValueError("the dog ate it"))
+
+    with pytest.raises(ProducerFailedError, match="the dog ate it"):
+        it.gate.poll_next()
+
+    it.end()
+
+
+def test_close_releases_everything_and_wakes_the_task(it: Fixture) -> None:
+    """From any state, any number of times; buffers in hand go home when they are recycled."""
+    it.receive(0)
+    it.receive(1)
+    held = it.gate.poll_next()
+    it.poll()
+    future = it.gate.available_future()
+
+    it.gate.close()
+    it.gate.close()
+
+    assert held is not None
+    assert held.buffer is not None
+    assert (future.is_done, it.network.num_available) == (True, 127)
+    held.buffer.recycle()
+    for call in (it.gate.poll_next, it.gate.request_partitions):
+        with pytest.raises(ResourceClosedError, match=r"input gate of reduce \(1/2\) was closed"):
+            call()
+    it.remote[0].on_error(ConnectionLostError("late"))
+    it.gate.notify_channel_non_empty(it.remote[0])
+    it.gate.check_invariants()
+
+
+def test_close_before_the_request_gives_the_segments_back() -> None:
+    """A gate that never ran leaks nothing and cancels nothing."""
+    network, client = NetworkBufferPool(4, SEGMENT), RecordingClient()
+    gate = SingleInputGate("never ran")
+    gate.add_channel(remote_channel(gate, client, network, is_requested=False))
+
+    gate.close()
+
+    assert (network.num_available, client.orders) == (4, [])
+
+
+def test_statistics_add_up() -> None:
+    """Bytes by kind of channel, buffers with events, what is queued, what was granted."""
+    it = Fixture(1, 1)
+    it.receive(0, b"12345")
+    it.receive(0, b"67")
+    it.partitions[0].emit_record(b"abc", 0)
+    it.partitions[0].finish()
+    for _ in range(4):
+        it.poll()
+    it.remote[0].take_unannounced_credit()
+    it.receive(0, b"queued")
+
+    assert it.gate.statistics() == GateStatistics(
+        num_bytes_in_local=3 + 4,
+        num_bytes_in_remote=7,
+        num_buffers_in=4,
+        num_queued_buffers=1,
+        num_credits_granted=6,
+        num_channels=2,
+        num_channels_finished=1,
+    )
+    it.end()
+
+
+# ---------------------------------------------------------------- laws and threads
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(["receive", "spurious", "poll"]), st.integers(0, 2)), max_size=50))
+def test_available_means_that_somebody_has_something_to_say(steps: list[tuple[str, int]]) -> None:
+    """In any order: every buffer is found once, in the order of its channel, and an unavailable gate has none."""
+    it = Fixture(3)
+    sent: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    got: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+
+    def poll() -> bool:
+        found = it.gate.poll_next()
+        if found is None or found.buffer is None:
+            return False
+        got[found.channel_index].append(bytes(found.buffer.view))
+        found.buffer.recycle()
+        it.remote[found.channel_index].take_unannounced_credit()
+        return True
+
+    for step, index in steps:
+        if step == "receive" and it.remote[index].num_credits_available > 0:
+            content = b"%d" % len(sent[index])
+            sent[index].append(content)
+            it.receive(index, content)
+        elif step == "spurious":
+            it.gate.notify_channel_non_empty(it.remote[index])
+        elif step == "poll":
+            poll()
+        it.gate.check_invariants()
+        assert it.gate.available_future().is_done or sent == got
+    while poll():
+        pass
+
+    assert got == sent
+    it.end()
+
+
+@pytest.mark.slow
+def test_a_task_that_sleeps_on_the_future_misses_nothing(tiny_switch_interval: None) -> None:
+    """Three producing threads, one task that parks while the gate is not available: all arrives, in order, to the end."""
+    it = Fixture(0, 3)
+
+    def produce(partition: ResultPartition) -> None:
+        for number in range(300):
+            partition.emit_record(b"%04d" % number, 0)
+            if number % 3 == 0:
+                partition.flush_all()
+        partition.finish()
+
+    threads = [threading.Thread(target=produce, args=(partition,)) for partition in it.partitions]
+    for thread in threads:
+        thread.start()
+    got = [bytearray() for _ in it.partitions]
+    while not it.gate.is_finished:
+        found = it.gate.poll_next()
+        if found is None:
+            parked = threading.Event()
+            it.gate.available_future().add_done_callback(parked.set)
+            assert parked.wait(DEADLINE_S), f"never woken: {it.gate!r}"
+        elif found.buffer is not None:
+            got[found.channel_index].extend(found.buffer.view)
+            found.buffer.recycle()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+
+    assert got == [b"".join(b"%04d" % number for number in range(300))] * 3
+    it.end()
+
+
+@pytest.mark.slow
+def test_close_races_with_polling_and_receiving(tiny_switch_interval: None) -> None:
+    """A canceler closes while the loop receives and the task polls: the task gets the error, all segments are home (FLINK-18595)."""
+    for _ in range(60):
+        it = Fixture(2, 1)
+        errors: list[Exception] = []
+
+        def receive(it: Fixture = it) -> None:
+            for turn in range(100):
+                index = turn % 2
+                it.remote[index].take_unannounced_credit()
+                if it.remote[index].num_credits_available > 0:
+                    it.receive(index)
+
+        def poll(it: Fixture = it, errors: list[Exception] = errors) -> None:
+            try:
+                while True:
+                    found = it.gate.poll_next()
+                    if found is not None and found.buffer is not None:
+                        found.buffer.recycle()
+            except ResourceClosedError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=receive), threading.Thread(target=poll)]
+        for thread in threads:
+            thread.start()
+        it.partitions[0].emit_record(b"abc", 0)
+        it.partitions[0].flush_all()
+        it.gate.close()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+
+        assert not any(thread.is_alive() for thread in threads)
+        assert len(errors) == 1
+        it.end()

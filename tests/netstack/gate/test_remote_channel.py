@@ -1,0 +1,437 @@
+"""``RemoteInputChannel``: exact credit, order, and segments that always come back."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment import NetworkBuffer
+from netstack.errors import ConnectionLostError, InsufficientNetworkBuffersError, LocalProtocolError, RemoteProtocolError
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.ids import input_channel_id
+from netstack.wire.events import EndOfData, EndOfPartition, StopMode
+from netstack.wire.messages import BufferResponse, DataType
+from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel
+from tests.netstack.partition.doubles import partition_id_of
+
+SEGMENT = 64
+
+
+class Fixture:
+    def __init__(self, num_segments: int = 2) -> None:
+        self.network = NetworkBufferPool(8, SEGMENT)
+        self.gate = RecordingGate()
+        self.client = RecordingClient()
+        self.channel = remote_channel(self.gate, self.client, self.network, num_segments=num_segments)
+
+    def poll(self) -> NetworkBuffer:
+        found = self.channel.next_buffer()
+        assert found is not None
+        return found[0]
+
+    def end(self) -> None:
+        self.channel.check_invariants()
+        self.channel.release()
+        self.channel.check_invariants()
+        self.network.check_invariants()
+        assert self.network.num_available == 8, "a segment did not come home"
+        self.network.destroy()
+
+
+@pytest.fixture
+def it() -> Iterator[Fixture]:
+    fixture = Fixture()
+    yield fixture
+    fixture.end()
+
+
+# ---------------------------------------------------------------- set-up
+
+
+def test_the_initial_credit_is_the_number_of_exclusive_segments(it: Fixture) -> None:
+    """And the request goes out once."""
+    it.channel.request_subpartition()
+
+    assert (it.channel.initial_credit, it.channel.num_credits_available, it.network.num_available) == (2, 2, 6)
+    assert it.client.orders == [("request", 0)]
+
+
+def test_segments_are_assigned_once(it: Fixture) -> None:
+    """The second time is a bug."""
+    with pytest.raises(LocalProtocolError, match="has its exclusive segments already"):
+        it.channel.assign_exclusive_segments(it.network, 1)
+
+
+def test_too_little_memory_names_the_owner(it: Fixture) -> None:
+    """Nothing is taken; the channel can be released all the same."""
+    channel = RemoteInputChannel(it.gate, 4, input_channel_id(4, 0), partition_id_of(), 0, it.client)
+
+    with pytest.raises(InsufficientNetworkBuffersError, match=r"reduce \(1/2\) \(input channel 4\) needs 7 network buffers"):
+        channel.assign_exclusive_segments(it.network, 7)
+    with pytest.raises(ValueError, match="at least one exclusive segment"):
+        channel.assign_exclusive_segments(it.network, 0)
+    with pytest.raises(LocalProtocolError, match="without exclusive segments"):
+        channel.request_subpartition()
+    channel.release()
+
+    assert it.network.num_available == 6
+    assert it.client.orders == [("request", 0)], "what was not requested is not cancelled"
+
+
+def test_polling_before_the_request_is_a_bug() -> None:
+    """Nothing could ever arrive."""
+    network = NetworkBufferPool(2, SEGMENT)
+    channel = remote_channel(RecordingGate(), RecordingClient(), network, is_requested=False)
+
+    with pytest.raises(LocalProtocolError, match="polled before it was requested"):
+        channel.next_buffer()
+
+    channel.release()
+    assert network.num_available == 2
+
+
+# ---------------------------------------------------------------- receiving
+
+
+def test_buffers_arrive_in_order_and_copied(it: Fixture) -> None:
+    """The payload is the decoder's and changes under us; the gate is told once."""
+    payload = bytearray(b"abc")
+    it.channel.on_response(data(it.channel, 0)._replace(payload=memoryview(payload)))
+    payload[:] = b"xxx"
+    it.channel.on_response(data(it.channel, 1, b"de", backlog=5))
+
+    first = it.channel.next_buffer()
+    second = it.channel.next_buffer()
+
+    assert first is not None
+    assert second is not None
+    assert (bytes(first[0].view), first[1], bytes(second[0].view), second[1]) == (b"abc", True, b"de", False)
+    assert (it.gate.notified, it.channel.sender_backlog, it.channel.next_buffer()) == ([it.channel], 5, None)
+    assert (it.channel.num_bytes_in, it.channel.num_buffers_in) == (5, 2)
+    first[0].recycle()
+    second[0].recycle()
+
+
+def test_the_gate_is_told_again_once_the_channel_was_empty(it: Fixture) -> None:
+    """Empty -> not empty is news, every time."""
+    it.channel.on_response(data(it.channel, 0))
+    it.poll().recycle()
+
+    it.channel.on_response(data(it.channel, 1))
+
+    assert len(it.gate.notified) == 2
+
+
+def test_events_need_no_credit(it: Fixture) -> None:
+    """They arrive with every segment in use."""
+    for number in range(2):
+        it.channel.on_response(data(it.channel, number))
+
+    it.channel.on_response(event(it.channel, 2, EndOfData(StopMode.DRAIN)))
+
+    assert (it.channel.num_queued_buffers, it.channel.num_credits_available) == (3, 0)
+
+
+def test_a_sender_that_overdraws_is_refused(it: Fixture) -> None:
+    """The numbers are in the text; also if a recycled buffer is free whose credit was not announced."""
+    for number in range(2):
+        it.channel.on_response(data(it.channel, number))
+    it.poll().recycle()
+
+    with pytest.raises(RemoteProtocolError, match="3 buffers sent, 2 credits granted"):
+        it.channel.on_response(data(it.channel, 2))
+
+    assert it.channel.request_buffer() is None
+
+
+def test_a_wrong_sequence_number_surfaces_at_the_next_poll(it: Fixture) -> None:
+    """0, then 29: nothing is raised on the loop, the poll names both numbers, no segment is lost."""
+    first, second = it.channel.request_buffer(), it.channel.request_buffer()
+    assert first is not None
+    assert second is not None
+    it.channel.on_buffer(first, 0, -1)
+
+    it.channel.on_buffer(second, 29, -1)
+
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError, match="expected sequence number 1, but received 29"):
+            it.channel.next_buffer()
+    assert it.client.orders == [("request", 0)], "a broken channel announces no credit"
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_response_out_of_order_is_refused_at_once(it: Fixture, is_empty: bool) -> None:
+    """Before it costs a buffer."""
+    with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 1"):
+        it.channel.on_response(data(it.channel, 1, b"" if is_empty else b"x"))
+
+    assert it.channel.num_credits_available == 2
+
+
+def test_an_empty_buffer_gives_its_credit_back(it: Fixture) -> None:
+    """It counts in the sequence, is not polled, and becomes credit."""
+    it.channel.on_response(data(it.channel, 0, b"", backlog=3))
+    it.channel.on_response(data(it.channel, 1, b"x"))
+
+    assert (it.channel.unannounced_credit, it.channel.sender_backlog, it.channel.num_queued_buffers) == (1, 0, 1)
+    assert it.client.orders == [("request", 0), ("credit", 0)]
+
+
+def test_an_empty_buffer_out_of_order_is_an_error(it: Fixture) -> None:
+    """Like any other."""
+    it.channel.on_empty_buffer(5, 0)
+
+    with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 5"):
+        it.channel.next_buffer()
+
+
+def test_what_we_do_not_understand_is_refused(it: Fixture) -> None:
+    """Too long, compressed, in parts: the channel's error, with the numbers."""
+    good = data(it.channel, 0)
+
+    with pytest.raises(RemoteProtocolError, match="a buffer of 65 bytes, segments here have 64"):
+        it.channel.on_response(data(it.channel, 0, bytes(SEGMENT + 1)))
+    for bad in (good._replace(is_compressed=True), good._replace(partial_sizes=(2, 2))):
+        with pytest.raises(RemoteProtocolError, match="compressed and partial buffers"):
+            it.channel.on_response(bad)
+
+    it.channel.on_response(data(it.channel, 0, bytes(SEGMENT)))
+    assert it.channel.num_queued_buffers == 1
+
+
+def test_a_backlog_announcement_is_remembered(it: Fixture) -> None:
+    """-1 means: nothing to say."""
+    it.channel.on_sender_backlog(7)
+    it.channel.on_sender_backlog(-1)
+
+    assert it.channel.sender_backlog == 7
+
+
+# ---------------------------------------------------------------- credit
+
+
+def test_recycled_buffers_are_announced_as_one_sum(it: Fixture) -> None:
+    """Only the first recycle orders an announcement; it takes all that came until then, once."""
+    for number in range(2):
+        it.channel.on_response(data(it.channel, number))
+    buffers = [it.poll(), it.poll()]
+
+    for buffer in buffers:
+        buffer.recycle()
+    taken = (it.channel.take_unannounced_credit(), it.channel.take_unannounced_credit())
+
+    assert (it.client.orders, taken) == ([("request", 0), ("credit", 0)], (2, 0))
+    assert (it.channel.num_credits_granted, it.channel.num_credits_available) == (4, 2)
+    it.channel.on_response(data(it.channel, 2))
+    it.poll().recycle()
+    assert it.client.orders[2:] == [("credit", 0)], "and the next one orders again"
+
+
+def test_after_the_release_recycled_segments_go_home(it: Fixture) -> None:
+    """No credit any more; the pool gets them, whenever the task lets go."""
+    it.channel.on_response(data(it.channel, 0))
+    buffer = it.poll()
+
+    it.channel.release()
+    held = it.network.num_available
+    buffer.recycle()
+
+    assert (held, it.network.num_available, it.channel.take_unannounced_credit()) == (7, 8, 0)
+    assert it.client.orders == [("request", 0), ("cancel", 0)]
+
+
+STEPS = st.lists(st.sampled_from(["receive", "event", "poll", "recycle", "announce"]), max_size=60)
+
+
+@given(steps=STEPS, num_segments=st.integers(1, 4))
+def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) -> None:
+    """In every state; a sender that keeps to its credit is never refused; an order to announce never gets lost."""
+    it = Fixture(num_segments)
+    credit, number = it.channel.initial_credit, 0
+    held: list[NetworkBuffer] = []
+
+    for step in steps:
+        match step:
+            case "receive" if credit > 0:
+                it.channel.on_response(data(it.channel, number))
+                credit, number = credit - 1, number + 1
+            case "event":
+                it.channel.on_response(event(it.channel, number, EndOfData(StopMode.DRAIN)))
+                number += 1
+            case "poll":
+                found = it.channel.next_buffer()
+                if found is not None:
+                    held.append(found[0])
+            case "recycle" if held:
+                held.pop(0).recycle()
+            case "announce" if it.client.orders[-1][0] == "credit":
+                it.client.orders.clear()
+                it.client.orders.append(("announced", 0))
+                credit += it.channel.take_unannounced_credit()
+            case _:
+                pass
+        it.channel.check_invariants()
+        assert it.channel.num_credits_available == credit
+        assert it.channel.unannounced_credit == 0 or it.client.orders[-1] == ("credit", 0)
+    for buffer in held:
+        buffer.recycle()
+    it.end()
+
+
+# ---------------------------------------------------------------- errors and ends
+
+
+def test_the_first_error_wins_and_goes_before_data(it: Fixture) -> None:
+    """It surfaces at every poll; the gate is told."""
+    it.channel.on_response(data(it.channel, 0))
+
+    it.channel.on_error(ConnectionLostError("first"))
+    it.channel.on_error(ConnectionLostError("second"))
+
+    for _ in range(2):
+        with pytest.raises(ConnectionLostError, match="first"):
+            it.channel.next_buffer()
+    assert len(it.gate.notified) == 2
+
+
+def test_a_connection_lost_after_the_end_spoils_nothing(it: Fixture) -> None:
+    """Everything has arrived: the task reads it to the end."""
+    it.channel.on_response(data(it.channel, 0))
+    it.channel.on_response(event(it.channel, 1, EndOfPartition()))
+
+    it.channel.on_error(ConnectionLostError("the producer went home"))
+
+    first, last = it.poll(), it.poll()
+    assert (first.data_type, last.data_type) == (DataType.DATA_BUFFER, DataType.END_OF_PARTITION)
+    first.recycle()
+
+
+def test_a_released_channel_takes_nothing_and_says_nothing(it: Fixture) -> None:
+    """Every late call of the loop is harmless (FLINK-24738)."""
+    it.channel.on_response(data(it.channel, 0))
+    it.channel.release()
+    it.channel.release()
+    notified = len(it.gate.notified)
+
+    it.channel.on_response(data(it.channel, 1))
+    it.channel.on_response(event(it.channel, 1, EndOfPartition()))
+    it.channel.on_empty_buffer(2, 0)
+    it.channel.on_sender_backlog(3)
+    it.channel.on_error(ConnectionLostError("late"))
+    it.channel.acknowledge_all_records_processed()
+    it.channel.request_subpartition()
+
+    assert (it.channel.request_buffer(), it.channel.next_buffer(), it.channel.num_queued_buffers) == (None, None, 0)
+    assert len(it.gate.notified) == notified
+    assert it.client.orders == [("request", 0), ("cancel", 0)]
+
+
+def test_a_buffer_on_its_way_during_the_release_goes_home(it: Fixture) -> None:
+    """The loop had taken a segment before the release and delivers it after."""
+    buffer = it.channel.request_buffer()
+    assert buffer is not None
+    it.channel.release()
+
+    it.channel.on_buffer(buffer, 0, -1)
+
+    assert it.network.num_available == 8
+
+
+def test_a_release_during_the_request_is_cancelled(it: Fixture) -> None:
+    """The canceler came between the channel's check and the order: the producer is told to stop."""
+
+    class ReleasingClient(RecordingClient):
+        def request_subpartition(self, channel: RemoteInputChannel) -> None:
+            channel._is_requested = False  # as the canceler saw it
+            channel.release()
+            channel._is_requested = True
+            super().request_subpartition(channel)
+
+    client = ReleasingClient()
+    remote_channel(it.gate, client, it.network, index=1)
+
+    assert client.orders == [("request", 1), ("cancel", 1)]
+
+
+def test_the_acknowledgement_is_passed_on(it: Fixture) -> None:
+    """To the producer, through the connection."""
+    it.channel.acknowledge_all_records_processed()
+
+    assert it.client.orders[-1] == ("acknowledge", 0)
+
+
+@pytest.mark.slow
+def test_receiving_polling_and_releasing_race(tiny_switch_interval: None) -> None:
+    """A loop that receives, a task that polls and recycles, a canceler that releases: every segment comes home, once (FLINK-17823)."""
+    for _ in range(150):
+        it = Fixture(4)
+        is_over = threading.Event()
+
+        def receive(it: Fixture = it) -> None:
+            number = 0
+            while not it.channel.is_released and number < 200:
+                it.channel.take_unannounced_credit()
+                if it.channel.num_credits_available > 0:
+                    it.channel.on_response(data(it.channel, number))
+                    number += 1
+
+        def poll(it: Fixture = it, is_over: threading.Event = is_over) -> None:
+            while not is_over.is_set():
+                found = it.channel.next_buffer()
+                if found is not None:
+                    found[0].recycle()
+
+        threads = [threading.Thread(target=receive), threading.Thread(target=poll)]
+        for thread in threads:
+            thread.start()
+        while it.channel.num_buffers_in < 5 and threads[0].is_alive():
+            is_over.wait(0)
+        it.channel.release()
+        threads[0].join(20)
+        is_over.set()
+        threads[1].join(20)
+
+        it.end()
+
+
+@pytest.mark.slow
+def test_no_credit_is_lost_between_loop_and_task(tiny_switch_interval: None) -> None:
+    """The loop announces only when ordered: a thousand buffers pass through two segments."""
+    it = Fixture(2)
+    ordered = threading.Event()
+    it.client.notify_credit_available = lambda channel: ordered.set()  # type: ignore[method-assign]  # wakes the loop below
+    got: list[bytes] = []
+
+    def loop() -> None:
+        credit = it.channel.initial_credit
+        for number in range(1000):
+            if credit == 0:
+                assert ordered.wait(20), f"no order came: {it.channel!r}"
+                ordered.clear()
+                credit += it.channel.take_unannounced_credit()
+                assert credit > 0
+            it.channel.on_response(data(it.channel, number, b"%d" % number))
+            credit -= 1
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    while len(got) < 1000:
+        found = it.channel.next_buffer()
+        if found is not None:
+            got.append(bytes(found[0].view))
+            found[0].recycle()
+    thread.join(20)
+
+    assert got == [b"%d" % number for number in range(1000)]
+    it.end()
+
+
+def test_a_response_without_segments_is_never_taken() -> None:
+    """A channel that was never given memory refuses data instead of failing in some other way."""
+    channel = RemoteInputChannel(RecordingGate(), 0, input_channel_id(0, 0), partition_id_of(), 0, RecordingClient())
+
+    with pytest.raises(RemoteProtocolError, match="1 buffers sent, 0 credits granted"):
+        channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, False, (), memoryview(b"x")))

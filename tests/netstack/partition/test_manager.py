@@ -1,0 +1,206 @@
+"""``ResultPartitionManager``: partitions are found while they live, and early consumers are called when they come."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
+from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.pipelined import PipelinedSubpartitionView
+from netstack.partition.result_partition import ResultPartition
+from tests.netstack.partition.doubles import RecordingListener, partition_id_of
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.network = NetworkBufferPool(64, 32)
+        self.manager = ResultPartitionManager()
+
+    def partition(self, number: int = 0) -> ResultPartition:
+        pool = self.network.create_buffer_pool(owner="producer", num_required=2, max_buffers=4)
+        return ResultPartition(partition_id_of(number), 1, pool, "producer")
+
+
+@pytest.fixture
+def it() -> Iterator[Fixture]:
+    fixture = Fixture()
+    yield fixture
+    fixture.manager.shutdown()
+    assert len(fixture.manager) == 0
+    fixture.network.destroy()
+    assert fixture.network.num_available == 64
+
+
+def test_a_registered_partition_is_found(it: Fixture) -> None:
+    """Its view reads it."""
+    partition = it.partition()
+    it.manager.register(partition)
+
+    view = it.manager.create_subpartition_view(partition.partition_id, 0, RecordingListener())
+    partition.emit_record(b"abc", 0)
+
+    found = view.next_buffer()
+    assert found is not None
+    assert (bytes(found.buffer.view), len(it.manager)) == (b"abc", 1)
+    found.buffer.recycle()
+    partition.close()
+
+
+def test_an_unknown_partition_is_not_found(it: Fixture) -> None:
+    """The error names it."""
+    with pytest.raises(PartitionNotFoundError, match="is not registered"):
+        it.manager.create_subpartition_view(partition_id_of(), 0, RecordingListener())
+
+
+def test_an_id_is_registered_once(it: Fixture) -> None:
+    """The first one stays."""
+    first, second = it.partition(), it.partition()
+    it.manager.register(first)
+
+    with pytest.raises(LocalProtocolError, match="already registered"):
+        it.manager.register(second)
+    second.close()
+
+    assert len(it.manager) == 1
+    first.close()
+
+
+def test_a_released_partition_is_forgotten(it: Fixture) -> None:
+    """By fail, by release through the manager, and by being consumed and closed; its id is free again."""
+    for how in ("fail", "release", "consume"):
+        partition = it.partition()
+        it.manager.register(partition)
+        if how == "fail":
+            partition.fail(ValueError("boom"))
+        elif how == "release":
+            it.manager.release(partition.partition_id, ValueError("boom"))
+        else:
+            view = it.manager.create_subpartition_view(partition.partition_id, 0, RecordingListener())
+            partition.finish()
+            view.release()
+        partition.close()
+
+        assert (partition.is_released, len(it.manager)) == (True, 0)
+        with pytest.raises(PartitionNotFoundError):
+            it.manager.create_subpartition_view(partition.partition_id, 0, RecordingListener())
+
+
+def test_releasing_what_is_not_there_does_nothing(it: Fixture) -> None:
+    """A late order is harmless."""
+    it.manager.release(partition_id_of(), None)
+
+    assert len(it.manager) == 0
+
+
+def test_an_early_consumer_is_called_when_the_partition_comes(it: Fixture) -> None:
+    """Once, on the registering thread, outside the lock: it can ask again at once."""
+    partition = it.partition()
+    views: list[PipelinedSubpartitionView | None] = []
+    threads: list[int] = []
+
+    def on_partition() -> None:
+        threads.append(threading.get_ident())
+        views.append(it.manager.create_view_or_listen(partition.partition_id, 0, RecordingListener(), on_partition))
+
+    first = it.manager.create_view_or_listen(partition.partition_id, 0, RecordingListener(), on_partition)
+    it.manager.register(partition)
+
+    assert (first, threads, len(views)) == (None, [threading.get_ident()], 1)
+    assert views[0] is not None
+    partition.close()
+
+
+def test_a_late_consumer_gets_its_view_at_once(it: Fixture) -> None:
+    """And is not called."""
+    partition = it.partition()
+    it.manager.register(partition)
+
+    view = it.manager.create_view_or_listen(partition.partition_id, 0, RecordingListener(), lambda: pytest.fail("called"))
+
+    assert view is not None
+    partition.close()
+
+
+def test_a_cancelled_listener_is_not_called(it: Fixture) -> None:
+    """The others are; cancelling twice, or what never waited, is harmless."""
+    partition = it.partition()
+    called: list[str] = []
+
+    def leaves() -> None:
+        called.append("leaves")
+
+    def stays() -> None:
+        called.append("stays")
+
+    for on_partition in (leaves, stays):
+        assert it.manager.create_view_or_listen(partition.partition_id, 0, RecordingListener(), on_partition) is None
+
+    it.manager.cancel_listener(partition.partition_id, leaves)
+    it.manager.cancel_listener(partition.partition_id, leaves)
+    it.manager.cancel_listener(partition_id_of(9), leaves)
+    it.manager.register(partition)
+
+    assert called == ["stays"]
+    partition.close()
+
+
+def test_the_last_cancelled_listener_leaves_nothing_behind(it: Fixture) -> None:
+    """Ids that never come do not pile up."""
+
+    def on_partition() -> None:
+        pytest.fail("called")
+
+    assert it.manager.create_view_or_listen(partition_id_of(), 0, RecordingListener(), on_partition) is None
+    it.manager.cancel_listener(partition_id_of(), on_partition)
+
+    assert repr(it.manager) == "<ResultPartitionManager 0 partitions, 0 awaited>"
+
+
+def test_shutdown_releases_refuses_and_wakes(it: Fixture) -> None:
+    """Readers learn it, waiting consumers are called and get the answer, new partitions are refused; twice is once."""
+    partition, late = it.partition(0), it.partition(1)
+    it.manager.register(partition)
+    listener = RecordingListener()
+    view = it.manager.create_subpartition_view(partition.partition_id, 0, listener)
+    answers: list[str] = []
+
+    def on_partition() -> None:
+        with pytest.raises(ResourceClosedError) as caught:
+            it.manager.create_view_or_listen(partition_id_of(5), 0, RecordingListener(), on_partition)
+        answers.append(str(caught.value))
+
+    assert it.manager.create_view_or_listen(partition_id_of(5), 0, RecordingListener(), on_partition) is None
+
+    it.manager.shutdown()
+    it.manager.shutdown()
+
+    assert (view.is_released, listener.count, answers) == (True, 1, ["the result partition manager was shut down"])
+    assert "its task manager was shut down" in str(view.failure_cause)
+    with pytest.raises(ResourceClosedError):
+        it.manager.register(late)
+    for each in (partition, late):
+        each.close()
+
+
+@pytest.mark.slow
+def test_asking_races_with_registering(it: Fixture, tiny_switch_interval: None) -> None:
+    """Whoever comes first, the consumer gets its view exactly once (FLINK-1954, FLINK-25055)."""
+    for number in range(300):
+        partition = it.partition(number)
+        views: list[PipelinedSubpartitionView] = []
+
+        def ask(partition: ResultPartition = partition, views: list[PipelinedSubpartitionView] = views) -> None:
+            view = it.manager.create_view_or_listen(partition.partition_id, 0, RecordingListener(), ask)
+            if view is not None:
+                views.append(view)
+
+        threads = [threading.Thread(target=ask), threading.Thread(target=it.manager.register, args=(partition,))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+
+        assert len(views) == 1
+        partition.close()

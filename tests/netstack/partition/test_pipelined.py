@@ -1,0 +1,554 @@
+"""``PipelinedSubpartition``: who is told when, what can be read, and what is behind it."""
+
+import itertools
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.builder import BufferBuilder
+from netstack.errors import LocalProtocolError, ProducerFailedError
+from netstack.partition.pipelined import BufferAndBacklog, PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.wire.messages import DataType
+from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, drain, event
+
+DEADLINE_S = 20
+
+
+class Fixture:
+    """A subpartition with its view, and builders that feed it."""
+
+    def __init__(self) -> None:
+        self.parent = RecordingParent()
+        self.subpartition = PipelinedSubpartition(3, self.parent)
+        self.listener = RecordingListener()
+        self.arena = Arena()
+        view = self.subpartition.create_read_view(self.listener)
+        assert view is not None
+        self.view: PipelinedSubpartitionView = view
+        self.builders: list[BufferBuilder] = []
+
+    def add(self, num_bytes: int = 0, *, is_finished: bool = True) -> BufferBuilder:
+        """Append a data buffer; it is finished after its consumer was made, as a writer does it."""
+        builder = self.arena.builder()
+        consumer = builder.create_buffer_consumer()
+        builder.append_and_commit(bytes(num_bytes))
+        if is_finished:
+            builder.finish()
+        self.builders.append(builder)
+        self.subpartition.add(consumer)
+        return builder
+
+    def poll(self) -> BufferAndBacklog:
+        found = self.view.next_buffer()
+        assert found is not None, f"nothing to poll in {self.subpartition!r}"
+        found.buffer.recycle()
+        self.subpartition.check_invariants()
+        return found
+
+    def close(self) -> None:
+        self.view.release()
+        for builder in self.builders:
+            builder.close()
+        assert self.arena.num_out == 0, "a segment did not come back"
+
+
+@pytest.fixture
+def it() -> Iterator[Fixture]:
+    fixture = Fixture()
+    yield fixture
+    fixture.subpartition.check_invariants()
+    fixture.close()
+
+
+# ---------------------------------------------------------------- table 2.D, row by row
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_the_first_data_buffer_is_not_announced(it: Fixture, is_finished: bool) -> None:
+    """Finished or not: nobody is told, nothing is available, the backlog is 0."""
+    it.add(10, is_finished=is_finished)
+
+    assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (0, False, 0)
+
+
+def test_the_first_event_is_announced(it: Fixture) -> None:
+    """It is finished at once; it is no backlog and needs no credit."""
+    it.subpartition.add(event())
+
+    assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.next_is_event, it.view.backlog) == (1, True, True, True, 0)
+
+
+def test_the_second_element_is_announced_once(it: Fixture) -> None:
+    """The first can be read now; the last one is not counted."""
+    it.add(10)
+    it.add(20, is_finished=False)
+
+    assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.backlog) == (1, True, False, 1)
+
+
+def test_further_buffers_are_not_announced(it: Fixture) -> None:
+    """The reader knows already; the backlog grows."""
+    for _ in range(4):
+        it.add(10)
+
+    assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (1, True, 3)
+
+
+def test_an_event_at_the_end_makes_all_data_backlog(it: Fixture) -> None:
+    """What stands before an event is finished."""
+    it.add(10)
+    it.add(10)
+    it.subpartition.add(event())
+
+    assert (it.listener.count, it.view.backlog) == (1, 2)
+
+
+def test_flush_announces_the_only_buffer_once(it: Fixture) -> None:
+    """Its unread bytes are available, and it is backlog."""
+    it.add(10, is_finished=False)
+
+    it.subpartition.flush()
+    it.subpartition.flush()
+
+    assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (1, True, 1)
+
+
+def test_a_buffer_added_after_an_unread_flush_tells_nobody(it: Fixture) -> None:
+    """The reader was told by the flush and has not looked yet."""
+    it.add(10)
+    it.subpartition.flush()
+
+    it.add(20)
+
+    assert (it.listener.count, it.view.backlog) == (1, 2)
+
+
+def test_flush_behind_a_finished_buffer_tells_nobody(it: Fixture) -> None:
+    """The reader was told when the second one came, and now finds both."""
+    it.add(10)
+    it.add(20, is_finished=False)
+
+    it.subpartition.flush()
+
+    assert (it.listener.count, it.view.backlog, it.poll().next_data_type, it.poll().buffer.size) == (1, 2, DataType.DATA_BUFFER, 20)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_flush_of_nothing_tells_nobody(it: Fixture, is_read: bool) -> None:
+    """Not in an empty queue, not for an empty buffer, not for one that was read to its end."""
+    it.subpartition.flush()
+    builder = it.add(0, is_finished=False)
+    if is_read:
+        builder.append_and_commit(b"x")
+        it.poll()
+
+    it.subpartition.flush()
+
+    assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (0, False, 0)
+
+
+def test_flush_after_more_was_written_tells_again(it: Fixture) -> None:
+    """Each flush with news is one notification."""
+    builder = it.add(10, is_finished=False)
+    it.subpartition.flush()
+    it.poll()
+
+    builder.append_and_commit(b"more")
+    it.subpartition.flush()
+
+    assert (it.listener.count, it.poll().buffer.size) == (2, 4)
+
+
+def test_finish_always_tells_and_makes_all_available(it: Fixture) -> None:
+    """Also with data before it, which is backlog to the last buffer."""
+    it.add(10)
+    it.add(10)
+    assert it.listener.count == 1
+
+    it.subpartition.finish()
+
+    assert (it.listener.count, it.view.backlog) == (2, 2)
+    assert [found.buffer.data_type for found in drain(it.subpartition)][-1] is DataType.END_OF_PARTITION
+
+
+# ---------------------------------------------------------------- polling
+
+
+def test_two_unfinished_looking_buffers_give_one_notification(it: Fixture) -> None:
+    """Flink's first scenario: the writer finished the first, the reader has not looked yet."""
+    first = it.add(0, is_finished=False)
+    first.finish()
+    it.add(0, is_finished=False)
+
+    assert (it.listener.count, it.view.next_buffer()) == (1, None)
+
+
+def test_a_buffer_that_is_being_written_is_read_piece_by_piece(it: Fixture) -> None:
+    """Without being announced: a reader that polls gets what is committed, with nothing behind it."""
+    builder = it.add(1024 - 5, is_finished=False)
+
+    first = it.poll()
+    builder.append_and_commit(b"five!")
+    builder.finish()
+    second = it.poll()
+
+    assert (first.buffer.size, first.backlog, first.next_data_type) == (1019, 0, DataType.NONE)
+    assert (second.buffer.size, second.next_data_type, it.subpartition.num_queued_buffers) == (5, DataType.NONE, 0)
+
+
+def test_an_unfinished_buffer_behind_a_finished_one_is_not_reported(it: Fixture) -> None:
+    """It may be polled all the same, and is not gone while it is written."""
+    it.add(1025 - 1)
+    builder = it.add(30, is_finished=False)
+
+    first = it.poll()
+    second = it.poll()
+    builder.append_and_commit(b"abc")
+
+    assert (first.buffer.size, first.backlog, first.next_data_type) == (1024, 0, DataType.NONE)
+    assert (second.buffer.size, it.poll().buffer.size) == (30, 3)
+
+
+def test_empty_finished_buffers_are_skipped(it: Fixture) -> None:
+    """Three empty ones, then data: the reader is told once and gets the data at the first poll."""
+    counts = []
+    for _ in range(3):
+        it.add(0)
+        counts.append(it.listener.count)
+    it.add(1024)
+    counts.append(it.listener.count)
+
+    assert counts == [0, 1, 1, 1]
+    assert (it.poll().buffer.size, it.subpartition.num_queued_buffers) == (1024, 0)
+
+
+def test_sequence_numbers_count_polled_elements(it: Fixture) -> None:
+    """From 0, by one, over data, pieces and events; skipped buffers do not count."""
+    it.add(0)
+    it.add(5)
+    it.subpartition.add(event())
+    it.add(5)
+    it.subpartition.finish()
+
+    assert [found.sequence_number for found in drain(it.subpartition)] == [0, 1, 2, 3]
+
+
+def test_the_next_type_tells_what_can_be_polled(it: Fixture) -> None:
+    """Data, event, end, nothing."""
+    it.add(5)
+    it.add(5)
+    it.subpartition.add(event())
+    it.subpartition.finish()
+
+    types = [(found.buffer.data_type, found.backlog, found.next_data_type) for found in drain(it.subpartition)]
+
+    assert types == [
+        (DataType.DATA_BUFFER, 1, DataType.DATA_BUFFER),
+        (DataType.DATA_BUFFER, 0, DataType.EVENT_BUFFER),
+        (DataType.EVENT_BUFFER, 0, DataType.END_OF_PARTITION),
+        (DataType.END_OF_PARTITION, 0, DataType.NONE),
+    ]
+
+
+def test_consuming_then_flushing_tells_again(it: Fixture) -> None:
+    """Notification, read, flush of the rest: one more, and a second flush none."""
+    it.add(10)
+    it.add(20, is_finished=False)
+    it.poll()
+
+    it.subpartition.flush()
+    after_first = it.listener.count
+    it.subpartition.flush()
+
+    assert (after_first, it.listener.count) == (2, 2)
+
+
+def test_without_credit_only_an_event_is_data(it: Fixture) -> None:
+    """A reader without credit waits for the event at the head."""
+    it.add(5)
+    it.subpartition.add(event())
+
+    before = (it.view.has_data(0), it.view.next_is_event)
+    it.poll()
+
+    assert (before, it.view.has_data(0), it.view.next_is_event) == ((False, False), True, True)
+
+
+# ---------------------------------------------------------------- views and ends
+
+
+def test_there_is_one_view(it: Fixture) -> None:
+    """A second reader would take every other buffer."""
+    with pytest.raises(LocalProtocolError, match="subpartition 3 is being read"):
+        it.subpartition.create_read_view(RecordingListener())
+
+
+@pytest.mark.parametrize(("num_queued", "expected"), [(0, 0), (1, 1), (3, 1)])
+def test_a_late_view_is_told_what_is_queued(num_queued: int, expected: int) -> None:
+    """Once, if there is anything at all."""
+    subpartition = PipelinedSubpartition(0, RecordingParent())
+    for _ in range(num_queued):
+        subpartition.add(event())
+    listener = RecordingListener()
+
+    view = subpartition.create_read_view(listener)
+
+    assert view is not None
+    assert (listener.count, view.has_data(1)) == (expected, num_queued > 0)
+
+
+def test_nothing_is_added_after_the_end(it: Fixture) -> None:
+    """The refused consumer is closed."""
+    it.subpartition.finish()
+    builder = it.arena.builder()
+
+    was_added = it.subpartition.add(builder.create_buffer_consumer())
+
+    builder.close()
+    assert (was_added, it.subpartition.finish(), it.arena.num_out) == (False, False, 0)
+
+
+def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Fixture) -> None:
+    """The reader finds a released view, the cause, and nothing to poll; once."""
+    it.add(10, is_finished=False)
+    it.parent.failure_cause = ProducerFailedError("boom")
+
+    it.subpartition.release()
+    it.subpartition.release()
+    it.builders[0].close()
+
+    assert (it.listener.count, it.view.is_released, it.view.next_buffer(), it.view.has_data(1)) == (1, True, None, False)
+    assert str(it.view.failure_cause) == "boom"
+    assert (it.arena.num_out, it.parent.consumed) == (0, [])
+
+
+def test_release_without_a_view_frees_everything() -> None:
+    """No consumer ever came; none can come any more."""
+    subpartition, arena = PipelinedSubpartition(0, RecordingParent()), Arena()
+    builder = arena.builder()
+    subpartition.add(builder.create_buffer_consumer())
+
+    subpartition.release()
+    builder.close()
+
+    assert (arena.num_out, subpartition.create_read_view(RecordingListener())) == (0, None)
+
+
+def test_a_reader_that_leaves_makes_the_subpartition_a_sink(it: Fixture) -> None:
+    """What is queued and what comes is dropped; the partition learns it once."""
+    it.add(10)
+    it.add(10)
+
+    it.view.release()
+    it.view.release()
+    it.add(10)
+    it.subpartition.flush()
+    it.subpartition.release()
+
+    assert (it.subpartition.num_queued_buffers, it.parent.consumed, it.view.is_released) == (0, [3], True)
+    assert it.listener.count == 1, "a reader that left is told nothing"
+    for builder in it.builders:
+        builder.close()
+    assert it.arena.num_out == 0
+
+
+def test_an_acknowledgement_reaches_the_partition(it: Fixture) -> None:
+    """With the index of the subpartition."""
+    it.view.acknowledge_all_data_processed()
+
+    assert it.parent.processed == [3]
+
+
+def test_listeners_are_called_outside_the_lock(it: Fixture) -> None:
+    """A listener that polls at once finds the data (no deadlock, no stale state)."""
+    found: list[BufferAndBacklog | None] = []
+    subpartition = PipelinedSubpartition(0, RecordingParent())
+
+    class PollingListener:
+        def notify_data_available(self) -> None:
+            found.append(subpartition.poll())
+
+    subpartition.create_read_view(PollingListener())
+    subpartition.add(event())
+
+    assert [one.sequence_number for one in found if one is not None] == [0]
+
+
+# ---------------------------------------------------------------- laws
+
+
+Step = tuple[str, int]
+STEPS = st.lists(st.tuples(st.sampled_from(["add", "write", "event", "flush", "poll", "poll all"]), st.integers(0, 6)), max_size=40)
+
+
+@given(steps=STEPS)
+def test_the_backlog_is_what_can_be_polled(steps: list[Step]) -> None:
+    """In every state: as many non-empty data buffers as the backlog says can be polled while something is available."""
+    it, expected, got = Fixture(), bytearray(), bytearray()
+
+    def write(builder: BufferBuilder, number: int) -> None:
+        content = bytes([len(expected) % 251]) * number
+        expected.extend(content[: builder.append_and_commit(content)])
+
+    for name, number in steps:
+        match name:
+            case "add":
+                if it.builders:
+                    it.builders[-1].finish()
+                write(it.add(0, is_finished=False), number + 1)
+            case "write":
+                if it.builders and not it.builders[-1].is_finished:
+                    write(it.builders[-1], number)
+            case "event":
+                if it.builders:
+                    it.builders[-1].finish()
+                it.subpartition.add(event())
+            case "flush":
+                it.subpartition.flush()
+            case _:
+                backlog, num_data = it.view.backlog, 0
+                while it.view.has_data(1):
+                    found = it.view.next_buffer()
+                    if found is None:
+                        break
+                    if found.buffer.is_buffer:
+                        num_data += 1
+                        got.extend(found.buffer.view)
+                    found.buffer.recycle()
+                    assert (found.next_data_type is not DataType.NONE) == it.view.has_data(1)
+                    if name == "poll":
+                        break
+                else:
+                    # A buffer that was read to its end before it was finished is counted, and skipped.
+                    assert num_data <= backlog
+        it.subpartition.check_invariants()
+    if it.builders:
+        it.builders[-1].finish()
+    it.subpartition.finish()
+    while (last := it.view.next_buffer()) is not None:
+        if last.buffer.is_buffer:
+            got.extend(last.buffer.view)
+        last.buffer.recycle()
+    it.close()
+
+    assert got == expected
+
+
+@pytest.mark.parametrize("schedule", sorted(set(itertools.permutations("wwffpp"))), ids="".join)
+def test_flush_always_without_a_timer_never_strands_data(schedule: tuple[str, ...]) -> None:
+    """Every order of write, flush and a poll by whoever was told: after the last flush the reader was told of all bytes (FLINK-8694)."""
+    it = Fixture()
+    builder = it.add(0, is_finished=False)
+    told, written, flushed, got = 0, 0, 0, 0
+
+    for step in (*schedule, "p"):
+        match step:
+            case "w":
+                written += builder.append_and_commit(b"abc")
+            case "f":
+                it.subpartition.flush()
+                flushed = written
+            case _:
+                if it.listener.count == told:
+                    continue  # a reader polls only when it was told
+                told = it.listener.count
+                got += sum(found.buffer.size for found in drain(it.subpartition))
+
+    assert got >= flushed
+    it.close()
+
+
+# ---------------------------------------------------------------- threads
+
+
+class WakingListener:
+    """Wakes a consumer thread."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def notify_data_available(self) -> None:
+        self.event.set()
+
+
+def consume(subpartition: PipelinedSubpartition, view: PipelinedSubpartitionView, listener: WakingListener, got: bytearray) -> None:
+    """Poll when told, until the end of the partition or the release."""
+    while True:
+        assert listener.event.wait(DEADLINE_S), f"never told: {subpartition!r}"
+        listener.event.clear()
+        while view.has_data(1):
+            found = view.next_buffer()
+            if found is None:
+                break
+            is_end = found.buffer.data_type is DataType.END_OF_PARTITION
+            if found.buffer.is_buffer:
+                got.extend(found.buffer.view)
+            found.buffer.recycle()
+            if is_end:
+                return
+        if view.is_released:
+            return
+
+
+def produce(subpartition: PipelinedSubpartition, arena: Arena, num_buffers: int) -> bytes:
+    """Small buffers, written in pieces, flushed now and then."""
+    expected = bytearray()
+    for number in range(num_buffers):
+        builder = arena.builder(8)
+        subpartition.add(builder.create_buffer_consumer())
+        for piece in range(number % 3 + 1):
+            content = bytes([number % 256, piece])
+            builder.append_and_commit(content)
+            expected.extend(content)
+            if (number + piece) % 5 == 0:
+                subpartition.flush()
+        builder.close()
+    subpartition.finish()
+    return bytes(expected)
+
+
+@pytest.mark.slow
+def test_a_writing_and_a_reading_thread_lose_nothing(tiny_switch_interval: None) -> None:
+    """All bytes in order, woken by notifications only."""
+    subpartition, listener, arena, got = PipelinedSubpartition(0, RecordingParent()), WakingListener(), Arena(), bytearray()
+    view = subpartition.create_read_view(listener)
+    assert view is not None
+    reader = threading.Thread(target=consume, args=(subpartition, view, listener, got))
+    reader.start()
+
+    expected = produce(subpartition, arena, 3000)
+    reader.join(DEADLINE_S)
+
+    assert not reader.is_alive()
+    assert bytes(got) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["producer", "consumer"])
+def test_release_races_with_writing_and_reading(end: str, tiny_switch_interval: None) -> None:
+    """From either side, at any moment: the reader ends, the writer goes on, every segment is freed (FLINK-20383, FLINK-17823)."""
+    for _ in range(60):
+        subpartition, listener, got = PipelinedSubpartition(0, RecordingParent()), WakingListener(), bytearray()
+        arena = Arena()
+        view = subpartition.create_read_view(listener)
+        assert view is not None
+        reader = threading.Thread(target=consume, args=(subpartition, view, listener, got))
+        writer = threading.Thread(target=produce, args=(subpartition, arena, 60))
+        for thread in (reader, writer):
+            thread.start()
+        if end == "producer":
+            subpartition.release()
+        else:
+            view.release()
+            listener.notify_data_available()
+        for thread in (reader, writer):
+            thread.join(DEADLINE_S)
+
+        assert not reader.is_alive()
+        assert not writer.is_alive()
+        view.release()
+        assert arena.num_out == 0
+        subpartition.check_invariants()

@@ -1,0 +1,49 @@
+"""``NetstackConfig``: checked when it is made."""
+
+import pytest
+
+from netstack.config import NetstackConfig, check_loopback, is_debug
+from netstack.errors import ConfigError
+
+
+def test_the_watermarks_follow_the_segment_size() -> None:
+    """Flink 1.10: high = 2 segments, low = 1 segment."""
+    config = NetstackConfig(segment_size_bytes=1024, network_memory_bytes=10 * 1024)
+
+    assert (config.low_watermark_bytes, config.high_watermark_bytes, config.num_segments) == (1024, 2048, 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"segment_size_bytes": 255}, "segment_size_bytes is 255, the least is 256"),
+        ({"network_memory_bytes": 32767}, "less than one segment"),
+        ({"exclusive_buffers_per_channel": 0}, "exclusive_buffers_per_channel is 0"),
+    ],
+)
+def test_impossible_values_are_refused_by_name(options: dict[str, int], text: str) -> None:
+    """The message names the option and the bound."""
+    with pytest.raises(ConfigError, match=text):
+        NetstackConfig(**options)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_is_allowed(host: str) -> None:
+    """Every form of "this machine only"."""
+    check_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", "192.0.2.1", ""])
+def test_public_addresses_are_refused(host: str) -> None:
+    """Without authentication nothing listens where others can reach it."""
+    with pytest.raises(ConfigError, match="refusing to listen"):
+        check_loopback(host)
+
+
+def test_debug_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the exact value 1 switches the checks on."""
+    monkeypatch.setenv("NETSTACK_DEBUG", "1")
+    assert is_debug()
+
+    monkeypatch.setenv("NETSTACK_DEBUG", "0")
+    assert not is_debug()

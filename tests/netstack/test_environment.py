@@ -1,0 +1,418 @@
+"""Two network environments and the real TCP connection between them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from netstack.config import NetstackConfig
+from netstack.environment import ChannelSpec, NetworkEnvironment
+from netstack.errors import (
+    ConfigError,
+    ConnectError,
+    ConnectionLostError,
+    InsufficientNetworkBuffersError,
+    NetstackError,
+    PartitionNotFoundError,
+    ProducerFailedError,
+)
+from netstack.eventloop import EventLoopThread
+from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, partition_id
+from netstack.partition.result_partition import ResultPartition
+from netstack.wire.events import EndOfData, EndOfPartition, StopMode
+
+DEADLINE_S = 20.0
+SEGMENT = 1024
+
+
+@dataclass
+class Node:
+    """One environment with its own loop thread, listening on loopback."""
+
+    loop: EventLoopThread
+    environment: NetworkEnvironment
+    address: ConnectionID
+
+    def close(self) -> None:
+        """Close the environment, then its loop."""
+        self.loop.submit(self.environment.close()).result(DEADLINE_S)
+        self.loop.close()
+
+
+def start_node(name: str, *, use_uvloop: bool, config: NetstackConfig) -> Node:
+    loop = EventLoopThread.start(name, use_uvloop=use_uvloop)
+    environment = NetworkEnvironment(config, loop)
+    address = loop.submit(environment.start("127.0.0.1", 0)).result(DEADLINE_S)
+    return Node(loop, environment, address)
+
+
+def small_config(**options: float) -> NetstackConfig:
+    defaults: dict[str, float] = {
+        "segment_size_bytes": SEGMENT,
+        "network_memory_bytes": 256 * SEGMENT,
+        "exclusive_buffers_per_channel": 4,
+        "partition_request_timeout_s": 5.0,
+    }
+    return NetstackConfig(**{**defaults, **options})  # type: ignore[arg-type]  # integers where the field wants them
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Node]]:
+    producer = start_node("producer", use_uvloop=request.param, config=small_config())
+    consumer = start_node("consumer", use_uvloop=request.param, config=small_config())
+    yield producer, consumer
+    consumer.close()
+    producer.close()
+
+
+def result_partition_id(number: int = 0) -> ResultPartitionID:
+    return ResultPartitionID(partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+
+
+def remote_gate(consumer: Node, producer: Node, *channels: tuple[ResultPartitionID, int]) -> SingleInputGate:
+    specs = [ChannelSpec(each, subpartition, producer.address) for each, subpartition in channels]
+    gate = consumer.environment.create_input_gate("consumer", specs)
+    gate.request_partitions()
+    return gate
+
+
+def wait_for_next(gate: SingleInputGate) -> BufferOrEvent:
+    while True:
+        found = gate.poll_next()
+        if found is not None:
+            return found
+        available = threading.Event()
+        gate.available_future().add_done_callback(available.set)
+        assert available.wait(DEADLINE_S), f"nothing arrived at {gate!r}"
+
+
+def read_all(gate: SingleInputGate) -> list[bytes]:
+    """Every channel's bytes until the gate is finished; data ends are acknowledged."""
+    received: dict[int, bytearray] = {}
+    while not gate.is_finished:
+        found = wait_for_next(gate)
+        if found.buffer is not None:
+            received.setdefault(found.channel_index, bytearray()).extend(found.buffer.view)
+            found.buffer.recycle()
+        elif isinstance(found.event, EndOfData):
+            gate.acknowledge_all_records_processed(found.channel_index)
+    return [bytes(received.get(index, b"")) for index in range(len(received))]
+
+
+def finish(partition: ResultPartition) -> None:
+    partition.notify_end_of_data(StopMode.DRAIN)
+    processed = threading.Event()
+    partition.all_data_processed.add_done_callback(processed.set)
+    assert processed.wait(DEADLINE_S), "the consumer never acknowledged the end of data"
+    partition.finish()
+    partition.close()
+
+
+def in_thread(target: Callable[..., object], *args: object) -> threading.Thread:
+    thread = threading.Thread(target=target, args=args)
+    thread.start()
+    return thread
+
+
+def emit(partition: ResultPartition, num_records: int) -> None:
+    """Whole segments of zeros to subpartition 0."""
+    for _ in range(num_records):
+        partition.emit_record(bytes(SEGMENT), 0)
+
+
+def finish_after(thread: threading.Thread, partition: ResultPartition) -> None:
+    thread.join(DEADLINE_S)
+    finish(partition)
+
+
+def test_records_cross_tcp_unchanged_and_in_order(nodes: tuple[Node, Node]) -> None:
+    """More data than credits and pools hold arrives whole, then the end of data, then the end of the partition."""
+    producer, consumer = nodes
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+    records = [bytes([number % 251]) * (number % 3000) for number in range(400)]
+    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+
+    def produce() -> None:
+        for record in records:
+            partition.emit_record(record, 0)
+        finish(partition)
+
+    thread = in_thread(produce)
+    received = read_all(gate)
+    thread.join(DEADLINE_S)
+    gate.close()
+
+    assert received == [b"".join(records)]
+
+
+def test_subpartitions_reach_their_own_channels(nodes: tuple[Node, Node]) -> None:
+    """Several channels share one connection and do not mix."""
+    producer, consumer = nodes
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 3)
+    gate = remote_gate(consumer, producer, *((result_partition_id(), index) for index in range(3)))
+
+    def produce() -> None:
+        for number in range(300):
+            partition.emit_record(b"%d," % number, number % 3)
+        finish(partition)
+
+    thread = in_thread(produce)
+    received = read_all(gate)
+    thread.join(DEADLINE_S)
+    gate.close()
+
+    assert received == [b"".join(b"%d," % number for number in range(start, 300, 3)) for start in range(3)]
+
+
+def test_a_consumer_may_ask_before_the_partition_is_there(nodes: tuple[Node, Node]) -> None:
+    """The request waits at the producer until the partition is registered."""
+    producer, consumer = nodes
+    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+
+    partition.emit_record(b"hello", 0)
+    thread = in_thread(finish, partition)
+    received = read_all(gate)
+    thread.join(DEADLINE_S)
+    gate.close()
+
+    assert received == [b"hello"]
+
+
+def test_a_partition_that_never_comes_is_an_error_of_that_channel_only() -> None:
+    """After the request timeout the channel gets PartitionNotFound; its neighbour on the connection reads on."""
+    producer = start_node("producer", use_uvloop=True, config=small_config(partition_request_timeout_s=0.05))
+    consumer = start_node("consumer", use_uvloop=True, config=small_config())
+    partition = producer.environment.create_result_partition("producer", result_partition_id(0), 1)
+    lost = remote_gate(consumer, producer, (result_partition_id(1), 0))
+    good = remote_gate(consumer, producer, (result_partition_id(0), 0))
+
+    with pytest.raises(PartitionNotFoundError, match=r"was not registered at its producer within 0.05 s"):
+        wait_for_next(lost)
+    partition.emit_record(b"still here", 0)
+    thread = in_thread(finish, partition)
+    received = read_all(good)
+    thread.join(DEADLINE_S)
+    for gate in (lost, good):
+        gate.close()
+    consumer.close()
+    producer.close()
+
+    assert received == [b"still here"]
+
+
+def test_a_consumer_that_does_not_read_holds_at_most_its_credit(nodes: tuple[Node, Node]) -> None:
+    """The producer's writer blocks in its pool: what is on the consumer's side is exactly the initial credit."""
+    producer, consumer = nodes
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+    first = in_thread(emit, partition, 100)
+    held = []
+    for _ in range(4):
+        found = wait_for_next(gate)
+        assert found.buffer is not None
+        held.append(found.buffer)
+
+    round_trip(consumer)
+    round_trip(producer)
+
+    assert gate.poll_next() is None, "without a recycled buffer there is no credit for a fifth one"
+    assert first.is_alive(), "the writer waits for a buffer"
+    for buffer in held:
+        buffer.recycle()
+    thread = in_thread(finish_after, first, partition)
+    received = read_all(gate)
+    thread.join(DEADLINE_S)
+    gate.close()
+    assert len(received[0]) == 96 * SEGMENT
+
+
+def round_trip(node: Node) -> None:
+    """Whatever was posted to the node's loop before has run."""
+    done = threading.Event()
+    node.loop.execute_threadsafe(done.set)
+    assert done.wait(DEADLINE_S)
+
+
+def test_a_stalled_channel_does_not_hold_up_its_neighbour(nodes: tuple[Node, Node]) -> None:
+    """Two consumers on one connection: one never reads, the other gets everything."""
+    producer, consumer = nodes
+    stalled_partition = producer.environment.create_result_partition("stalled", result_partition_id(0), 1)
+    partition = producer.environment.create_result_partition("running", result_partition_id(1), 1)
+    stalled = remote_gate(consumer, producer, (result_partition_id(0), 0))
+    running = remote_gate(consumer, producer, (result_partition_id(1), 0))
+    blocked = in_thread(emit, stalled_partition, 100)
+
+    def produce() -> None:
+        emit(partition, 500)
+        finish(partition)
+
+    thread = in_thread(produce)
+    received = read_all(running)
+    thread.join(DEADLINE_S)
+
+    assert len(received[0]) == 500 * SEGMENT
+    assert blocked.is_alive()
+    running.close()
+    last = in_thread(finish_after, blocked, stalled_partition)
+    assert len(read_all(stalled)[0]) == 100 * SEGMENT
+    last.join(DEADLINE_S)
+    stalled.close()
+
+
+def test_a_failed_producer_is_named_at_the_consumer(nodes: tuple[Node, Node]) -> None:
+    """The cause travels as text and fails the reading task only."""
+    producer, consumer = nodes
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+    partition.emit_record(b"x", 0)
+    partition.flush_all()
+    found = wait_for_next(gate)
+    assert found.buffer is not None
+    found.buffer.recycle()
+
+    partition.fail(ValueError("the dog ate it"))
+
+    with pytest.raises(ProducerFailedError, match="the dog ate it"):
+        wait_for_next(gate)
+    gate.close()
+    partition.close()
+
+
+def test_a_consumer_that_leaves_early_frees_the_producer(nodes: tuple[Node, Node]) -> None:
+    """After the gate closed, the writer is not blocked any more and all memory comes back."""
+    producer, consumer = nodes
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+    writer = in_thread(emit, partition, 300)
+    found = wait_for_next(gate)
+    assert found.buffer is not None
+    found.buffer.recycle()
+
+    gate.close()
+
+    writer.join(DEADLINE_S)
+    assert not writer.is_alive()
+    partition.finish()
+    partition.close()
+    assert consumer.environment.buffer_pool.num_available == consumer.environment.buffer_pool.num_total
+
+
+def test_a_lost_connection_reaches_every_channel() -> None:
+    """Each gate learns that the peer is gone, with its address."""
+    producer = start_node("producer", use_uvloop=True, config=small_config())
+    consumer = start_node("consumer", use_uvloop=True, config=small_config())
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 2)
+    gates = [remote_gate(consumer, producer, (result_partition_id(), index)) for index in range(2)]
+    for index, gate in enumerate(gates):
+        partition.emit_record(b"x", index)
+        partition.flush_all()
+        found = wait_for_next(gate)
+        assert found.buffer is not None
+        found.buffer.recycle()
+
+    producer.close()
+
+    for gate in gates:
+        with pytest.raises((ConnectionLostError, ProducerFailedError)) as caught:
+            wait_for_next(gate)
+        assert str(producer.address) in str(caught.value)
+        gate.close()
+    consumer.close()
+
+
+def test_a_refused_connection_is_an_error_and_is_not_cached() -> None:
+    """The first request fails with the address; a later one, when somebody listens there, succeeds."""
+    producer = start_node("producer", use_uvloop=True, config=small_config())
+    consumer = start_node("consumer", use_uvloop=True, config=small_config())
+    address = producer.address
+    producer.close()
+    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+
+    with pytest.raises(ConnectError, match=str(address.port)):
+        wait_for_next(gate)
+    gate.close()
+    again = EventLoopThread.start("producer again")
+    environment = NetworkEnvironment(small_config(), again)
+    assert again.submit(environment.start("127.0.0.1", address.port)).result(DEADLINE_S) == address
+    partition = environment.create_result_partition("producer", result_partition_id(), 1)
+    partition.emit_record(b"second try", 0)
+    retry = remote_gate(consumer, producer, (result_partition_id(), 0))
+    thread = in_thread(finish, partition)
+    received = read_all(retry)
+    thread.join(DEADLINE_S)
+    retry.close()
+    consumer.close()
+    Node(again, environment, address).close()
+
+    assert received == [b"second try"]
+
+
+def test_local_channels_open_no_socket(nodes: tuple[Node, Node]) -> None:
+    """A partition of the same process is read without TCP, in the same way."""
+    producer, _ = nodes
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+    gate = producer.environment.create_input_gate("consumer", [ChannelSpec(result_partition_id(), 0, None)])
+    gate.request_partitions()
+
+    partition.emit_record(b"local", 0)
+    thread = in_thread(finish, partition)
+    received = read_all(gate)
+    thread.join(DEADLINE_S)
+    gate.close()
+
+    assert received == [b"local"]
+
+
+def test_too_little_memory_is_said_at_creation() -> None:
+    """The error names the owner, the numbers and the option; nothing is kept."""
+    node = start_node("small", use_uvloop=True, config=small_config(network_memory_bytes=8 * SEGMENT))
+
+    with pytest.raises(InsufficientNetworkBuffersError, match=r"network_memory|network-memory"):
+        node.environment.create_result_partition("greedy", result_partition_id(), 100)
+    with pytest.raises(InsufficientNetworkBuffersError):
+        node.environment.create_input_gate("greedy", [ChannelSpec(result_partition_id(), index, node.address) for index in range(3)])
+
+    assert node.environment.buffer_pool.num_available == node.environment.buffer_pool.num_total
+    node.close()
+
+
+def test_a_public_address_is_refused() -> None:
+    """No authentication, no public port."""
+    loop = EventLoopThread.start("refused")
+    environment = NetworkEnvironment(small_config(), loop)
+
+    with pytest.raises(ConfigError, match="refusing to listen"):
+        loop.submit(environment.start("0.0.0.0", 0)).result(DEADLINE_S)
+
+    loop.submit(environment.close()).result(DEADLINE_S)
+    loop.close()
+
+
+def test_events_cost_no_credit(nodes: tuple[Node, Node]) -> None:
+    """With every credit spent, the end of data and of the partition still arrive."""
+    producer, consumer = nodes
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+    emit(partition, 4)
+    partition.flush_all()
+    held = [wait_for_next(gate).buffer for _ in range(4)]
+
+    partition.notify_end_of_data(StopMode.DRAIN)
+    partition.finish()
+    events = [wait_for_next(gate).event, wait_for_next(gate).event]
+
+    assert events == [EndOfData(StopMode.DRAIN), EndOfPartition()]
+    for buffer in held:
+        assert buffer is not None
+        buffer.recycle()
+    gate.close()
+    partition.close()
+
+
+def test_errors_of_the_stack_are_one_family() -> None:
+    """A caller may catch everything with one name."""
+    for error in (ConfigError, ConnectError, ConnectionLostError, PartitionNotFoundError, ProducerFailedError):
+        assert issubclass(error, NetstackError)

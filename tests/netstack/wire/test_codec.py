@@ -1,0 +1,247 @@
+"""Frames of every message: golden bytes, lengths, and what is refused on both sides."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.errors import LocalProtocolError, RemoteProtocolError
+from netstack.ids import (
+    ExecutionAttemptID,
+    InputChannelID,
+    IntermediateResultPartitionID,
+    ResultPartitionID,
+    input_channel_id,
+)
+from netstack.wire.codec import FRAME_BYTES, decode_body, encode, encode_buffer_response_header
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    AddCredit,
+    BacklogAnnouncement,
+    CancelPartitionRequest,
+    CloseRequest,
+    DataType,
+    ErrorCode,
+    ErrorResponse,
+    Message,
+    NewBufferSize,
+    PartitionRequest,
+    ResumeConsumption,
+    TaskEventRequest,
+)
+from tests.netstack.wire.samples import CONTROL_MESSAGES, PARTITION, RECEIVER, response
+
+IDS = "0000000000000001 0000000000000002"
+PARTITION_HEX = "44" * 16 + "00000007" + "47" * 16 + "56" * 16 + "00000003 00000004"
+GOLDEN: list[tuple[Message, str]] = [
+    (CloseRequest(), "00000009 BADC0FFE 05"),
+    (AddCredit(RECEIVER, 3), f"0000001D BADC0FFE 06 00000003 {IDS}"),
+    (CancelPartitionRequest(RECEIVER), f"00000019 BADC0FFE 04 {IDS}"),
+    (ResumeConsumption(RECEIVER), f"00000019 BADC0FFE 07 {IDS}"),
+    (AckAllUserRecordsProcessed(RECEIVER), f"00000019 BADC0FFE 08 {IDS}"),
+    (BacklogAnnouncement(RECEIVER, 9), f"0000001D BADC0FFE 09 00000009 {IDS}"),
+    (NewBufferSize(RECEIVER, 256), f"0000001D BADC0FFE 0A 00000100 {IDS}"),
+    (PartitionRequest(PARTITION, 1, 2, RECEIVER, 8), f"00000061 BADC0FFE 02 {PARTITION_HEX} 00000001 00000002 {IDS} 00000008"),
+    (TaskEventRequest(b"ev", PARTITION, RECEIVER), f"0000005B BADC0FFE 03 00000002 6576 {PARTITION_HEX} {IDS}"),
+    (ErrorResponse(ErrorCode.PRODUCER_FAILED, "no", None), "00000016 BADC0FFE 01 464C5754 0003 00000002 6E6F 00"),
+    (ErrorResponse(ErrorCode.UNKNOWN, "", RECEIVER), f"00000024 BADC0FFE 01 464C5754 0000 00000000 01 {IDS}"),
+]
+JAVA = bytes.fromhex("aced0005") + b"some serialized throwable xp"
+
+
+@pytest.mark.parametrize(("message", "golden"), GOLDEN)
+def test_frames_have_the_bytes_of_flink(message: Message, golden: str) -> None:
+    """Length (of the whole frame), magic, id and body, in the order of Flink's ``NettyMessage``; the body reads back."""
+    frame = bytes.fromhex(golden)
+
+    assert encode(message) == frame
+    assert decode_body(frame[8], memoryview(frame)[9:]) == message
+
+
+def test_the_header_of_a_buffer_has_the_bytes_of_flink() -> None:
+    """47 bytes in front of the payload, whose size counts in the frame's length."""
+    header = encode_buffer_response_header(RECEIVER, 4, 5, 6, DataType.DATA_BUFFER, True, 32768)
+
+    golden = f"0000802F BADC0FFE 00 {IDS} 00000004 00000000 00000005 00000006 01 01 00008000"
+    assert header == bytes.fromhex(golden)
+
+
+def test_partial_sizes_stand_between_header_and_payload() -> None:
+    """Each one takes four bytes of the frame."""
+    header = encode_buffer_response_header(RECEIVER, 0, 0, 0, DataType.END_OF_DATA, False, 5, (2, 3))
+
+    golden = f"0000003C BADC0FFE 00 {IDS} 00000000 00000002 00000000 00000000 09 00 00000005 00000002 00000003"
+    assert header == bytes.fromhex(golden)
+
+
+def test_partial_sizes_that_do_not_add_up_are_refused() -> None:
+    """Our own mistake is stopped before it reaches the wire."""
+    with pytest.raises(LocalProtocolError, match=r"\(2, 3\) add up to 5, not to 6"):
+        encode_buffer_response_header(RECEIVER, 0, 0, 0, DataType.DATA_BUFFER, False, 6, (2, 3))
+
+
+@pytest.mark.parametrize("message", CONTROL_MESSAGES)
+def test_every_control_frame_has_a_length_that_the_table_allows(message: Message) -> None:
+    """``FRAME_BYTES`` and ``encode`` agree."""
+    frame = encode(message)
+
+    least, greatest = FRAME_BYTES[frame[8]]
+    assert len(frame) == int.from_bytes(frame[:4], "big")
+    assert least <= len(frame)
+    assert greatest is None or len(frame) <= greatest
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        (AddCredit(RECEIVER, 0), "credit of 0"),
+        (AddCredit(RECEIVER, -1), "credit of -1"),
+        (AddCredit(RECEIVER, 2**31), "cannot be encoded"),
+        (PartitionRequest(PARTITION, 0, 0, RECEIVER, 0), "credit of 0"),
+        (PartitionRequest(PARTITION, 2, 1, RECEIVER, 1), "2 to 1 are no range"),
+        (PartitionRequest(PARTITION, -1, 1, RECEIVER, 1), "-1 to 1 are no range"),
+        (BacklogAnnouncement(RECEIVER, -1), "backlog of -1"),
+        (NewBufferSize(RECEIVER, 0), "buffer size of 0"),
+        (CancelPartitionRequest(InputChannelID(b"short")), "16 bytes, got 5"),
+        (AddCredit(InputChannelID(b"x" * 17), 1), "16 bytes, got 17"),
+        (TaskEventRequest(b"", PARTITION, InputChannelID(b"")), "16 bytes, got 0"),
+        (
+            TaskEventRequest(b"", ResultPartitionID(IntermediateResultPartitionID(b"p"), PARTITION.producer), RECEIVER),
+            "20 and 40 bytes, got 1 and 40",
+        ),
+        (
+            PartitionRequest(ResultPartitionID(PARTITION.partition, ExecutionAttemptID(b"a")), 0, 0, RECEIVER, 1),
+            "20 and 40 bytes, got 20 and 1",
+        ),
+        (response(b""), "as its header and its payload"),
+    ],
+)
+def test_what_breaks_the_protocol_is_not_encoded(message: Message, complaint: str) -> None:
+    """The error says which value is wrong."""
+    with pytest.raises(LocalProtocolError, match=complaint):
+        encode(message)
+
+
+def test_a_number_that_does_not_fit_is_no_frame() -> None:
+    """The hot header is not checked twice: ``struct`` refuses it."""
+    with pytest.raises(struct.error):
+        encode_buffer_response_header(RECEIVER, 0, 2**31, 0, DataType.DATA_BUFFER, False, 0)
+
+
+@pytest.mark.parametrize(
+    ("message_id", "body", "complaint"),
+    [
+        (6, struct.pack(">i16s", 0, RECEIVER), "AddCredit with a credit of 0"),
+        (9, struct.pack(">i16s", -1, RECEIVER), "BacklogAnnouncement with a backlog of -1"),
+        (10, struct.pack(">i16s", 0, RECEIVER), "NewBufferSize with a size of 0"),
+        (2, struct.pack(">60sii16si", b"", 0, 0, RECEIVER, 0), "PartitionRequest with a credit of 0"),
+        (2, struct.pack(">60sii16si", b"", 1, 0, RECEIVER, 1), "subpartitions 1 to 0"),
+        (2, struct.pack(">60sii16si", b"", -1, 0, RECEIVER, 1), "subpartitions -1 to 0"),
+        (3, struct.pack(">i76s", 1, b""), "80 bytes announces an event of 1 bytes"),
+        (3, struct.pack(">i76sx", 0, b""), "81 bytes announces an event of 0 bytes"),
+        (3, struct.pack(">i76s", -1, b""), "announces an event of -1 bytes"),
+        (1, b"ABCD" + bytes(20), "starts with 41424344"),
+        (1, b"FLW", "starts with 464c57"),
+        (1, b"FLWT\0\0\0\0\0", "starts with 464c5754"),
+        (1, b"FLWT\0\0\0\0\0\x01x", "11 bytes announces a text of 1 bytes"),
+        (1, b"FLWT\0\0\xff\xff\xff\xff\0", "announces a text of 4294967295 bytes"),
+        (1, b"FLWT\0\0\0\0\0\0\0\0", "ends with 2 bytes, the first being 0"),
+        (1, b"FLWT\0\0\0\0\0\0\x01", "ends with 1 bytes, the first being 1"),
+        (1, b"FLWT\0\0\0\0\0\0\x02" + RECEIVER, "ends with 17 bytes, the first being 2"),
+        (1, b"FLWT\0\0\0\0\0\0\x01" + RECEIVER + b"\0", "ends with 18 bytes, the first being 1"),
+        (1, JAVA, "does not end with a receiver"),
+        (1, b"\xac\xed\x00\x05\x09", "does not end with a receiver"),
+    ],
+)
+def test_broken_bodies_are_the_peers_fault(message_id: int, body: bytes, complaint: str) -> None:
+    """Values out of range, and fields that do not end where the body ends."""
+    with pytest.raises(RemoteProtocolError, match=complaint):
+        decode_body(message_id, memoryview(body))
+
+
+def test_an_error_code_of_a_later_version_is_unknown_and_keeps_its_text() -> None:
+    """A newer peer can still say what went wrong."""
+    body = b"FLWT" + struct.pack(">HI", len(ErrorCode), 3) + b"why\0"
+
+    assert decode_body(1, memoryview(body)) == ErrorResponse(ErrorCode.UNKNOWN, "why", None)
+
+
+def test_the_last_error_code_is_known() -> None:
+    """The table has no gap at its end."""
+    assert decode_body(1, memoryview(encode(ErrorResponse(ErrorCode.INTERNAL, "x", None)))[9:]) == ErrorResponse(
+        ErrorCode.INTERNAL, "x", None
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "receiver"),
+    [
+        (b"\0", None),
+        (b"\x01" + RECEIVER, RECEIVER),
+        (b"\x01" + input_channel_id(1, 0), input_channel_id(1, 0)),  # ends with a zero like a frame without receiver
+        (b"\x01" + bytes(15) + b"x", InputChannelID(bytes(15) + b"x")),
+    ],
+)
+def test_a_java_throwable_is_skipped_and_its_receiver_found(end: bytes, receiver: InputChannelID | None) -> None:
+    """Nothing of the throwable is read, but the right channel learns of it."""
+    message = decode_body(1, memoryview(JAVA + end))
+
+    assert isinstance(message, ErrorResponse)
+    assert message.code is ErrorCode.UNKNOWN
+    assert "Java throwable" in message.message
+    assert message.receiver == receiver
+
+
+def test_a_one_inside_a_java_throwable_is_no_receiver() -> None:
+    """A throwable for the whole connection ends with the stream's last byte and a zero, whatever stands 17 bytes before."""
+    body = JAVA[:6] + b"\x01" + b"z" * 14 + b"p" + b"\0"
+
+    message = decode_body(1, memoryview(body))
+
+    assert isinstance(message, ErrorResponse)
+    assert message.receiver is None
+
+
+def test_a_java_stream_with_an_unusual_end_still_finds_its_receiver() -> None:
+    """Without the usual last byte, a flag in the right place and an id that does not end with zero are enough."""
+    message = decode_body(1, memoryview(JAVA + b"?" + b"\x01" + RECEIVER))
+
+    assert isinstance(message, ErrorResponse)
+    assert message.receiver == RECEIVER
+
+
+def test_long_error_texts_are_cut_between_characters() -> None:
+    """A receiver refuses frames of more than 1 MiB, so the text is bounded; what is left is valid text."""
+    frame = encode(ErrorResponse(ErrorCode.INTERNAL, "x" + "€" * 100_000, None))
+
+    message = decode_body(1, memoryview(frame)[9:])
+    assert isinstance(message, ErrorResponse)
+    assert len(frame) <= 64 * 1024 + 20
+    assert message.message == "x" + "€" * ((64 * 1024 - 1) // 3)
+
+
+def test_a_text_that_is_no_unicode_is_readable_enough() -> None:
+    """Lone surrogates (from paths) do not stop an error from being sent."""
+    frame = encode(ErrorResponse(ErrorCode.INTERNAL, "path \udc80", None))
+
+    assert decode_body(1, memoryview(frame)[9:]) == ErrorResponse(ErrorCode.INTERNAL, "path ?", None)
+
+
+@given(credit=st.integers(1, 2**31 - 1), lower=st.integers(-(2**63), 2**63 - 1), upper=st.integers(-(2**63), 2**63 - 1))
+def test_numbers_and_ids_survive_the_wire(credit: int, lower: int, upper: int) -> None:
+    """All 32 and 64 bits are kept."""
+    message = AddCredit(input_channel_id(lower, upper), credit)
+    frame = encode(message)
+
+    assert decode_body(frame[8], memoryview(frame)[9:]) == message
+
+
+@given(st.text(max_size=200), st.sampled_from(ErrorCode), st.none() | st.binary(min_size=16, max_size=16).map(InputChannelID))
+def test_errors_survive_the_wire(text: str, code: ErrorCode, receiver: InputChannelID | None) -> None:
+    """Text, code and receiver come back, whatever characters and bytes they hold."""
+    message = ErrorResponse(code, text.encode("utf-8", "replace").decode(), receiver)
+
+    frame = encode(message)
+
+    assert decode_body(frame[8], memoryview(frame)[9:]) == message

@@ -1,0 +1,280 @@
+"""``FrameDecoder``: the same messages however the bytes are cut, bounded memory, and only documented errors."""
+
+import contextlib
+import struct
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.errors import ConfigError, RemoteProtocolError
+from netstack.ids import input_channel_id
+from netstack.wire.codec import encode
+from netstack.wire.decoder import FrameDecoder
+from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, Message
+from tests.netstack.wire.samples import ALL_MESSAGES, RECEIVER, frame_of, response
+
+MAX_DATA_FRAME_BYTES = 1024
+HEADER = struct.Struct(">IIB16siiiiBBi")
+MAGIC = 0xBADC0FFE
+
+
+def make_decoder(*, staging_bytes: int = 4096, max_data_frame_bytes: int = MAX_DATA_FRAME_BYTES) -> FrameDecoder:
+    return FrameDecoder(max_data_frame_bytes=max_data_frame_bytes, max_frame_bytes=2048, staging_bytes=staging_bytes)
+
+
+def feed_in_parts(decoder: FrameDecoder, parts: Sequence[bytes]) -> list[Message]:
+    messages = []
+    for part in parts:
+        messages += decoder.feed(part)
+        decoder.check_invariants()
+    return messages
+
+
+def data_header(
+    *,
+    length: int | None = None,
+    num_partial: int = 0,
+    backlog: int = 0,
+    data_type: int = 1,
+    is_compressed: int = 0,
+    size: int = 0,
+    tail: bytes = b"",
+) -> bytes:
+    whole = 47 + len(tail) if length is None else length
+    return HEADER.pack(whole, MAGIC, 0, RECEIVER, 0, num_partial, 0, backlog, data_type, is_compressed, size) + tail
+
+
+@pytest.mark.parametrize("message", ALL_MESSAGES)
+def test_a_message_arrives_whole(message: Message) -> None:
+    """One frame, one message, nothing left over."""
+    decoder = make_decoder()
+
+    assert decoder.feed(frame_of(message)) == [message]
+    assert decoder.num_buffered_bytes == 0
+
+
+@pytest.mark.parametrize("message", ALL_MESSAGES)
+def test_a_message_arrives_byte_by_byte(message: Message) -> None:
+    """It is complete with its last byte, not before."""
+    decoder, frame = make_decoder(), frame_of(message)
+
+    early = feed_in_parts(decoder, [frame[at : at + 1] for at in range(len(frame) - 1)])
+
+    assert early == []
+    assert decoder.num_buffered_bytes == len(frame) - 1
+    assert decoder.feed(frame[-1:]) == [message]
+
+
+@pytest.mark.parametrize("message", ALL_MESSAGES)
+def test_a_message_may_be_cut_anywhere(message: Message) -> None:
+    """Two reads of any lengths, with a third one that holds another message."""
+    frame = frame_of(message)
+    for cut in range(1, len(frame)):
+        decoder = make_decoder(staging_bytes=64)
+
+        assert feed_in_parts(decoder, [frame[:cut], frame[cut:], frame_of(CloseRequest())]) == [message, CloseRequest()]
+
+
+@pytest.mark.parametrize("message", ALL_MESSAGES)
+def test_a_message_with_the_beginning_of_the_next_one_behind_it(message: Message) -> None:
+    """Trailing bytes belong to the next frame."""
+    decoder = make_decoder()
+    frame, following = frame_of(message), frame_of(AddCredit(RECEIVER, 3))
+
+    first = decoder.feed(frame + following[:11])
+    second = decoder.feed(following[11:])
+
+    assert (first, second) == ([message], [AddCredit(RECEIVER, 3)])
+
+
+@pytest.mark.parametrize("message_id", [4, 5, 6, 7, 8, 9, 10, 2])
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_a_frame_of_fixed_size_with_a_byte_more_or_less_is_refused_at_its_header(message_id: int, difference: int) -> None:
+    """Neither trailing bytes nor missing ones, and nobody waits for the body."""
+    length = {2: 97, 4: 25, 5: 9, 6: 29, 7: 25, 8: 25, 9: 29, 10: 29}[message_id] + difference
+
+    with pytest.raises(RemoteProtocolError, match=f"message id {message_id} has {length} bytes"):
+        make_decoder().feed(struct.pack(">IIB", length, MAGIC, message_id))
+
+
+def test_one_read_may_hold_all_messages() -> None:
+    """In the order in which they were sent."""
+    assert make_decoder().feed(b"".join(map(frame_of, ALL_MESSAGES))) == ALL_MESSAGES
+
+
+@given(st.lists(st.sampled_from(ALL_MESSAGES), max_size=12), st.data())
+def test_the_cuts_do_not_matter(messages: list[Message], data: st.DataObject) -> None:
+    """Any stream cut at any positions, through a staging buffer smaller than most frames."""
+    stream = b"".join(map(frame_of, messages))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    parts = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    decoder = make_decoder(staging_bytes=data.draw(st.integers(9, 300)))
+
+    assert feed_in_parts(decoder, parts) == messages
+
+
+@given(st.lists(st.binary(max_size=80), max_size=8))
+def test_garbage_raises_only_documented_errors(parts: list[bytes]) -> None:
+    """Whatever a peer sends, nothing but ``RemoteProtocolError`` comes out."""
+    decoder = make_decoder()
+    with contextlib.suppress(RemoteProtocolError):
+        feed_in_parts(decoder, parts)
+
+
+@given(st.lists(st.sampled_from(ALL_MESSAGES), min_size=1, max_size=4), st.data())
+def test_corrupted_streams_raise_only_documented_errors(messages: list[Message], data: st.DataObject) -> None:
+    """One byte flipped anywhere: other messages, an error or a longer wait, but nothing else, and bounded memory."""
+    stream = bytearray(b"".join(map(frame_of, messages)))
+    stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
+    decoder = make_decoder(staging_bytes=64)
+
+    with contextlib.suppress(RemoteProtocolError):
+        decoder.feed(bytes(stream))
+    assert len(decoder.get_buffer()) <= 2048
+
+
+@pytest.mark.parametrize(
+    ("stream", "complaint"),
+    [
+        (struct.pack(">IIB", 9, 0xBADC0FFF, 5), "received the magic number BADC0FFF, expected BADC0FFE"),
+        (struct.pack(">IIB", 47, 0, 0), "received the magic number 00000000"),
+        (struct.pack(">IIB", 9, MAGIC, 11), "unknown message id 11"),
+        (struct.pack(">IIB", 9, MAGIC, 255), "unknown message id 255"),
+        (struct.pack(">IIB", 8, MAGIC, 5), "message id 5 has 8 bytes"),
+        (struct.pack(">IIB", 0, MAGIC, 0), "message id 0 has 0 bytes, expected 47 to 1024"),
+        (struct.pack(">IIB", 46, MAGIC, 0), "message id 0 has 46 bytes"),
+        (struct.pack(">IIB", 1025, MAGIC, 0), "message id 0 has 1025 bytes, expected 47 to 1024"),
+        (struct.pack(">IIB", 0xFFFFFFFF, MAGIC, 0), "has 4294967295 bytes"),
+        (struct.pack(">IIB", 2049, MAGIC, 3), "message id 3 has 2049 bytes, expected 89 to 2048"),
+        (struct.pack(">IIB", 88, MAGIC, 3), "message id 3 has 88 bytes"),
+        (struct.pack(">IIB", 11, MAGIC, 1), "message id 1 has 11 bytes, expected 12 to 2048"),
+        (data_header(size=1), "announces 1 bytes and 0 partial sizes, 0 bytes follow"),
+        (data_header(size=-1), "announces -1 bytes"),
+        (data_header(size=0, tail=b"x"), "announces 0 bytes and 0 partial sizes, 1 bytes follow"),
+        (data_header(num_partial=-1, size=5, tail=b"x"), "5 bytes and -1 partial sizes"),
+        (data_header(num_partial=1, size=4, tail=b"\0\0\0\4"), "announces 4 bytes and 1 partial sizes, 4 bytes follow"),
+        (data_header(num_partial=2, size=-1, tail=b"\0" * 7), "announces -1 bytes and 2 partial"),
+        (data_header(num_partial=1, size=1, tail=b"\0\0\0\2x"), "do not add up"),
+        (data_header(num_partial=2, size=1, tail=struct.pack(">ii", -1, 2) + b"x"), "do not add up"),
+        (data_header(data_type=0), "data type 0"),
+        (data_header(data_type=14), "data type 14"),
+        (data_header(is_compressed=2), "compression flag 2"),
+        (data_header(backlog=-1), "backlog -1"),
+        (struct.pack(">IIBi16s", 29, MAGIC, 6, 0, RECEIVER), "AddCredit with a credit of 0"),
+    ],
+)
+def test_broken_frames_are_refused_as_early_as_they_are_known(stream: bytes, complaint: str) -> None:
+    """With the value that is wrong; for lengths, before the body is waited for."""
+    decoder = make_decoder()
+
+    with pytest.raises(RemoteProtocolError, match=complaint):
+        decoder.feed(stream)
+
+
+@pytest.mark.parametrize(
+    ("frame", "length"),
+    [
+        (data_header(tail=b"x" * (MAX_DATA_FRAME_BYTES - 47), size=MAX_DATA_FRAME_BYTES - 47), MAX_DATA_FRAME_BYTES),
+        (data_header(), 47),
+    ],
+)
+def test_the_limits_themselves_are_allowed(frame: bytes, length: int) -> None:
+    """The greatest and the smallest data frame."""
+    messages = make_decoder().feed(frame)
+
+    assert len(frame) == length
+    assert [type(message) for message in messages] == [BufferResponse]
+
+
+def test_all_data_types_are_read() -> None:
+    """Every ordinal from 1 to the last one."""
+    decoder = make_decoder()
+
+    read = [decoder.feed(data_header(data_type=data_type))[0] for data_type in list(DataType)[1:]]
+
+    assert [message.data_type for message in read if isinstance(message, BufferResponse)] == list(DataType)[1:]
+
+
+def test_after_an_error_everything_is_refused() -> None:
+    """A stream that was broken once has no beginning of a frame any more."""
+    decoder = make_decoder()
+    with pytest.raises(RemoteProtocolError) as first:
+        decoder.feed(bytes(9))
+
+    with pytest.raises(RemoteProtocolError) as second:
+        decoder.feed(encode(CloseRequest()))
+
+    assert second.value is first.value
+    assert "failed" in repr(decoder)
+    assert len(decoder.get_buffer()) > 0
+
+
+def test_good_messages_before_a_broken_frame_are_not_lost() -> None:
+    """They come out first, as they would if the bytes had come one by one; the error stands in ``failure`` and comes next."""
+    decoder = make_decoder()
+
+    messages = decoder.feed(encode(AddCredit(RECEIVER, 1)) + bytes(9))
+
+    assert messages == [AddCredit(RECEIVER, 1)]
+    assert decoder.failure is not None
+    with pytest.raises(RemoteProtocolError, match="magic"):
+        decoder.buffer_updated(0)
+
+
+def test_the_payload_is_not_copied() -> None:
+    """It points into the buffer that the bytes were read into."""
+    decoder = make_decoder()
+    frame = frame_of(response(b"payload"))
+    buffer = decoder.get_buffer()
+    buffer[: len(frame)] = frame
+
+    (message,) = decoder.buffer_updated(len(frame))
+
+    assert isinstance(message, BufferResponse)
+    assert bytes(message.payload) == b"payload"
+    buffer[47] = ord("P")
+    assert bytes(message.payload) == b"Payload"
+
+
+def test_the_rest_of_a_read_moves_to_the_front() -> None:
+    """A read always finds room for the rest of the frame that it continues."""
+    decoder = make_decoder(staging_bytes=100)
+    frame = frame_of(response(b"x" * 20))
+    half = len(frame) // 2
+    decoder.feed(frame + frame[:half])
+
+    buffer = decoder.get_buffer()
+
+    assert len(buffer) == 100 - half
+    assert decoder.feed(frame[half:]) == [response(b"x" * 20)]
+    assert len(decoder.get_buffer()) == 100
+
+
+def test_the_buffer_grows_only_to_the_frame_that_was_announced() -> None:
+    """An announced length within the limit takes that much memory, not more."""
+    decoder = make_decoder(staging_bytes=64)
+    frame = frame_of(response(b"x" * 500))
+
+    decoder.feed(frame[:10])
+
+    assert len(decoder.get_buffer()) == len(frame) - 10
+    assert decoder.feed(frame[10:]) == [response(b"x" * 500)]
+
+
+@pytest.mark.parametrize(
+    ("staging_bytes", "max_data_frame_bytes", "complaint"), [(8, 1024, "staging_bytes is 8"), (64, 46, "max_data_frame_bytes is 46")]
+)
+def test_settings_that_cannot_work_are_refused(staging_bytes: int, max_data_frame_bytes: int, complaint: str) -> None:
+    """A decoder must take at least a header."""
+    with pytest.raises(ConfigError, match=complaint):
+        make_decoder(staging_bytes=staging_bytes, max_data_frame_bytes=max_data_frame_bytes)
+
+
+def test_the_smallest_settings_work() -> None:
+    """The staging buffer of nine bytes grows as needed."""
+    decoder = make_decoder(staging_bytes=9, max_data_frame_bytes=47)
+
+    assert decoder.feed(data_header() + encode(AddCredit(input_channel_id(0, 0), 1)))[1] == AddCredit(input_channel_id(0, 0), 1)
+    assert "open" in repr(decoder)
