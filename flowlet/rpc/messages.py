@@ -6,31 +6,13 @@ Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners trav
 Units:  times in milliseconds since the epoch, durations in milliseconds, sizes in bytes.
 """
 
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from flowlet.graph.execution_state import ExecutionState
+
 PROTOCOL_VERSION: Final = 1
-
-
-class ExecutionState(StrEnum):
-    """States of one task attempt (Flink ``ExecutionState``)."""
-
-    CREATED = "CREATED"
-    SCHEDULED = "SCHEDULED"
-    DEPLOYING = "DEPLOYING"
-    INITIALIZING = "INITIALIZING"
-    RUNNING = "RUNNING"
-    FINISHED = "FINISHED"
-    CANCELING = "CANCELING"
-    CANCELED = "CANCELED"
-    FAILED = "FAILED"
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether the attempt has ended."""
-        return self in (ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED)
 
 
 class VertexMessage(msgspec.Struct, frozen=True):

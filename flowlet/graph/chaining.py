@@ -1,0 +1,128 @@
+"""Cutting a ``StreamGraph`` into tasks: which operators run in one chain.
+
+Side:       pure.
+Invariants: every node is in exactly one chain; a chain's head comes first and every other operator after the one it reads; edges of the
+            job graph are exactly the stream edges that are not inside a chain.
+Source:     Flink ``StreamingJobGraphGenerator`` (``isChainable``, ``createChainedName``).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from flowlet.graph.job_graph import Chained, JobEdge, JobGraph, JobVertex
+from flowlet.graph.partitioner import Forward
+from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
+from flowlet.graph.transformation import ChainingStrategy
+
+
+def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
+    """Whether both ends of an edge may run in one task.
+
+    They may when chaining is on, records go forward between equal parallelisms in one slot sharing group, the reader does not start a
+    chain and neither refuses.
+    """
+    if edge.target is None or not graph.is_chaining_enabled:
+        return False
+    source, target = graph.nodes[edge.source], graph.nodes[edge.target]
+    return (
+        isinstance(edge.partitioner, Forward)
+        and source.parallelism == target.parallelism
+        and source.slot_sharing_group == target.slot_sharing_group
+        and source.chaining is not ChainingStrategy.NEVER
+        and target.chaining is ChainingStrategy.ALWAYS
+    )
+
+
+def build_job_graph(
+    graph: StreamGraph,
+    make_operator: Callable[[StreamNode], Any],
+    make_chained: Callable[[Any, int], Chained],
+) -> JobGraph:
+    """The job graph of a stream graph.
+
+    Args:
+        graph: what to cut.
+        make_operator: gives the operator of a node; called once per node.
+        make_chained: joins an operator with the index of the one it reads in its chain; -1 for the head.
+
+    Raises:
+        JobGraphError: the result is not valid.
+    """
+    chains = _chains(graph)
+    place = {node_id: (head, index) for head, members in chains.items() for index, node_id in enumerate(members)}
+    vertices = []
+    for head, members in chains.items():
+        parents = [-1, *(members.index(_source_of(graph, node_id)) for node_id in members[1:])]
+        vertices.append(
+            JobVertex(
+                id=graph.nodes[head].hash,
+                name=_chain_name(graph, head),
+                parallelism=graph.nodes[head].parallelism,
+                max_parallelism=graph.nodes[head].max_parallelism,
+                chain=[make_chained(make_operator(graph.nodes[node_id]), parent) for node_id, parent in zip(members, parents, strict=True)],
+                slot_sharing_group=graph.nodes[head].slot_sharing_group,
+            )
+        )
+    edges = [
+        _job_edge(graph, edge, number, place)
+        for number, edge in enumerate(graph.edges)
+        if edge.target is None or place[edge.target][0] != place[edge.source][0]
+    ]
+    job_graph = JobGraph(name=graph.name, vertices=vertices, edges=edges, config=graph.config)
+    job_graph.validate()
+    return job_graph
+
+
+def _chains(graph: StreamGraph) -> dict[int, list[int]]:
+    """The node ids of each chain by its head, depth first, in topological order of the heads."""
+    chains: dict[int, list[int]] = {}
+    for node_id in graph.nodes:
+        edge = graph.input_of(node_id)
+        if edge is None or not is_chainable(edge, graph):
+            chains[node_id] = _members(graph, node_id)
+    return chains
+
+
+def _members(graph: StreamGraph, head: int) -> list[int]:
+    members: list[int] = []
+    waiting = [head]
+    while waiting:
+        node_id = waiting.pop()
+        members.append(node_id)
+        waiting.extend(reversed(_chained_targets(graph, node_id)))
+    return members
+
+
+def _chained_targets(graph: StreamGraph, node_id: int) -> list[int]:
+    return [edge.target for edge in graph.outputs_of(node_id) if edge.target is not None and is_chainable(edge, graph)]
+
+
+def _source_of(graph: StreamGraph, node_id: int) -> int:
+    edge = graph.input_of(node_id)
+    assert edge is not None, "only a head has no input"
+    return edge.source
+
+
+def _chain_name(graph: StreamGraph, head: int) -> str:
+    """``A -> B`` for a line, ``A -> (B, C -> D)`` where it branches."""
+    names = [graph.nodes[head].name]
+    following = _chained_targets(graph, head)
+    while len(following) == 1:
+        names.append(graph.nodes[following[0]].name)
+        following = _chained_targets(graph, following[0])
+    if following:
+        names.append(f"({', '.join(_chain_name(graph, target) for target in following)})")
+    return " -> ".join(names)
+
+
+def _job_edge(graph: StreamGraph, edge: StreamEdge, number: int, place: dict[int, tuple[int, int]]) -> JobEdge:
+    source_head, source_operator = place[edge.source]
+    reader = "client" if edge.target is None else graph.nodes[edge.target].name
+    return JobEdge(
+        source=graph.nodes[source_head].hash,
+        source_operator=source_operator,
+        target=None if edge.target is None else graph.nodes[place[edge.target][0]].hash,
+        partitioner=edge.partitioner,
+        buffer_timeout_ms=graph.nodes[edge.source].buffer_timeout_ms,
+        name=f"{graph.nodes[edge.source].name} -> {reader} #{number}",
+    )

@@ -1,0 +1,309 @@
+"""``ExecutionGraph``: one run of a job as a machine; events go in, orders come out.
+
+Side:       pure.
+Invariants: an attempt is deployed at most once, and always together with all others; ``failure`` is set exactly when the job is FAILING
+            or FAILED; the job is terminal exactly when every attempt is; ``ReleaseSlots`` comes once, as the last effect of all.
+Units:      times in milliseconds since the epoch, handed in with each event.
+Source:     Flink ``DefaultExecutionGraph``, ``Execution``, ``DefaultScheduler``.
+Rules:      events that do not fit (unknown attempt, wrong TaskManager, a state that cannot follow) are counted and change nothing.
+            The first cause of a failure stays, with one exception: when a data connection breaks, the tasks at its other end often report
+            that before the root cause is known, so a mere symptom gives way to a cause that arrives while the job is still FAILING.
+            A cancel while the job is FAILING changes nothing: its tasks are being cancelled already and the cause must not be hidden.
+Absent:     restarts (one attempt per subtask), regions, the watchdog for tasks that ignore a cancel.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, assert_never
+
+from flowlet.common.job_status import JobStatus
+from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
+
+if TYPE_CHECKING:
+    from flowlet.rpc.messages import FailureInfo
+
+# What a task reports when the other end of a data exchange went away: the reason is to be found at that other end.
+SYMPTOMS: Final = frozenset({"ConnectError", "ConnectionLostError", "PartitionNotFoundError", "ProducerFailedError", "ResourceBrokenError"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionVertex:
+    """One subtask to run."""
+
+    attempt: bytes  # 40 bytes
+    vertex_id: str
+    subtask: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsAllocated:
+    """Every attempt has a slot; ``locations`` maps each to the id of its TaskManager."""
+
+    locations: Mapping[bytes, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingFailed:
+    """There were not enough slots in time."""
+
+    failure: "FailureInfo"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """The user (or the end of the JobManager) asks to cancel the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionReported:
+    """A TaskManager says where an attempt is.
+
+    ``failure`` says why it failed; for CANCELED, what it means if nobody asked for that.
+    """
+
+    attempt: bytes
+    tm_id: str
+    state: ExecutionState
+    failure: "FailureInfo | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerLost:
+    """A TaskManager is gone, and all attempts there with it."""
+
+    tm_id: str
+    failure: "FailureInfo"
+
+
+Event = SlotsAllocated | SchedulingFailed | CancelRequested | ExecutionReported | TaskManagerLost
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Send the attempt to its TaskManager."""
+
+    attempt: bytes
+    tm_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelExecution:
+    """Tell the TaskManager to end the attempt."""
+
+    attempt: bytes
+    tm_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionStateChanged:
+    """An attempt moved on; for logs and those who wait."""
+
+    attempt: bytes
+    state: ExecutionState
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatusChanged:
+    """The job moved on; for logs and those who wait."""
+
+    status: JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSlots:
+    """The job has ended: others may have its slots."""
+
+
+Effect = Deploy | CancelExecution | ExecutionStateChanged | JobStatusChanged | ReleaseSlots
+
+
+@dataclass(slots=True)
+class Execution:
+    """One attempt; only its graph changes it."""
+
+    vertex: ExecutionVertex
+    state: ExecutionState = ExecutionState.CREATED
+    tm_id: str | None = None
+    start_ms: int | None = None  # when it was deployed
+    end_ms: int | None = None
+    failure: "FailureInfo | None" = None
+
+    @property
+    def attempt(self) -> bytes:
+        """Its 40-byte id."""
+        return self.vertex.attempt
+
+
+@dataclass(slots=True)
+class ExecutionGraph:
+    """The attempts of one job and the state of the whole.
+
+    Threading: none; whoever owns it hands in one event at a time.
+    """
+
+    executions: dict[bytes, Execution]
+    status: JobStatus = JobStatus.CREATED
+    failure: "FailureInfo | None" = None
+    timestamps: dict[JobStatus, int] = field(default_factory=dict)
+    num_ignored_events: int = 0
+    _num_unfinished: int = 0
+    _now_ms: int = 0
+    _effects: list[Effect] = field(default_factory=list)
+
+    @classmethod
+    def create(cls, vertices: Iterable[ExecutionVertex], created_ms: int) -> "ExecutionGraph":
+        """A job that waits for its slots; ``vertices`` in the order of deployment."""
+        executions = {vertex.attempt: Execution(vertex) for vertex in vertices}
+        assert executions, "a job has at least one task"
+        return cls(executions, timestamps={JobStatus.CREATED: created_ms}, _num_unfinished=len(executions))
+
+    def __repr__(self) -> str:
+        counts = Counter(execution.state.value for execution in self.executions.values())
+        return f"<ExecutionGraph {self.status.name} {dict(counts)}>"
+
+    def executions_of(self, vertex_id: str) -> list[Execution]:
+        """The attempts of one job vertex, by subtask."""
+        return [execution for execution in self.executions.values() if execution.vertex.vertex_id == vertex_id]
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """Apply one event; return what must now be done, in order.  An event that does not fit changes nothing but a counter."""
+        self._now_ms = now_ms
+        match event:
+            case SlotsAllocated(locations):
+                self._deploy_all(locations)
+            case SchedulingFailed(failure):
+                self._scheduling_failed(failure)
+            case CancelRequested():
+                self._cancel_requested()
+            case ExecutionReported():
+                self._execution_reported(event)
+            case TaskManagerLost(tm_id, failure):
+                self._task_manager_lost(tm_id, failure)
+            case _:
+                assert_never(event)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _deploy_all(self, locations: Mapping[bytes, str]) -> None:
+        if self.status is not JobStatus.CREATED:
+            self.num_ignored_events += 1
+            return
+        assert locations.keys() == self.executions.keys(), "every attempt has a slot"
+        self._move_job(JobStatus.RUNNING)
+        for execution in self.executions.values():
+            execution.tm_id = locations[execution.attempt]
+            execution.start_ms = self._now_ms
+            self._move(execution, ExecutionState.SCHEDULED)
+            self._move(execution, ExecutionState.DEPLOYING)
+            self._effects.append(Deploy(execution.attempt, execution.tm_id))
+
+    def _scheduling_failed(self, failure: "FailureInfo") -> None:
+        if self.status is not JobStatus.CREATED:
+            self.num_ignored_events += 1
+            return
+        self._fail_job(failure)
+
+    def _cancel_requested(self) -> None:
+        if self.status in (JobStatus.CREATED, JobStatus.RUNNING):
+            self._move_job(JobStatus.CANCELLING)
+            self._cancel_all()
+            self._end_job_if_done()
+
+    def _execution_reported(self, event: ExecutionReported) -> None:
+        execution = self.executions.get(event.attempt)
+        if execution is None or execution.tm_id != event.tm_id:
+            self.num_ignored_events += 1
+        elif event.state is execution.state and not event.state.is_terminal:
+            return  # the echo of our own order
+        elif event.state not in EXECUTION_TRANSITIONS[execution.state]:
+            self.num_ignored_events += 1
+        else:
+            self._accept_report(execution, event)
+
+    def _accept_report(self, execution: Execution, event: ExecutionReported) -> None:
+        self._move(execution, event.state)
+        if event.state is ExecutionState.FAILED:
+            assert event.failure is not None, "a failed attempt says why"
+            execution.failure = event.failure
+            self._fail_job(event.failure)
+        elif event.state is ExecutionState.CANCELED and self.status is JobStatus.RUNNING:
+            assert event.failure is not None, "an attempt that ended unasked says why"
+            self._fail_job(event.failure)
+        self._end_job_if_done()
+
+    def _task_manager_lost(self, tm_id: str, failure: "FailureInfo") -> None:
+        lost = [execution for execution in self.executions.values() if execution.tm_id == tm_id and not execution.state.is_terminal]
+        for execution in lost:
+            execution.failure = failure
+            self._move(execution, ExecutionState.FAILED)
+        if lost:
+            self._fail_job(failure)
+            self._end_job_if_done()
+
+    def _fail_job(self, failure: "FailureInfo") -> None:
+        if self.status in (JobStatus.CREATED, JobStatus.RUNNING):
+            self.failure = failure
+            self._move_job(JobStatus.FAILING)
+            self._cancel_all()
+            self._end_job_if_done()
+        elif self.status is JobStatus.FAILING:
+            assert self.failure is not None, "a failing job has a cause"
+            if is_symptom(self.failure) and not is_symptom(failure):
+                self.failure = failure
+
+    def _cancel_all(self) -> None:
+        for execution in self.executions.values():
+            if execution.state in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
+                self._move(execution, ExecutionState.CANCELED)
+            elif ExecutionState.CANCELING in EXECUTION_TRANSITIONS[execution.state]:
+                assert execution.tm_id is not None, "a deployed attempt has a place"
+                self._move(execution, ExecutionState.CANCELING)
+                self._effects.append(CancelExecution(execution.attempt, execution.tm_id))
+
+    def _end_job_if_done(self) -> None:
+        if self._num_unfinished or self.status.is_globally_terminal_state():
+            return
+        self._move_job(_END_OF[self.status])
+        self._effects.append(ReleaseSlots())
+
+    def _move(self, execution: Execution, state: ExecutionState) -> None:
+        assert state in EXECUTION_TRANSITIONS[execution.state], f"{execution.state} -> {state}"
+        execution.state = state
+        if state.is_terminal:
+            execution.end_ms = self._now_ms
+            self._num_unfinished -= 1
+        self._effects.append(ExecutionStateChanged(execution.attempt, state))
+
+    def _move_job(self, status: JobStatus) -> None:
+        assert status in JOB_TRANSITIONS[self.status], f"{self.status} -> {status}"
+        self.status = status
+        self.timestamps[status] = self._now_ms
+        self._effects.append(JobStatusChanged(status))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the machine contradicts itself; for tests."""
+        states = [execution.state for execution in self.executions.values()]
+        unfinished = sum(not state.is_terminal for state in states)
+        assert self._num_unfinished == unfinished, f"{self._num_unfinished} counted, {unfinished} found"
+        assert self.status.is_globally_terminal_state() == (unfinished == 0), self
+        assert (self.failure is not None) == (self.status in (JobStatus.FAILING, JobStatus.FAILED)), self
+        if self.status is JobStatus.FINISHED:
+            assert set(states) == {ExecutionState.FINISHED}, self
+        if self.status is JobStatus.CREATED:
+            assert set(states) == {ExecutionState.CREATED}, self
+        if self.status in (JobStatus.FAILING, JobStatus.CANCELLING):
+            assert all(state.is_terminal or state is ExecutionState.CANCELING for state in states), self
+        assert all(execution.tm_id is not None for execution in self.executions.values() if execution.state.is_deployed), self
+
+
+_END_OF: Final = {
+    JobStatus.RUNNING: JobStatus.FINISHED,
+    JobStatus.FAILING: JobStatus.FAILED,
+    JobStatus.CANCELLING: JobStatus.CANCELED,
+}
+
+
+def is_symptom(failure: "FailureInfo") -> bool:
+    """Whether a failure only says that the other end of a data exchange is gone; modules in front of the type's name do not matter."""
+    return failure.exception_type.rpartition(".")[2] in SYMPTOMS

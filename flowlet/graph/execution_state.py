@@ -1,0 +1,63 @@
+"""Where a task attempt and a job are in their lives: two enums and the tables of what may follow what.
+
+Side:   pure.
+Source: Flink ``ExecutionState``, ``JobStatus``, ``Execution``.  A TaskManager may skip states on the way forward (a short task ends
+        before its start was told), so the table allows that; nothing leaves a terminal state.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from flowlet.common.job_status import JobStatus
+
+
+class ExecutionState(StrEnum):
+    """States of one task attempt; they travel by their names."""
+
+    CREATED = "CREATED"
+    SCHEDULED = "SCHEDULED"
+    DEPLOYING = "DEPLOYING"
+    INITIALIZING = "INITIALIZING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    CANCELING = "CANCELING"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the attempt has ended."""
+        return not EXECUTION_TRANSITIONS[self]
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether a TaskManager has the attempt and it has not ended."""
+        return self in _DEPLOYED
+
+
+_S = ExecutionState
+_DEPLOYED: Final = frozenset({_S.DEPLOYING, _S.INITIALIZING, _S.RUNNING, _S.CANCELING})
+_ENDS: Final = frozenset({_S.FINISHED, _S.CANCELED, _S.FAILED})
+
+EXECUTION_TRANSITIONS: Final[Mapping[ExecutionState, frozenset[ExecutionState]]] = {
+    _S.CREATED: frozenset({_S.SCHEDULED, _S.CANCELED, _S.FAILED}),
+    _S.SCHEDULED: frozenset({_S.DEPLOYING, _S.CANCELED, _S.FAILED}),
+    _S.DEPLOYING: frozenset({_S.INITIALIZING, _S.RUNNING, _S.CANCELING}) | _ENDS,
+    _S.INITIALIZING: frozenset({_S.RUNNING, _S.CANCELING}) | _ENDS,
+    _S.RUNNING: frozenset({_S.CANCELING}) | _ENDS,
+    _S.CANCELING: _ENDS,
+    _S.FINISHED: frozenset(),
+    _S.CANCELED: frozenset(),
+    _S.FAILED: frozenset(),
+}
+
+JOB_TRANSITIONS: Final[Mapping[JobStatus, frozenset[JobStatus]]] = {
+    JobStatus.CREATED: frozenset({JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING}),
+    JobStatus.RUNNING: frozenset({JobStatus.FINISHED, JobStatus.FAILING, JobStatus.CANCELLING}),
+    JobStatus.FAILING: frozenset({JobStatus.FAILED}),
+    JobStatus.CANCELLING: frozenset({JobStatus.CANCELED}),
+    JobStatus.FAILED: frozenset(),
+    JobStatus.CANCELED: frozenset(),
+    JobStatus.FINISHED: frozenset(),
+}

@@ -1,0 +1,83 @@
+"""The file with the secret that all processes of one user's cluster share.
+
+Side:       shared.  Blocking file I/O: called at start only, before a loop runs.
+Invariants: the file is never readable by others, not even while it is made; it appears with its whole content or not at all; the secret is
+            never part of a message, a log line or an argument.
+Wire form:  64 hex digits (32 random bytes) and a newline.
+"""
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from flowlet.errors import ConfigError
+from flowlet.rpc.auth import SECRET_BYTES
+
+_ENVIRONMENT_VARIABLE: Final = "FLOWLET_SECRET_FILE"
+_MAX_FILE_BYTES: Final = 256
+
+
+def default_secret_file() -> Path:
+    """``$FLOWLET_SECRET_FILE``, or else ``~/.flowlet/secret``."""
+    named = os.environ.get(_ENVIRONMENT_VARIABLE)
+    return Path(named) if named else Path.home() / ".flowlet" / "secret"
+
+
+def load_or_create_secret(path: Path | None = None) -> bytes:
+    """The 32 bytes of the secret; the file is made if there is none.  Processes that start at once agree on one.
+
+    Raises:
+        ConfigError: the file cannot be read or made, is not this user's alone, or holds something else.
+    """
+    path = default_secret_file() if path is None else path
+    try:
+        if not os.path.lexists(path):
+            _create(path)
+        return _load(path)
+    except OSError as error:
+        raise ConfigError(f"secret file {path}: {error.strerror or error}") from error
+
+
+def _create(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            file.write(secrets.token_bytes(SECRET_BYTES).hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # A link, unlike a rename, never replaces: of several processes the first one wins and the others read its file.
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+
+
+def _load(path: Path) -> bytes:
+    # O_NONBLOCK: a pipe under this name must not hang the start.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        _check_owner(path, os.fstat(fd))
+        text = os.read(fd, _MAX_FILE_BYTES)
+    finally:
+        os.close(fd)
+    try:
+        secret = bytes.fromhex(text.decode("ascii").strip())
+    except ValueError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        raise ConfigError(f"secret file {path} does not hold {2 * SECRET_BYTES} hex digits; remove it and a new one is made")
+    return secret
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(f"secret file {path} is not a regular file")
+    if status.st_uid != os.geteuid():
+        raise ConfigError(f"secret file {path} belongs to user {status.st_uid}, not to this process's user {os.geteuid()}")
+    if status.st_mode & 0o077:
+        raise ConfigError(f"secret file {path} is open to other users (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}")

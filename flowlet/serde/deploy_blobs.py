@@ -1,0 +1,93 @@
+"""The opaque parts of a job on their way from the client to a TaskManager: operator chains and partitioners.
+
+Side:       pure.
+Invariants: the client only writes blobs, a TaskManager only opens them, after the JobManager that sent them proved who it is; nothing
+            else of the control plane is a pickle.
+Rules:      functions of ``__main__``, lambdas and functions within functions travel by value, those of modules by name.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from flowlet.errors import FlowletError, JobSubmissionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowlet.graph.job_graph import Chained
+    from flowlet.graph.partitioner import Partitioner
+    from flowlet.operators.chain import ChainedOperator
+
+
+class DeploymentError(FlowletError):
+    """A TaskManager could not open what the client sent; raised ``from`` the cause."""
+
+
+def dump_chain(chain: "Sequence[Chained]", vertex: str) -> bytes:
+    """The blob of a vertex's operators.
+
+    Raises:
+        JobSubmissionError: an operator holds something that cannot be pickled; names the operator and the reason.
+    """
+    try:
+        return bytes(cloudpickle.dumps(list(chain)))
+    except Exception as error:
+        raise JobSubmissionError(f"vertex {vertex!r}: {_culprit(chain)} cannot be sent to a TaskManager: {_describe(error)}") from error
+
+
+def dump_partitioner(partitioner: "Partitioner", edge: str) -> bytes:
+    """The blob of an edge's partitioner, with the user's key selector in it.
+
+    Raises:
+        JobSubmissionError: it cannot be pickled; names the edge and the reason.
+    """
+    try:
+        return bytes(cloudpickle.dumps(partitioner))
+    except Exception as error:
+        raise JobSubmissionError(f"edge {edge!r}: its partitioner cannot be sent to a TaskManager: {_describe(error)}") from error
+
+
+def load_chain(blob: bytes, task_name: str) -> "list[ChainedOperator]":
+    """Open a chain; imports the modules that it names, so this may take long: never call it on the event loop.
+
+    Raises:
+        DeploymentError: a module is missing here, or the user's code raised while it was imported or rebuilt.
+    """
+    chain = _load(blob, f"the operators of task {task_name!r}")
+    assert isinstance(chain, list), "written by dump_chain"
+    return chain
+
+
+def load_partitioner(blob: bytes, task_name: str) -> "Partitioner":
+    """Open a partitioner.
+
+    Raises:
+        DeploymentError: as ``load_chain``.
+    """
+    partitioner: Partitioner = _load(blob, f"the partitioner of an output of task {task_name!r}")
+    return partitioner
+
+
+def _load(blob: bytes, what: str) -> Any:
+    try:
+        return cloudpickle.loads(blob)
+    except ModuleNotFoundError as error:
+        hint = "put it where the TaskManager can import it (PYTHONPATH), or define the function in the main program"
+        raise DeploymentError(f"{what} need the module {error.name!r}, which this TaskManager does not find: {hint}") from error
+    except Exception as error:
+        raise DeploymentError(f"{what} could not be loaded: {_describe(error)}") from error
+
+
+def _culprit(chain: "Sequence[Chained]") -> str:
+    """The first operator that cannot be pickled by itself."""
+    for chained in chain:
+        try:
+            cloudpickle.dumps(chained)
+        except Exception:  # noqa: BLE001 - whether it raises is the question
+            return f"operator {chained.operator.name!r}"
+    return "its chain of operators"
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

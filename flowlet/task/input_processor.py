@@ -1,0 +1,214 @@
+"""From the gates of a task to the head of its chain.
+
+Hot path.  Per buffer: one poll, one ``feed``; per element: one ``type`` test and one call.
+
+Side:       task.
+Invariants: every channel has a deserializer of its own, so that parts of records never mix; a buffer is recycled before its elements are
+            processed; nothing is processed of a channel after its end of data.
+Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput``, ``StreamTaskNetworkOutput``; several gates (a union) take
+            turns as in ``UnionInputGate``, their channels numbered densely in the order of the gates.
+Absent:     barriers, priority events, latency markers, two-input operators.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Protocol, assert_never
+
+from flowlet.errors import SerdeError
+from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, StreamElement, Watermark, WatermarkStatus
+from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.task.watermark_valve import StatusWatermarkValve
+from netstack.availability import AvailabilityFuture
+from netstack.errors import RemoteProtocolError
+from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
+
+
+class InputStatus(Enum):
+    """What a call left behind."""
+
+    MORE_AVAILABLE = auto()
+    NOTHING_AVAILABLE = auto()
+    END_OF_DATA = auto()  # reported once: every channel had its end of data
+    END_OF_INPUT = auto()  # every partition ended
+
+
+class ChainHead(Protocol):
+    """What receives the elements (an operator chain)."""
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Records, in stream order."""
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """The input's watermark rose."""
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """The input became idle or active."""
+
+
+class InputProcessor:
+    """Reads all gates of one task, fairly.
+
+    Threading: task thread only, except ``current_watermark``.
+
+    Args:
+        gates: at least one, each with its channels already added.
+        head: gets the elements.
+        name: of the task, for error messages.
+    """
+
+    def __init__(self, gates: Sequence[SingleInputGate], head: ChainHead, name: str) -> None:
+        self._gates = tuple(gates)
+        self._head = head
+        self._name = name
+        self._first_channel: list[int] = []
+        num_channels = 0
+        for gate in self._gates:
+            self._first_channel.append(num_channels)
+            num_channels += len(gate.channels)
+        self._deserializers: list[ElementDeserializer | None] = [
+            ElementDeserializer(name=f"{name}, input channel {channel}") for channel in range(num_channels)
+        ]
+        self._valve = StatusWatermarkValve(num_channels)
+        self._num_channels_with_data = num_channels
+        self._next_gate = 0
+        # The futures that already call on_available: a future must not collect one callback per wait.
+        self._watched: list[AvailabilityFuture | None] = [None] * len(self._gates)
+        self.stop_mode = StopMode.DRAIN  # what the ends of data seen so far ask for
+
+    def __repr__(self) -> str:
+        return f"<InputProcessor of {self._name}: {self.waiting_for}, {self._valve!r}>"
+
+    @property
+    def current_watermark(self) -> int:
+        """The input's watermark, milliseconds; any thread."""
+        return self._valve.last_output
+
+    @property
+    def waiting_for(self) -> str:
+        """What a wait for input waits for, in words."""
+        unfinished = [gate for gate in self._gates if not gate.is_finished]
+        awaited = "data" if self._num_channels_with_data else "the end of partition"
+        return f"{awaited} on {len(unfinished)} of {len(self._gates)} gates ({self._num_channels_with_data} channels still have data)"
+
+    def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
+        """Process up to ``max_buffers`` buffers or events; ``should_stop`` is asked after each of them.
+
+        Raises:
+            Whatever a gate reports (the producer failed, the connection was lost), SerdeError, UserFunctionError.
+        """
+        for _ in range(max_buffers):
+            item = self._poll()
+            if item is None:
+                return self._status_without_input()
+            channel, buffer_or_event = item
+            if buffer_or_event.buffer is not None:
+                self._process_buffer(channel, buffer_or_event)
+            elif buffer_or_event.event is not None and self._process_event(channel, buffer_or_event.event):
+                return InputStatus.END_OF_DATA
+            if should_stop():
+                break
+        return InputStatus.MORE_AVAILABLE
+
+    def advance_to_end_of_event_time(self) -> None:
+        """No record comes any more: give the chain the last watermark, unless it had it."""
+        if self._valve.last_output >= MAX_WATERMARK.timestamp:
+            return
+        if self._valve.is_output_idle:
+            self._head.process_watermark_status(ACTIVE)
+        self._head.process_watermark(MAX_WATERMARK)
+
+    def watch(self, on_available: Callable[[], None]) -> None:
+        """Have ``on_available`` called, on any thread, whenever a gate that is empty now gets data; at once if one already has.
+
+        Call it with the same callable each time: a future that is being watched already is not watched again.
+        """
+        for index, gate in enumerate(self._gates):
+            if gate.is_finished:
+                continue
+            future = gate.available_future()
+            if future.is_done:
+                on_available()
+            elif self._watched[index] is not future:
+                self._watched[index] = future
+                future.add_done_callback(on_available)
+
+    def _poll(self) -> tuple[int, BufferOrEvent] | None:
+        """The next item of the next gate that has one, with its dense channel index."""
+        num_gates = len(self._gates)
+        for turn in range(num_gates):
+            index = (self._next_gate + turn) % num_gates
+            gate = self._gates[index]
+            if gate.is_finished:
+                continue
+            item = gate.poll_next()
+            if item is not None:
+                self._next_gate = (index + 1) % num_gates
+                return self._first_channel[index] + item.channel_index, item
+        return None
+
+    def _status_without_input(self) -> InputStatus:
+        if all(gate.is_finished for gate in self._gates):
+            return InputStatus.END_OF_INPUT
+        return InputStatus.NOTHING_AVAILABLE
+
+    def _process_buffer(self, channel: int, item: BufferOrEvent) -> None:
+        buffer = item.buffer
+        assert buffer is not None
+        try:
+            deserializer = self._deserializers[channel]
+            if deserializer is None:
+                raise RemoteProtocolError(f"{self._name}: data on input channel {channel} after its end of data")
+            elements = deserializer.feed(buffer.view)
+        finally:
+            # Before the elements are processed: the credit is on its way while the chain works.
+            buffer.recycle()
+        process_chunk = self._head.process_chunk
+        for element in elements:
+            if type(element) is Chunk:
+                process_chunk(element)
+            else:
+                self._process_control(channel, element)
+
+    def _process_control(self, channel: int, element: StreamElement) -> None:
+        match element:
+            case Watermark():
+                for watermark in self._valve.input_watermark(channel, element):
+                    self._head.process_watermark(watermark)
+            case WatermarkStatus():
+                for output in self._valve.input_status(channel, element):
+                    if output is IDLE or output is ACTIVE:
+                        self._head.process_watermark_status(output)
+                    elif isinstance(output, Watermark):
+                        self._head.process_watermark(output)
+            case Chunk():
+                self._head.process_chunk(element)
+            case _:
+                assert_never(element)
+
+    def _process_event(self, channel: int, event: Event) -> bool:
+        """Whether it was the last end of data."""
+        match event:
+            case EndOfData(mode=mode):
+                return self._end_channel(channel, mode)
+            case EndOfPartition():
+                if self._deserializers[channel] is not None:
+                    raise RemoteProtocolError(f"{self._name}: input channel {channel} ended without an end of data")
+                return False
+            case _:
+                assert_never(event)
+
+    def _end_channel(self, channel: int, mode: StopMode) -> bool:
+        deserializer = self._deserializers[channel]
+        if deserializer is None:
+            raise RemoteProtocolError(f"{self._name}: a second end of data on input channel {channel}")
+        if deserializer.has_partial:
+            raise SerdeError(f"{self._name}: input channel {channel} ended in the middle of an element")
+        self._deserializers[channel] = None
+        if mode is StopMode.NO_DRAIN:
+            self.stop_mode = StopMode.NO_DRAIN
+        self._num_channels_with_data -= 1
+        index = max(i for i, first in enumerate(self._first_channel) if first <= channel)
+        # At once, not when all channels are through: the producer waits for it (CheckpointedInputGate).
+        self._gates[index].acknowledge_all_records_processed(channel - self._first_channel[index])
+        return self._num_channels_with_data == 0

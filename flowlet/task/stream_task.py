@@ -1,0 +1,22 @@
+"""Makes the task for a chain.
+
+Side:   task.
+Source: Flink ``StreamTask`` and the choice of its subclass by ``JobVertex.getInvokableClass``.  The class itself is in
+        ``stream_task_base``, because its subclasses import it.
+"""
+
+from flowlet.operators.chain import ChainedOperator
+from flowlet.operators.source import SourceOperator
+from flowlet.task.one_input_stream_task import OneInputStreamTask
+from flowlet.task.source_stream_task import SourceStreamTask
+from flowlet.task.stream_task_base import StreamTask
+from flowlet.task.task_environment import OutputEdge, TaskEnvironment
+
+__all__ = ["OutputEdge", "StreamTask", "TaskEnvironment", "create_stream_task"]
+
+
+def create_stream_task(environment: TaskEnvironment, chain: list[ChainedOperator]) -> StreamTask:
+    """A source task when the chain begins with a source, else one that reads the gates of the environment."""
+    if isinstance(chain[0].operator, SourceOperator):
+        return SourceStreamTask(environment, chain)
+    return OneInputStreamTask(environment, chain)

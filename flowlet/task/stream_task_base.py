@@ -1,0 +1,365 @@
+"""One subtask: its chain, its inputs and outputs, and the thread they live on.
+
+Side:       task.  ``cancel``, ``metrics``, ``state`` and ``repr`` from any thread.
+Invariants: everything that touches operators runs on the thread that called ``invoke``; a pending chunk never outlives the default action
+            that produced it; end of partition is sent only after every consumer acknowledged the end of data; whatever happens, operators
+            are closed, partitions are finished or failed, gates are closed, and the first error is the one that is raised.
+Source:     Flink ``StreamTask`` (processInput, endData, afterInvoke, cleanUp), ``SourceStreamTask``, ``OneInputStreamTask``.
+Absent:     state and checkpoints, timers, mails that emit records, side outputs, two-input tasks.  User code that never returns cannot be
+            interrupted: a cancelled task ends when it comes back (whoever started the thread keeps watch).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
+
+from flowlet.errors import TaskCancelled
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.operators.base import OperatorContext, Output
+from flowlet.operators.chain import ChainedOperator, OperatorChain
+from flowlet.rpc.messages import TaskMetrics
+from flowlet.task.input_processor import InputStatus
+from flowlet.task.mailbox import TaskMailbox
+from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor
+from flowlet.task.output_flusher import OutputFlusher
+from flowlet.task.record_writer import RecordWriter, create_record_writer
+from flowlet.task.task_environment import OutputEdge, TaskEnvironment
+from flowlet.task.task_lifecycle import TaskLifecycle
+from flowlet.task.task_timings import TaskTimings, WaitKind
+from netstack.availability import AvailabilityFuture
+from netstack.errors import ProducerFailedError
+from netstack.wire.events import StopMode
+
+_NS_PER_MS = 1_000_000
+
+
+class _Phase(Enum):
+    """What the default action does."""
+
+    PROCESSING = auto()  # read input, run the chain
+    AWAITING_END_OF_INPUT = auto()  # own data ended; until the gates saw the end of every partition
+    AWAITING_ACKNOWLEDGEMENT = auto()  # until the consumers processed everything
+    DONE = auto()
+
+
+class StreamTask(ABC):
+    """Runs one chain of operators.
+
+    Threading: made on any thread; ``invoke`` once, on the thread that becomes the task's; the members named in the module header anywhere.
+    Life cycle: CREATED -> INITIALIZING -> RUNNING -> FINISHED, or CANCELING -> CANCELED, or FAILED.
+
+    Args:
+        environment: names, gates, partitions.
+        chain: the operators, head first.
+        timings: stopwatch; tests give one with a clock of their own.
+    """
+
+    def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
+        self.environment = environment
+        self.name = environment.task_name_with_subtask
+        self.mailbox = TaskMailbox(self.name)
+        self.on_running: Callable[[], None] = _do_nothing
+        self._lifecycle = TaskLifecycle()
+        self._timings = TaskTimings() if timings is None else timings
+        self.mailbox_processor = MailboxProcessor(self._run_default_action, self.mailbox, self._timings)
+        self._partitions = [output.partition for output in environment.outputs]
+        self._flusher = self._create_flusher()
+        self._writers = [self._create_writer(output) for output in environment.outputs]
+        self._chain = OperatorChain(chain, self._edge_outputs(), self._operator_context)
+        self._phase = _Phase.PROCESSING  # Written by the task thread.
+
+    def __repr__(self) -> str:
+        # A wait inside a write is the pool's, which the partitions show.
+        return (
+            f"<{type(self).__name__} {self.name} {self.state}, {self._phase.name}, waiting for {self.waiting_for}, {self.mailbox!r}, "
+            f"gates {self.environment.gates!r}, outputs {self._partitions!r}>"
+        )
+
+    @property
+    def state(self) -> ExecutionState:
+        """Where the attempt is in its life; any thread."""
+        return self._lifecycle.state
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What the parked task waits for, in words; None while it works.  Any thread."""
+        return self.mailbox_processor.waiting_for
+
+    # -- the life of the task
+
+    def invoke(self) -> None:
+        """Run the task to its end on the calling thread.
+
+        Raises:
+            TaskCancelled: ``cancel`` was called.
+            UserFunctionError: an operator failed.
+            NetstackError: an input or output failed; ProducerFailedError if it was the producer's fault.
+        """
+        if not self._lifecycle.try_advance(ExecutionState.INITIALIZING):
+            if self.state is ExecutionState.CANCELED:
+                raise TaskCancelled(f"{self.name} was cancelled before it started")
+            raise RuntimeError(f"{self.name} was started twice: {self.state}")
+        try:
+            self._restore()
+            self.mailbox_processor.run_mailbox_loop()
+            self._after_loop()
+        except BaseException as error:
+            failure = self._clean_up_after(error)
+            if failure is error:
+                raise
+            raise failure from error
+        self._timings.mark_end()
+        if self._lifecycle.end(ExecutionState.FINISHED) is ExecutionState.CANCELED:
+            raise TaskCancelled(f"{self.name} was cancelled while it ended")
+
+    def cancel(self) -> None:
+        """Make ``invoke`` raise TaskCancelled as soon as user code returns; any thread, any state, any number of times."""
+        before = self._lifecycle.cancel()
+        if before is ExecutionState.CREATED:
+            # No thread uses them yet, and none will.
+            self._release_resources(self._cancel_cause())
+        elif before in (ExecutionState.INITIALIZING, ExecutionState.RUNNING):
+            # The mail ends every wait in the mailbox, the failed partitions end a wait for a buffer.
+            self.mailbox_processor.send_control_mail(self._raise_cancelled, "cancel the task")
+            errors = self._run_all(self._failers(self._cancel_cause()))
+            if errors:
+                raise errors[0]
+
+    def _restore(self) -> None:
+        self.mailbox.bind_to_current_thread()
+        self._chain.open()
+        for gate in self.environment.gates:
+            gate.request_partitions()
+        if not self._lifecycle.try_advance(ExecutionState.RUNNING):
+            self._raise_cancelled()
+        self._timings.mark_start()
+        self.on_running()
+
+    def _after_loop(self) -> None:
+        # A mail that was accepted has run before the consumers hear of the end (FLINK-39481, FLINK-24846).
+        self.mailbox_processor.quiesce_when_empty()
+        self._flush_pending()
+        # A close that fails fails the task while its consumers still wait, so that they hear of it.
+        self._chain.close()
+        for partition in self._partitions:
+            partition.finish()
+        errors = self._run_all(self._closers())
+        if errors:
+            raise errors[0]
+
+    def _clean_up_after(self, error: BaseException) -> BaseException:
+        """Give everything back; returns what to raise: the error, or TaskCancelled if the task was being cancelled."""
+        end = self._lifecycle.end(ExecutionState.FAILED)
+        self._timings.mark_end()
+        is_cancelled = end is ExecutionState.CANCELED
+        cause = self._cancel_cause() if is_cancelled or not isinstance(error, Exception) else error
+        # The partitions first: consumers must not wait while a user's close() takes its time.
+        late_errors = [*self._run_all(self._failers(cause)), *self._run_all((self._chain.close, *self._closers()))]
+        failure = error
+        if is_cancelled and not isinstance(error, TaskCancelled):
+            failure = TaskCancelled(f"{self.name} was cancelled")
+        for late in late_errors:
+            failure.add_note(f"while cleaning up after it: {type(late).__name__}: {late}")
+        return failure
+
+    def _release_resources(self, cause: Exception) -> None:
+        errors = self._run_all((*self._failers(cause), *self._closers(mailbox=False)))
+        if errors:
+            raise errors[0]
+
+    def _failers(self, cause: Exception) -> Iterator[Callable[[], None]]:
+        for partition in self._partitions:
+            yield lambda partition=partition: partition.fail(cause)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+
+    def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
+        if self._flusher is not None:
+            yield self._flusher.close
+        for partition in self._partitions:
+            yield partition.close
+        for gate in self.environment.gates:
+            yield gate.close
+        if mailbox:
+            yield self.mailbox_processor.close
+
+    def _run_all(self, steps: Iterator[Callable[[], None]] | tuple[Callable[[], None], ...]) -> list[BaseException]:
+        """Take every step, whatever the others do; returns what they raised."""
+        errors: list[BaseException] = []
+        for step in steps:
+            try:
+                step()
+            except BaseException as error:  # noqa: BLE001 - reported by the caller; the other steps must be taken
+                errors.append(error)
+        return errors
+
+    def _raise_cancelled(self) -> None:
+        raise TaskCancelled(f"{self.name} was cancelled")
+
+    def _cancel_cause(self) -> ProducerFailedError:
+        return ProducerFailedError(f"{self.name} was cancelled")
+
+    # -- the default action
+
+    @abstractmethod
+    def _process_input(self) -> InputStatus:
+        """Process a bounded piece of input."""
+
+    @abstractmethod
+    def _wait_for_input(self, controller: MailboxController) -> None:
+        """Suspend the default action until there is input."""
+
+    def _stop_mode(self) -> StopMode:
+        """How the data ended."""
+        return StopMode.DRAIN
+
+    @abstractmethod
+    def _advance_to_end_of_event_time(self) -> None:
+        """Give the chain the last watermark, unless it had it."""
+
+    def _run_default_action(self, controller: MailboxController) -> None:
+        match self._phase:
+            case _Phase.PROCESSING:
+                self._process(controller)
+            case _Phase.AWAITING_END_OF_INPUT:
+                self._await_end_of_input(controller)
+            case _Phase.AWAITING_ACKNOWLEDGEMENT:
+                self._await_acknowledgement(controller)
+            case _Phase.DONE:
+                controller.all_actions_completed()
+
+    def _process(self, controller: MailboxController) -> None:
+        if self._wait_for_output(controller):
+            return
+        status = self._process_input()
+        self._flush_pending()
+        match status:
+            case InputStatus.MORE_AVAILABLE:
+                return
+            case InputStatus.NOTHING_AVAILABLE:
+                self._wait_for_input(controller)
+            case InputStatus.END_OF_DATA | InputStatus.END_OF_INPUT:
+                self._end_data()
+
+    def _end_data(self) -> None:
+        self.mailbox_processor.run_all_mails()
+        mode = self._stop_mode()
+        if mode is StopMode.DRAIN:
+            self._advance_to_end_of_event_time()
+            self._chain.finish()
+        self._flush_pending()
+        for partition in self._partitions:
+            partition.notify_end_of_data(mode)
+        self._phase = _Phase.AWAITING_END_OF_INPUT
+
+    def _await_end_of_input(self, controller: MailboxController) -> None:
+        if not all(gate.is_finished for gate in self.environment.gates):
+            status = self._process_input()
+            if status is InputStatus.NOTHING_AVAILABLE:
+                self._wait_for_input(controller)
+            return
+        self._phase = _Phase.AWAITING_ACKNOWLEDGEMENT
+
+    def _await_acknowledgement(self, controller: MailboxController) -> None:
+        for partition in self._partitions:
+            future = partition.all_data_processed
+            if not future.is_done:
+                self._wait(controller, future, WaitKind.IDLE, f"the consumers of partition {partition.partition_id} to process all data")
+                return
+        self._phase = _Phase.DONE
+
+    def _wait_for_output(self, controller: MailboxController) -> bool:
+        """Suspend the default action if there is no room for output."""
+        for partition in self._partitions:
+            if partition.is_available:
+                continue
+            future = partition.available_future()
+            # A partition that was released is not available and never will be, but its future is done: writing tells the reason.
+            if not future.is_done:
+                self._wait(controller, future, WaitKind.BACK_PRESSURED, f"a free buffer for partition {partition.partition_id}")
+                return True
+        return False
+
+    def _wait(self, controller: MailboxController, future: AvailabilityFuture, kind: WaitKind, waiting_for: str) -> None:
+        # Level triggered: a future that is done already resumes at once.
+        future.add_done_callback(controller.suspend_default_action(kind, waiting_for).resume)
+
+    def _should_stop(self) -> bool:
+        """Whether the default action should return between two pieces of work: a mail waits, or there is no room for output."""
+        if self.mailbox.has_mail:
+            return True
+        return any(not partition.is_available for partition in self._partitions)
+
+    # -- outputs
+
+    def _flush_pending(self) -> None:
+        for writer in self._writers:
+            writer.flush_pending()
+
+    def _create_flusher(self) -> OutputFlusher | None:
+        edges = [output for output in self.environment.outputs if output.buffer_timeout_ms > 0]
+        if not edges:
+            return None
+        timeout_ms = min(output.buffer_timeout_ms for output in edges)
+        return OutputFlusher([edge.partition for edge in edges], timeout_ms, self.environment.schedule_timer, self._report_flush_error)
+
+    def _report_flush_error(self, error: Exception) -> None:
+        def raise_error() -> None:
+            raise error
+
+        self.mailbox_processor.send_control_mail(raise_error, "an output could not be flushed")
+
+    def _create_writer(self, output: OutputEdge) -> RecordWriter:
+        return create_record_writer(
+            output.partition,
+            output.partitioner,
+            buffer_timeout_ms=output.buffer_timeout_ms,
+            subtask=self.environment.subtask,
+            on_written=None if self._flusher is None else self._flusher.arm,
+        )
+
+    def _edge_outputs(self) -> dict[int, list[Output]]:
+        outputs: dict[int, list[Output]] = {}
+        for edge, writer in zip(self.environment.outputs, self._writers, strict=True):
+            outputs.setdefault(edge.source_operator, []).append(writer)
+        return outputs
+
+    def _operator_context(self, operator_name: str) -> OperatorContext:
+        environment = self.environment
+        return OperatorContext(
+            task_name=environment.task_name,
+            subtask=environment.subtask,
+            parallelism=environment.parallelism,
+            max_parallelism=environment.max_parallelism,
+            operator_name=operator_name,
+            attempt=environment.attempt_number,
+        )
+
+    # -- metrics
+
+    def metrics(self) -> TaskMetrics:
+        """Counters since the start; any thread, cheap."""
+        timings = self._timings.snapshot()
+        gates = [gate.statistics() for gate in self.environment.gates]
+        partitions = [partition.statistics() for partition in self._partitions]
+        back_pressured_ns = timings.soft_back_pressured_ns + sum(partition.hard_blocked_ns for partition in partitions)
+        return TaskMetrics(
+            num_records_in=self._chain.num_records_in,
+            num_records_out=self._chain.num_records_out,
+            num_bytes_in_local=sum(gate.num_bytes_in_local for gate in gates),
+            num_bytes_in_remote=sum(gate.num_bytes_in_remote for gate in gates),
+            num_buffers_in=sum(gate.num_buffers_in for gate in gates),
+            num_bytes_out=sum(partition.num_bytes_out for partition in partitions),
+            num_buffers_out=sum(partition.num_buffers_out for partition in partitions),
+            num_credits_granted=sum(gate.num_credits_granted for gate in gates),
+            accumulated_idle_ms=timings.idle_ns // _NS_PER_MS,
+            accumulated_busy_ms=max(0, timings.running_ns - timings.idle_ns - back_pressured_ns) // _NS_PER_MS,
+            accumulated_back_pressured_ms=back_pressured_ns // _NS_PER_MS,
+            current_input_watermark=self._current_input_watermark(),
+            waiting_for=self.waiting_for,
+        )
+
+    def _current_input_watermark(self) -> int:
+        return TaskMetrics().current_input_watermark
+
+
+def _do_nothing() -> None:
+    return

@@ -1,0 +1,53 @@
+"""What a task is given: names, gates, partitions, a timer.
+
+Side:   shared.
+Source: Flink ``Environment``, ``RuntimeEnvironment``, ``NonChainedOutput``.
+"""
+
+from dataclasses import dataclass
+
+from flowlet.graph.partitioner import Partitioner
+from flowlet.task.output_flusher import ScheduleTimer
+from netstack.gate.input_gate import SingleInputGate
+from netstack.partition.result_partition import ResultPartition
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEdge:
+    """One output of the task: what the operator ``source_operator`` (an index in the chain) emits goes to ``partition``."""
+
+    source_operator: int
+    partition: ResultPartition
+    partitioner: Partitioner
+    buffer_timeout_ms: int  # -1: never by timer, 0: after every default action that wrote
+
+
+@dataclass(slots=True)
+class TaskEnvironment:
+    """All a task knows of the world.
+
+    ``schedule_timer`` runs a callable on the loop thread after so many seconds and returns something with ``cancel()``; both may be called
+    from any thread.  The task owns gates and partitions from the moment it is made: ``invoke`` or ``cancel`` gives them back.
+    """
+
+    job_id: str
+    job_name: str
+    vertex_id: str
+    task_name: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    attempt: bytes
+    gates: list[SingleInputGate]
+    outputs: list[OutputEdge]
+    schedule_timer: ScheduleTimer
+
+    @property
+    def task_name_with_subtask(self) -> str:
+        """What people call the subtask: ``name (2/4)``, counted from one."""
+        return f"{self.task_name} ({self.subtask + 1}/{self.parallelism})"
+
+    @property
+    def attempt_number(self) -> int:
+        """How often the subtask was started before; the last field of the attempt id."""
+        return int.from_bytes(self.attempt[-4:], "big")

@@ -1,0 +1,221 @@
+"""Promises of ``build_job_graph``."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.graph.chaining import build_job_graph, is_chainable
+from flowlet.graph.job_graph import JobGraph
+from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
+from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, StreamNode, build_stream_graph
+from flowlet.graph.transformation import (
+    ChainingStrategy,
+    CollectTransformation,
+    MapTransformation,
+    PartitionTransformation,
+    SourceTransformation,
+    Transformation,
+)
+
+
+@dataclass(frozen=True)
+class Link:
+    operator: Any
+    parent: int
+
+
+def source(**changes: Any) -> SourceTransformation:
+    return SourceTransformation(name="S", source=object(), **changes)
+
+
+def mapped(name: str, upstream: Transformation, **changes: Any) -> MapTransformation:
+    return MapTransformation(name=name, input=upstream, function=str, **changes)
+
+
+def partitioned(upstream: Transformation, partitioner: Partitioner) -> PartitionTransformation:
+    return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner)
+
+
+def stream_graph(*transformations: Transformation, **settings: Any) -> StreamGraph:
+    return build_stream_graph(transformations, "job", StreamGraphSettings(**settings))
+
+
+def operator_of(node: StreamNode) -> SimpleNamespace:
+    return SimpleNamespace(name=node.name)
+
+
+def job_graph(*transformations: Transformation, **settings: Any) -> JobGraph:
+    return build_job_graph(stream_graph(*transformations, **settings), operator_of, Link)
+
+
+def names(graph: JobGraph) -> list[str]:
+    return [vertex.name for vertex in graph.vertices]
+
+
+def test_a_line_of_operators_becomes_one_vertex() -> None:
+    graph = job_graph(mapped("B", mapped("A", source())))
+
+    (vertex,) = graph.vertices
+    assert vertex.name == "Source: S -> A -> B"
+    assert vertex.operator_names == ["Source: S", "A", "B"]
+    assert [link.parent for link in vertex.chain] == [-1, 0, 1]
+    assert list(graph.edges) == []
+
+
+def test_a_chain_may_branch() -> None:
+    start = source()
+    left = mapped("A", start)
+
+    graph = job_graph(mapped("B", left), mapped("C", start), mapped("D", left))
+
+    (vertex,) = graph.vertices
+    assert vertex.name == "Source: S -> (A -> (B, D), C)"
+    assert vertex.operator_names == ["Source: S", "A", "B", "D", "C"]
+    assert [link.parent for link in vertex.chain] == [-1, 0, 1, 1, 0]
+
+
+def test_a_vertex_begins_where_records_change_their_subtask() -> None:
+    keyed = partitioned(mapped("A", source(parallelism=2), parallelism=2), KeyGroups(len))
+
+    graph = job_graph(mapped("C", mapped("B", keyed, parallelism=2), parallelism=2))
+
+    assert names(graph) == ["Source: S -> A", "B -> C"]
+    (edge,) = graph.edges
+    assert (edge.source, edge.source_operator, edge.target) == (graph.vertices[0].id, 1, graph.vertices[1].id)
+    assert edge.partitioner == KeyGroups(len, 128)
+    assert edge.name == "A -> B #1"
+
+
+def test_an_edge_begins_at_the_operator_that_feeds_it() -> None:
+    start = source()
+    middle = mapped("A", start)
+    graph = job_graph(mapped("B", middle), mapped("C", partitioned(start, Rebalance())), mapped("D", partitioned(middle, Rebalance())))
+
+    assert names(graph) == ["Source: S -> A -> B", "C", "D"]
+    assert [(edge.source_operator, graph.vertex(edge.target or "").name) for edge in graph.edges] == [(0, "C"), (1, "D")]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"parallelism": 2}, {"parallelism": 3}),
+        ({}, {"slot_sharing_group": "other"}),
+        ({}, {"chaining": ChainingStrategy.HEAD}),
+        ({}, {"chaining": ChainingStrategy.NEVER}),
+        ({"chaining": ChainingStrategy.NEVER}, {}),
+    ],
+)
+def test_two_operators_are_apart_when_anything_forbids_the_chain(first: dict[str, Any], second: dict[str, Any]) -> None:
+    graph = job_graph(mapped("B", mapped("A", source(parallelism=first.get("parallelism", 1)), **first), **second))
+
+    assert names(graph)[-1] == "B"
+
+
+def test_a_head_may_be_followed() -> None:
+    assert names(job_graph(mapped("B", mapped("A", source(), chaining=ChainingStrategy.HEAD)))) == ["Source: S", "A -> B"]
+
+
+def test_chaining_can_be_off_for_the_whole_job() -> None:
+    assert names(job_graph(mapped("B", mapped("A", source())), is_chaining_enabled=False)) == ["Source: S", "A", "B"]
+
+
+def test_operators_of_different_max_parallelism_share_a_task_which_has_its_heads() -> None:
+    graph = job_graph(mapped("A", source(max_parallelism=64), max_parallelism=32))
+
+    (vertex,) = graph.vertices
+    assert vertex.max_parallelism == 64
+
+
+def test_the_client_reads_the_operator_that_it_asked_for() -> None:
+    middle = mapped("A", source(parallelism=2), parallelism=2, buffer_timeout_ms=7)
+
+    graph = job_graph(mapped("B", middle, parallelism=2), CollectTransformation(name="Collect", input=middle))
+
+    assert names(graph) == ["Source: S -> A -> B"]
+    (edge,) = graph.external_edges()
+    assert (edge.source_operator, edge.target, edge.partitioner, edge.buffer_timeout_ms) == (1, None, Forward(), 7)
+    assert edge.name == "A -> client #2"
+
+
+def test_ids_are_those_of_the_heads_and_the_same_each_time() -> None:
+    def program() -> JobGraph:
+        return job_graph(mapped("C", partitioned(mapped("A", source()), Rebalance()), uid="c"))
+
+    first, second = program(), program()
+
+    assert [vertex.id for vertex in first.vertices] == [vertex.id for vertex in second.vertices]
+    assert [edge.id for edge in first.edges] == [edge.id for edge in second.edges]
+    assert first.vertices[1].id == stream_graph(mapped("x", source(), uid="c")).nodes[2].hash
+
+
+def test_two_edges_between_the_same_two_vertices_are_two_edges() -> None:
+    start = source()
+    graph = job_graph(
+        mapped("A", partitioned(start, Rebalance())),
+        mapped("B", partitioned(start, Rebalance())),
+        CollectTransformation(name="c", input=start),
+    )
+
+    assert len({edge.id for edge in graph.edges}) == 3
+
+
+def test_a_very_long_chain_is_no_problem() -> None:
+    last: Transformation = source()
+    for number in range(3000):
+        last = mapped(str(number), last)
+
+    (vertex,) = job_graph(last).vertices
+
+    assert len(vertex.chain) == 3001
+    assert vertex.name.endswith("2998 -> 2999")
+
+
+partitioners: st.SearchStrategy[Partitioner] = st.sampled_from((Rebalance(), KeyGroups(len)))
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Transformation]:
+    """Trees of up to 12 operators with random settings."""
+    made: list[Transformation] = [source(parallelism=draw(st.integers(1, 2)))]
+    for number in range(draw(st.integers(1, 11))):
+        upstream = draw(st.sampled_from(made))
+        if draw(st.integers(0, 3)) == 0:
+            upstream = partitioned(upstream, draw(partitioners))
+        made.append(
+            mapped(
+                f"M{number}",
+                upstream,
+                parallelism=draw(st.integers(1, 2)),
+                chaining=draw(st.sampled_from(ChainingStrategy)),
+                slot_sharing_group=draw(st.sampled_from([None, None, "other"])),
+            )
+        )
+    return made[1:]
+
+
+@given(transformations=programs())
+def test_every_program_is_cut_without_loss(transformations: list[Transformation]) -> None:
+    """Each operator is in one chain, each chain is chainable throughout, and each other edge is in the job graph."""
+    streams = stream_graph(*transformations)
+
+    graph = build_job_graph(streams, operator_of, Link)
+
+    chained = sorted(name for vertex in graph.vertices for name in vertex.operator_names)
+    assert chained == sorted(node.name for node in streams.nodes.values())
+    inner = [edge for edge in streams.edges if is_chainable(edge, streams)]
+    assert len(graph.edges) == len(streams.edges) - len(inner)
+    assert sum(len(vertex.chain) - 1 for vertex in graph.vertices) == len(inner)
+    by_name = {node.name: node for node in streams.nodes.values()}
+    for vertex in graph.vertices:
+        nodes = [by_name[name] for name in vertex.operator_names]
+        assert {node.parallelism for node in nodes} == {vertex.parallelism}
+        assert {node.slot_sharing_group for node in nodes} == {vertex.slot_sharing_group}
+        for node, link in list(zip(nodes, vertex.chain, strict=True))[1:]:
+            edge = streams.input_of(node.id)
+            assert edge is not None
+            assert nodes[link.parent].id == edge.source
+            assert is_chainable(edge, streams)

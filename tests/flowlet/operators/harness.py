@@ -1,0 +1,65 @@
+"""Drives one operator without a task."""
+
+from itertools import repeat
+from typing import Any
+
+import cloudpickle
+
+from flowlet.operators.base import OperatorContext, StreamOperator
+from flowlet.records import Chunk, Watermark, WatermarkStatus
+
+
+class RecordingOutput:
+    """Keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.elements: list[Chunk | Watermark | WatermarkStatus] = []
+
+    def collect(self, chunk: Chunk) -> None:
+        assert chunk.values, "an empty chunk is a call for nothing"
+        self.elements.append(chunk)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        self.elements.append(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self.elements.append(status)
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        return [element for element in self.elements if isinstance(element, Chunk)]
+
+    @property
+    def values(self) -> list[Any]:
+        return [value for chunk in self.chunks for value in chunk.values]
+
+    @property
+    def timestamps(self) -> list[int | None]:
+        return [stamp for chunk in self.chunks for stamp in (repeat(None, len(chunk)) if chunk.timestamps is None else chunk.timestamps)]
+
+
+class Harness:
+    """An operator between ``set_up`` and ``close``, shipped as a job ships it."""
+
+    def __init__(self, operator: StreamOperator, *, subtask: int = 0, parallelism: int = 1, attempt: int = 0, pickled: bool = True) -> None:
+        self.operator: Any = cloudpickle.loads(cloudpickle.dumps(operator)) if pickled else operator
+        self.output = RecordingOutput()
+        ctx = OperatorContext("task", subtask, parallelism, 128, operator.name, attempt)
+        self.operator.setup(ctx, self.output)
+        self.operator.open()
+
+    def process(self, *values: Any, timestamps: list[int] | None = None) -> None:
+        self.operator.process_chunk(Chunk(list(values), timestamps))
+
+
+def results(
+    operator: StreamOperator, values: list[Any], *, size: int, timestamps: list[int] | None = None
+) -> tuple[list[Any], list[int | None]]:
+    """Values and timestamps that come out when the records go in, ``size`` in a chunk, and the input ends."""
+    harness = Harness(operator)
+    for start in range(0, len(values), size):
+        part = slice(start, start + size)
+        harness.process(*values[part], timestamps=None if timestamps is None else timestamps[part])
+    harness.operator.finish()
+    harness.operator.close()
+    return harness.output.values, harness.output.timestamps

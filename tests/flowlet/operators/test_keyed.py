@@ -1,0 +1,256 @@
+from collections import namedtuple
+from collections.abc import Callable
+from decimal import Decimal
+from operator import itemgetter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.common.types import Row
+from flowlet.errors import JobGraphError, KeyTypeError, UserFunctionError
+from flowlet.keys import exact_key
+from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
+from flowlet.records import MAX_TIMESTAMP
+from tests.flowlet.operators.harness import Harness, results
+from tests.flowlet.serde.exact import exact
+
+Pair = namedtuple("Pair", "key value")
+
+
+def first_field(record: Any) -> Any:
+    return record[0]
+
+
+def called_first_field(record: Any) -> Any:
+    return next(iter(record)) if isinstance(record, Row) else record[0]
+
+
+def parity(record: Any) -> Any:
+    return record[-1] % 2
+
+
+def reference(values: list[Any], key_of: Callable[[Any], Any], reduce: Callable[[Any, Any], Any]) -> tuple[list[Any], list[Any]]:
+    """All running results, and the last ones in the order of the keys' first records."""
+    state: dict[Any, Any] = {}
+    running = []
+    for record in values:
+        key = exact_key(key_of(record))
+        state[key] = reduce(state[key], record) if key in state else record
+        running.append(state[key])
+    return running, list(state.values())
+
+
+def add_field(position: int) -> Callable[[Any, Any], Any]:
+    def add(so_far: Any, record: Any) -> Any:
+        fields = list(so_far)
+        fields[position] = so_far[position] + record[position]
+        return type(so_far)(fields)
+
+    return add
+
+
+KEYS = st.sampled_from(["a", "b", "c", b"a", 0, 1, 1.0, 0.0, -0.0, True, False, ("a", 1), ("a", True)])
+NUMBERS = st.integers(-5, 5) | st.integers(2**62, 2**64) | st.sampled_from([True, 0.5, -0.0, 1e300, Decimal("0.10")])
+PLAIN_PAIRS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5)), max_size=15)
+PAIRS = st.lists(st.tuples(KEYS, NUMBERS.filter(lambda number: not isinstance(number, float | Decimal))), max_size=15)
+FLOAT_PAIRS = st.lists(st.tuples(KEYS, st.sampled_from([0.5, -0.0, 1e300, 1, True])), max_size=15)
+TRIPLES = st.lists(st.tuples(KEYS, st.integers(-5, 5), st.integers()), max_size=15)
+LISTS = st.lists(st.tuples(KEYS, st.integers(-5, 5)).map(list), max_size=15)
+MIXED = st.tuples(PLAIN_PAIRS, TRIPLES, PAIRS).map(lambda parts: [record for part in parts for record in part])
+RECORDS = PLAIN_PAIRS | PAIRS | FLOAT_PAIRS | TRIPLES | MIXED | LISTS
+
+
+@pytest.mark.parametrize("emit_on_finish", [False, True], ids=["streaming", "batch"])
+@pytest.mark.parametrize("selector", [first_field, called_first_field, itemgetter(0)], ids=["inlined", "called", "itemgetter"])
+@given(values=RECORDS, size=st.integers(1, 20))
+def test_sums_are_those_of_a_loop_over_single_records(emit_on_finish: bool, selector: Any, values: list[Any], size: int) -> None:
+    """For chunks of any size, keys that Python calls equal, and records of changing kinds."""
+    running, final = reference(values, first_field, add_field(1))
+
+    found, _ = results(KeyedSumOperator(selector, 1, emit_on_finish=emit_on_finish), values, size=size)
+
+    assert exact(found) == exact(final if emit_on_finish else running)
+
+
+@given(values=TRIPLES, size=st.integers(1, 20), position=st.sampled_from([2, -1]))
+def test_any_position_can_be_summed_by_any_key(values: list[Any], size: int, position: int) -> None:
+    """The other fields are those of the key's first record."""
+    running, _ = reference(values, parity, add_field(position))
+
+    found, _ = results(KeyedSumOperator(parity, position), values, size=size)
+
+    assert exact(found) == exact(running)
+
+
+@pytest.mark.parametrize("emit_on_finish", [False, True], ids=["streaming", "batch"])
+@given(values=st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=15), size=st.integers(1, 20))
+def test_reductions_are_those_of_a_loop_over_single_records(emit_on_finish: bool, values: list[Any], size: int) -> None:
+    """With a function for which the order of its arguments and of the records matters."""
+
+    def reduce(so_far: Any, record: Any) -> Any:
+        return (so_far[0], so_far[1] * 10 + record[1])
+
+    running, final = reference(values, first_field, reduce)
+
+    found, _ = results(KeyedReduceOperator(first_field, reduce, emit_on_finish=emit_on_finish), values, size=size)
+
+    assert exact(found) == exact(final if emit_on_finish else running)
+
+
+def test_a_reduction_may_be_none() -> None:
+    calls = []
+
+    def reduce(so_far: Any, record: Any) -> None:
+        calls.append(so_far)
+
+    harness = Harness(KeyedReduceOperator(lambda record: "k", reduce), pickled=False)
+    harness.process(1, 2, 3)
+
+    assert harness.output.values == [1, None, None]
+    assert calls == [1, None]
+
+
+def test_function_objects() -> None:
+    class Key:
+        def get_key(self, value: Any) -> Any:
+            return value[0]
+
+    class Longest:
+        def reduce(self, value1: Any, value2: Any) -> Any:
+            return max(value1, value2, key=len)
+
+    assert results(KeyedReduceOperator(Key(), Longest()), ["ab", "abc", "a", "b"], size=2)[0] == ["ab", "abc", "abc", "b"]
+
+
+def test_results_have_the_timestamps_of_their_records() -> None:
+    values = [("a", 1), ("b", 1), ("a", 1)]
+
+    assert results(KeyedSumOperator(first_field, 1), values, size=2, timestamps=[5, 6, 7])[1] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("timestamps", [None, list(range(2500))], ids=["without", "with timestamps"])
+def test_batch_results_come_at_the_end_in_chunks(timestamps: list[int] | None) -> None:
+    """In the order of first sight; at the end of event time if the records had times."""
+    harness = Harness(KeyedSumOperator(first_field, 1, emit_on_finish=True))
+    harness.process(*((key, 1) for key in range(2500)), timestamps=timestamps)
+    harness.process((2499, 1), (0, 5))
+    assert harness.output.elements == []
+
+    harness.operator.finish()
+
+    assert [len(chunk) for chunk in harness.output.chunks] == [1000, 1000, 500]
+    assert harness.output.values == [(0, 6), *((key, 1) for key in range(1, 2499)), (2499, 2)]
+    assert set(harness.output.timestamps) == {None if timestamps is None else MAX_TIMESTAMP}
+
+
+def test_nothing_comes_twice_at_the_end_of_a_stream() -> None:
+    assert results(KeyedSumOperator(first_field, 1), [("a", 1)], size=1)[0] == [("a", 1)]
+    assert results(KeyedReduceOperator(first_field, max), [("a", 1)], size=1)[0] == [("a", 1)]
+    assert results(KeyedSumOperator(first_field, 1, emit_on_finish=True), [], size=1)[0] == []
+
+
+def test_rows_named_tuples_and_numbers() -> None:
+    rows = [Row(key="a", value=1), Row(key="a", value=2), Row(key="b", value=5)]
+    assert results(KeyedSumOperator(first_field, "value"), rows, size=3)[0] == [rows[0], Row(key="a", value=3), rows[2]]
+    assert results(KeyedSumOperator(first_field, 1), rows, size=3)[0] == [rows[0], Row(key="a", value=3), rows[2]]
+    assert rows[0] == Row(key="a", value=1)
+
+    pairs = [Pair("a", 1), Pair("a", 2)]
+    for position in ("value", 1):
+        found = results(KeyedSumOperator(first_field, position), pairs, size=1)[0]
+        assert exact(found) == exact([Pair("a", 1), Pair("a", 3)])
+
+    assert results(KeyedSumOperator(lambda number: number % 2, 0), [1, 2, 3, 4], size=3)[0] == [1, 2, 4, 6]
+
+
+def test_lists_are_not_changed_in_place() -> None:
+    values = [["a", 1], ["a", 2]]
+
+    assert results(KeyedSumOperator(first_field, 1), values, size=2)[0] == [["a", 1], ["a", 3]]
+    assert values == [["a", 1], ["a", 2]]
+
+
+WRONG_RECORDS: list[tuple[Any, Any, type[Exception], str]] = [
+    (("a", "x"), 1, TypeError, "adds numbers, got a value of type str"),
+    (("a", None), 1, TypeError, "got a value of type NoneType"),
+    (("a",), 1, IndexError, "tuple index out of range"),
+    (["a", "x"], 1, TypeError, "got a value of type str"),
+    (("a", 1), "value", TypeError, r"sum\('value'\) needs rows or named tuples with that field, got a tuple"),
+    ("ab", 1, TypeError, "needs tuples, lists or rows, got a value of type str"),
+    ({"a": 1, 0: 2}, 1, TypeError, "needs tuples, lists or rows, got a value of type dict"),
+    (Row(key="a"), "value", KeyError, "value"),
+]
+
+
+@pytest.mark.parametrize(("record", "position", "kind", "message"), WRONG_RECORDS, ids=[f"{row[0]!r} {row[1]}" for row in WRONG_RECORDS])
+@pytest.mark.parametrize("selector", [first_field, called_first_field], ids=["inlined", "called"])
+def test_a_record_that_cannot_be_summed_is_named(record: Any, position: Any, kind: type[Exception], message: str, selector: Any) -> None:
+    """Whether it is the first of its key or not."""
+    for before in ([], [("z", 1)] if position == 1 else []):
+        harness = Harness(KeyedSumOperator(selector, position, name="total"), subtask=3)
+        with pytest.raises(UserFunctionError) as caught:
+            harness.process(*before, record)
+
+        assert (caught.value.operator, caught.value.subtask) == ("total", 3)
+        assert caught.value.record_preview is not None
+        assert isinstance(caught.value.__cause__, kind)
+        with pytest.raises(kind, match=message):
+            raise caught.value.__cause__
+
+
+@pytest.mark.parametrize("selector", [first_field, called_first_field], ids=["inlined", "called"])
+def test_a_second_record_that_cannot_be_added_is_named(selector: Any) -> None:
+    harness = Harness(KeyedSumOperator(selector, 1))
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness.process(("a", 1), ("b", 1), ("a", "x"), ("b", 2))
+
+    assert caught.value.record_preview == "('a', 'x')"
+
+
+def test_a_failing_reduce_names_the_record() -> None:
+    def reduce(so_far: Any, record: Any) -> Any:
+        raise ZeroDivisionError
+
+    with pytest.raises(UserFunctionError) as caught:
+        Harness(KeyedReduceOperator(first_field, reduce)).process("a1", "b1", "b2", "a2")
+
+    assert caught.value.record_preview == "'b2'"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("make", [lambda key: KeyedSumOperator(key, 1), lambda key: KeyedReduceOperator(key, max)], ids=["sum", "reduce"])
+def test_a_failing_key_selector_names_the_record(make: Any) -> None:
+    with pytest.raises(UserFunctionError) as caught:
+        Harness(make(lambda record: 1 / record[1])).process(("a", 1), ("b", 0), ("c", 2))
+
+    assert caught.value.record_preview == "('b', 0)"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("make", [lambda key: KeyedSumOperator(key, 1), lambda key: KeyedReduceOperator(key, max)], ids=["sum", "reduce"])
+def test_a_key_that_cannot_be_one_names_the_record(make: Any) -> None:
+    for selector in (first_field, called_first_field):
+        with pytest.raises(UserFunctionError) as caught:
+            Harness(make(selector)).process(("a", 1), (["b"], 2), ("c", 3))
+
+        assert caught.value.record_preview == "(['b'], 2)"
+        assert isinstance(caught.value.__cause__, KeyTypeError)
+
+
+@pytest.mark.parametrize("position", [1.0, None, True, (1,)])
+def test_a_position_is_a_number_or_a_name(position: Any) -> None:
+    with pytest.raises(JobGraphError, match="the position to sum must be an int"):
+        KeyedSumOperator(first_field, position)
+
+
+def test_the_state_goes_with_close() -> None:
+    harness = Harness(KeyedSumOperator(first_field, 1, emit_on_finish=True))
+    harness.process(("a", 1))
+
+    harness.operator.close()
+    harness.operator.finish()
+
+    assert harness.output.elements == []

@@ -1,0 +1,128 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.operators.source import MAX_CHUNK_RECORDS, CollectionSource, Source, SourceOperator, SourceReader
+from flowlet.records import Chunk
+from tests.flowlet.operators.harness import Harness
+
+
+def read_all(reader: SourceReader) -> list[Any]:
+    values: list[Any] = []
+    while (chunk := reader.poll_chunk()) is not None:
+        assert 0 < len(chunk) <= MAX_CHUNK_RECORDS
+        values += chunk.values
+    assert reader.poll_chunk() is None
+    reader.close()
+    return values
+
+
+@given(st.lists(st.integers(), max_size=30), st.integers(1, 8))
+def test_the_subtasks_together_read_a_collection_once_and_in_order(values: list[int], parallelism: int) -> None:
+    source = CollectionSource(values)
+
+    shares = [read_all(source.create_reader(subtask, parallelism)) for subtask in range(parallelism)]
+
+    assert [value for share in shares for value in share] == values
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_a_collection_is_copied_and_may_be_any_iterable() -> None:
+    values = [1, 2]
+    source = CollectionSource(values)
+    values.append(3)
+
+    assert read_all(source.create_reader(0, 1)) == [1, 2]
+    assert read_all(CollectionSource(iter("ab")).create_reader(0, 1)) == ["a", "b"]
+    assert source.is_bounded
+
+
+def test_a_large_collection_comes_in_chunks() -> None:
+    harness = Harness(SourceOperator(CollectionSource(range(2500)), name="numbers"))
+
+    emitted = [harness.operator.emit_next() for _ in range(5)]
+
+    assert emitted == [True, True, True, False, False]
+    assert [len(chunk) for chunk in harness.output.chunks] == [1000, 1000, 500]
+    assert harness.output.values == list(range(2500))
+
+
+class ScriptedReader:
+    def __init__(self, script: list[Any]) -> None:
+        self.script = script
+        self.closed = 0
+
+    def poll_chunk(self) -> Chunk | None:
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class ScriptedSource(Source):
+    def __init__(self, *script: Any) -> None:
+        self.readers: list[tuple[int, int, ScriptedReader]] = []
+        self.script = list(script)
+
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        if self.script and self.script[0] == "refuse":
+            raise ValueError("no such topic")
+        self.readers.append((subtask, parallelism, ScriptedReader(self.script)))
+        return self.readers[-1][2]
+
+
+def test_the_reader_is_made_at_open_and_closed_once() -> None:
+    source = ScriptedSource()
+    harness = Harness(SourceOperator(source), subtask=1, parallelism=3, pickled=False)
+
+    harness.operator.close()
+    harness.operator.close()
+
+    ((subtask, parallelism, reader),) = source.readers
+    assert (subtask, parallelism, reader.closed) == (1, 3, 1)
+
+
+def test_an_empty_chunk_is_not_the_end_and_not_passed_on() -> None:
+    harness = Harness(SourceOperator(ScriptedSource(Chunk([]), Chunk([1], [5]), None)))
+
+    assert [harness.operator.emit_next() for _ in range(3)] == [True, True, False]
+    assert harness.output.elements == [Chunk([1], [5])]
+
+
+def test_a_failing_reader_is_the_users_failure_unless_it_says_what_is_wrong() -> None:
+    harness = Harness(SourceOperator(ScriptedSource(ValueError("bad data"), FlowletError("a.txt is gone")), name="read"), subtask=2)
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness.operator.emit_next()
+    assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("read", 2, None)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+    with pytest.raises(FlowletError, match=r"a\.txt is gone") as said:
+        harness.operator.emit_next()
+    assert type(said.value) is FlowletError
+
+
+def test_a_reader_that_cannot_be_made_fails_the_operator() -> None:
+    operator = SourceOperator(ScriptedSource("refuse"), name="read")
+
+    with pytest.raises(UserFunctionError, match="operator 'read'"):
+        Harness(operator, pickled=False)
+    operator.close()
+
+
+def test_a_failure_of_a_consumer_is_not_blamed_on_the_source() -> None:
+    class FailingOutput:
+        def collect(self, chunk: Chunk) -> None:
+            raise OSError("disk full")
+
+    harness = Harness(SourceOperator(CollectionSource([1])))
+    harness.operator.output = FailingOutput()
+
+    with pytest.raises(OSError, match="disk full"):
+        harness.operator.emit_next()

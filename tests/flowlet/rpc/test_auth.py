@@ -1,0 +1,153 @@
+"""Tests of ``flowlet.rpc.auth``: what is accepted, and that nothing else is."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.rpc.auth import (
+    AcceptedRequest,
+    AuthenticationError,
+    Nonce,
+    Refusal,
+    RequestLine,
+    RequestVerifier,
+    body_digest,
+    check_answer,
+    sign_answer,
+    sign_request,
+)
+
+SECRET = b"s" * 32
+NONCE = Nonce("0" * 32)
+LINE = RequestLine("POST", "127.0.0.1:8081", "/jobs?mode=x")
+NOW = 1_700_000_000_000
+
+
+def nonce(number: int) -> Nonce:
+    return Nonce(f"{number:032x}")
+
+
+def signed(**changed: object) -> str:
+    arguments: dict[str, object] = {"secret": SECRET, "line": LINE, "body": b"body", "nonce": NONCE, "now_ms": NOW, **changed}
+    return sign_request(**arguments)  # type: ignore[arg-type]  # a test may change any of them
+
+
+def test_a_fresh_request_is_accepted_with_its_nonce_and_digest() -> None:
+    verdict = RequestVerifier(SECRET).verify(signed(), LINE, NOW)
+
+    assert verdict == AcceptedRequest(NONCE, body_digest(b"body"))
+
+
+@pytest.mark.parametrize(
+    ("header", "refusal"),
+    [
+        (None, Refusal.MISSING),
+        ("", Refusal.MALFORMED),
+        ("v2" + signed()[2:], Refusal.MALFORMED),
+        (signed() + " ", Refusal.MALFORMED),
+        (signed() + "\n", Refusal.MALFORMED),
+        (signed().upper(), Refusal.MALFORMED),
+        (signed(secret=b"t" * 32), Refusal.WRONG),
+        (signed(line=dataclasses.replace(LINE, method="GET")), Refusal.WRONG),
+        (signed(line=dataclasses.replace(LINE, path="/jobs")), Refusal.WRONG),
+        (signed(line=dataclasses.replace(LINE, authority="127.0.0.1:8082")), Refusal.WRONG),
+    ],
+)
+def test_refusals(header: str | None, refusal: Refusal) -> None:
+    assert RequestVerifier(SECRET).verify(header, LINE, NOW) is refusal
+
+
+@pytest.mark.parametrize("part", range(1, 5))
+def test_no_signed_part_can_be_exchanged(part: int) -> None:
+    """Time, nonce, digest or signature of another request with the same secret."""
+    parts, others = signed().split(), signed(body=b"other", nonce=nonce(1), now_ms=NOW + 1).split()
+    parts[part] = others[part]
+
+    assert RequestVerifier(SECRET).verify(" ".join(parts), LINE, NOW) is Refusal.WRONG
+
+
+@given(st.data())
+def test_no_changed_character_is_accepted(data: st.DataObject) -> None:
+    header = signed()
+    position = data.draw(st.integers(0, len(header) - 1))
+    character = data.draw(st.characters(codec="latin-1").filter(lambda c: c != header[position]))
+    changed = header[:position] + character + header[position + 1 :]
+
+    assert isinstance(RequestVerifier(SECRET).verify(changed, LINE, NOW), Refusal)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_judged_without_an_error(header: str) -> None:
+    assert isinstance(RequestVerifier(SECRET).verify(header, LINE, NOW), Refusal)
+
+
+@pytest.mark.parametrize(("skew_ms", "accepted"), [(60_000, True), (-60_000, True), (60_001, False), (-60_001, False)])
+def test_the_window_is_a_minute_both_ways(skew_ms: int, accepted: bool) -> None:
+    verdict = RequestVerifier(SECRET).verify(signed(now_ms=NOW + skew_ms), LINE, NOW)
+
+    assert isinstance(verdict, AcceptedRequest) if accepted else verdict is Refusal.EXPIRED
+
+
+@pytest.mark.parametrize("sent_ms", [NOW - 60_000, NOW, NOW + 60_000])
+def test_a_replay_is_refused_at_every_later_time(sent_ms: int) -> None:
+    """First as a replay, and from the moment that the nonce may be forgotten as expired."""
+    verifier = RequestVerifier(SECRET)
+    header = signed(now_ms=sent_ms)
+    verifier.verify(header, LINE, NOW)
+
+    for later_ms in (0, 1, 59_999, 60_000, 60_001, 119_999, 120_000, 120_001, 10**6):
+        verifier.verify(signed(nonce=nonce(later_ms + 1), now_ms=NOW + later_ms), LINE, NOW + later_ms)  # makes it forget what it may
+        assert verifier.verify(header, LINE, NOW + later_ms) in (Refusal.REPLAYED, Refusal.EXPIRED)
+
+
+def test_a_refused_request_takes_no_room() -> None:
+    """Whoever does not know the secret cannot fill the memory of nonces."""
+    verifier = RequestVerifier(SECRET, max_nonces=1)
+    verifier.verify(signed(secret=b"t" * 32), LINE, NOW)
+    verifier.verify(signed(now_ms=0), LINE, NOW)
+
+    assert isinstance(verifier.verify(signed(), LINE, NOW), AcceptedRequest)
+
+
+def test_a_full_memory_refuses_until_nonces_expire() -> None:
+    """Bounded, and never by forgetting a nonce that could still be replayed."""
+    verifier = RequestVerifier(SECRET, max_nonces=2)
+    for number in range(2):
+        verifier.verify(signed(nonce=nonce(number)), LINE, NOW)
+
+    assert verifier.verify(signed(nonce=nonce(2)), LINE, NOW) is Refusal.OVERLOADED
+    assert verifier.verify(signed(nonce=nonce(2), now_ms=NOW + 120_000), LINE, NOW + 120_000) is Refusal.OVERLOADED
+    assert isinstance(verifier.verify(signed(nonce=nonce(2), now_ms=NOW + 120_001), LINE, NOW + 120_001), AcceptedRequest)
+    assert repr(verifier) == "<RequestVerifier 1 nonces>"
+
+
+def test_a_proof_of_the_same_answer_is_accepted() -> None:
+    check_answer(SECRET, NONCE, 200, b"{}", sign_answer(SECRET, NONCE, 200, b"{}"))
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        None,
+        "",
+        "é",
+        sign_answer(b"t" * 32, NONCE, 200, b"{}"),
+        sign_answer(SECRET, nonce(1), 200, b"{}"),
+        sign_answer(SECRET, NONCE, 202, b"{}"),
+        sign_answer(SECRET, NONCE, 200, b"{ }"),
+        signed().split()[-1],  # reflection: what the client itself signed
+    ],
+)
+def test_any_other_proof_is_refused(proof: str | None) -> None:
+    with pytest.raises(AuthenticationError, match="same secret file"):
+        check_answer(SECRET, NONCE, 200, b"{}", proof)
+
+
+def test_fields_cannot_run_into_one_another() -> None:
+    """The same characters cut differently give another signature."""
+    one = signed(line=RequestLine("POST", "127.0.0.1:80", "81/jobs"))
+    two = signed(line=RequestLine("POST", "127.0.0.1:8081", "/jobs"))
+
+    assert one != two

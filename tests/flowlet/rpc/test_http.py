@@ -1,0 +1,308 @@
+"""Tests of ``flowlet.rpc.http``: client and server over a real socket, and what happens when one of them is somebody else."""
+
+import gzip
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from flowlet.rpc.auth import AUTH_HEADER, PROOF_HEADER, AuthenticationError, Nonce, RequestLine, sign_request
+from flowlet.rpc.http import AuthenticatingServer, RpcClient, RpcConnectError, RpcResponse, RpcStatusError
+
+SECRET, OTHER_SECRET = b"s" * 32, b"t" * 32
+NOW = 1_700_000_000_000
+LIMIT = 1_000
+
+
+class Echo:
+    """A protected server on a free port; its handlers note what reached them."""
+
+    def __init__(self, secret: bytes = SECRET) -> None:
+        self.protection = AuthenticatingServer(secret, max_body_bytes=LIMIT, clock=lambda: NOW)
+        self.reached: list[str] = []
+        self.port = 0
+
+    async def start(self) -> web.AppRunner:
+        application = self.protection.create_application()
+        application.router.add_route("*", "/echo", self.echo)
+        application.router.add_get("/healthz", self.echo)
+        application.router.add_get("/ws", self.websocket)
+        application.router.add_get("/bug", self.bug)
+        runner = web.AppRunner(application, access_log=None, lingering_time=0.1, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.port = runner.addresses[0][1]
+        return runner
+
+    async def echo(self, request: web.Request) -> web.Response:
+        self.reached.append(request.path_qs)
+        return web.Response(status=202, body=await request.read())
+
+    async def websocket(self, request: web.Request) -> web.WebSocketResponse:
+        self.reached.append(request.path_qs)
+        websocket = web.WebSocketResponse(timeout=0.1)
+        await websocket.prepare(request)
+        async for message in websocket:
+            await websocket.send_bytes(message.data)
+        return websocket
+
+    async def bug(self, request: web.Request) -> web.Response:
+        raise ZeroDivisionError("a bug of ours")
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Echo]:
+    echo = Echo()
+    runner = await echo.start()
+    yield echo
+    await runner.cleanup()
+
+
+@pytest_asyncio.fixture
+async def client(server: Echo) -> AsyncIterator[RpcClient]:
+    async with RpcClient("127.0.0.1", server.port, SECRET, clock=lambda: NOW) as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def plain() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of somebody else."""
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+        yield session
+
+
+def header_for(server: Echo, *, path: str = "/echo", method: str = "POST", body: bytes = b"", number: int = 0, now_ms: int = NOW) -> str:
+    return sign_request(SECRET, RequestLine(method, f"127.0.0.1:{server.port}", path), body, Nonce(f"{number:032x}"), now_ms)
+
+
+class TestTogether:
+    @pytest.mark.parametrize("body", [b"", b"x", bytes(range(256))])
+    @pytest.mark.parametrize("path", ["/echo", "/echo?mode=a%20b&x=%2F", "/%65cho"])
+    async def test_a_signed_request_is_served(self, server: Echo, client: RpcClient, path: str, body: bytes) -> None:
+        """Whatever the path looks like on the wire, both sign the same."""
+        answer = await client.request("POST", path, body=body)
+
+        assert answer == RpcResponse(202, body)
+        assert server.protection.num_refused == 0
+
+    async def test_a_websocket_is_opened(self, client: RpcClient) -> None:
+        websocket = await client.connect_websocket("/ws")
+
+        await websocket.send_bytes(b"hello")
+
+        assert await websocket.receive_bytes() == b"hello"
+        await websocket.close()
+
+    async def test_an_unknown_path_is_a_proven_404(self, client: RpcClient) -> None:
+        answer = await client.request("GET", "/nowhere")
+
+        assert (answer.status, answer.body) == (404, b'{"errors":["Not Found"]}')
+
+    async def test_a_bug_is_a_500_that_shows_nothing(self, client: RpcClient) -> None:
+        answer = await client.request("GET", "/bug")
+
+        assert answer.status == 500
+        assert b"bug of ours" not in answer.body
+
+    @pytest.mark.parametrize("size", [LIMIT, LIMIT + 1])
+    async def test_a_body_beyond_the_limit_is_refused(self, server: Echo, client: RpcClient, size: int) -> None:
+        answer = await client.request("POST", "/echo", body=b"x" * size)
+
+        assert (answer.status == 202) == (size == LIMIT)
+        assert len(server.reached) == (size == LIMIT)
+
+
+class TestForeignClients:
+    @pytest.mark.parametrize("path", ["/echo", "/ws", "/nowhere", "/bug"])
+    async def test_without_a_signature_nothing_is_reached(self, server: Echo, plain: aiohttp.ClientSession, path: str) -> None:
+        async with plain.get(f"http://127.0.0.1:{server.port}{path}") as answer:
+            assert (answer.status, await answer.read()) == (401, b'{"errors":["authentication failed"]}')
+            assert PROOF_HEADER not in answer.headers
+        assert server.reached == []
+
+    async def test_health_needs_none(self, server: Echo, plain: aiohttp.ClientSession) -> None:
+        async with plain.get(f"http://127.0.0.1:{server.port}/healthz") as answer:
+            assert answer.status == 202
+            assert PROOF_HEADER not in answer.headers
+
+    async def test_a_replay_is_refused(self, server: Echo, plain: aiohttp.ClientSession) -> None:
+        headers = {AUTH_HEADER: header_for(server)}
+
+        statuses = []
+        for _ in range(2):
+            async with plain.post(f"http://127.0.0.1:{server.port}/echo", headers=headers) as answer:
+                statuses.append(answer.status)
+
+        assert statuses == [202, 401]
+        assert server.reached == ["/echo"]
+
+    async def test_an_expired_signature_is_refused(self, server: Echo, plain: aiohttp.ClientSession) -> None:
+        headers = {AUTH_HEADER: header_for(server, now_ms=NOW - 60_001)}
+
+        async with plain.post(f"http://127.0.0.1:{server.port}/echo", headers=headers) as answer:
+            assert answer.status == 401
+
+    @pytest.mark.parametrize("encoding", [None, "gzip"])
+    async def test_another_body_than_the_signed_one_is_refused(
+        self, server: Echo, plain: aiohttp.ClientSession, encoding: str | None
+    ) -> None:
+        """Also one that only looks different on the wire."""
+        headers = {AUTH_HEADER: header_for(server, body=gzip.compress(b"y"))}
+        if encoding is not None:
+            headers["Content-Encoding"] = encoding
+
+        body = b"x" if encoding is None else gzip.compress(b"y")
+        async with plain.post(f"http://127.0.0.1:{server.port}/echo", data=body, headers=headers) as answer:
+            assert answer.status == 400
+        assert server.reached == []
+
+    async def test_a_body_without_end_is_cut_at_the_limit(self, server: Echo, plain: aiohttp.ClientSession) -> None:
+        """Chunked, so that no length is announced."""
+
+        async def endless() -> AsyncIterator[bytes]:
+            for _ in range(100):
+                yield b"x" * LIMIT
+
+        async with plain.post(
+            f"http://127.0.0.1:{server.port}/echo", data=endless(), headers={AUTH_HEADER: header_for(server, body=b"x")}
+        ) as answer:
+            assert answer.status == 413
+        assert server.reached == []
+
+    @pytest.mark.parametrize(
+        "host", ["evil.example", "evil.example:8081", "127.0.0.1.evil.example", "10.0.0.1", "", "[fe80::1]:80", "0.0.0.0"]
+    )
+    async def test_a_foreign_host_name_is_refused(self, server: Echo, plain: aiohttp.ClientSession, host: str) -> None:
+        """DNS rebinding: the browser sends the attacker's name, even to an open path."""
+        async with plain.get(f"http://127.0.0.1:{server.port}/healthz", headers={"Host": host}) as answer:
+            assert answer.status == 403
+        assert server.reached == []
+
+    @pytest.mark.parametrize("host", ["localhost", "localhost:99", "127.0.0.1", "127.9.9.9:1", "[::1]", "[::1]:8081"])
+    async def test_loopback_host_names_are_served(self, server: Echo, plain: aiohttp.ClientSession, host: str) -> None:
+        async with plain.get(f"http://127.0.0.1:{server.port}/healthz", headers={"Host": host}) as answer:
+            assert answer.status == 202
+
+    @pytest.mark.parametrize(
+        ("origin", "status"),
+        [
+            ("http://evil.example", 403),
+            ("null", 403),
+            ("", 403),
+            ("http://[", 403),
+            ("http://localhost:3000", 202),
+            ("http://127.0.0.1", 202),
+        ],
+    )
+    async def test_a_foreign_origin_is_refused(self, server: Echo, plain: aiohttp.ClientSession, origin: str, status: int) -> None:
+        async with plain.get(f"http://127.0.0.1:{server.port}/healthz", headers={"Origin": origin}) as answer:
+            assert answer.status == status
+
+    async def test_refusals_are_counted(self, server: Echo, plain: aiohttp.ClientSession) -> None:
+        for _ in range(3):
+            async with plain.get(f"http://127.0.0.1:{server.port}/echo"):
+                pass
+
+        assert server.protection.num_refused == 3
+
+
+class TestForeignServers:
+    async def test_one_with_another_secret_refuses_us(self) -> None:
+        echo = Echo(OTHER_SECRET)
+        runner = await echo.start()
+        async with RpcClient("127.0.0.1", echo.port, SECRET, clock=lambda: NOW) as client:
+            with pytest.raises(AuthenticationError, match="same secret file"):
+                await client.request("GET", "/echo")
+            with pytest.raises(AuthenticationError, match="same secret file"):
+                await client.connect_websocket("/ws")
+        await runner.cleanup()
+
+    @pytest.mark.parametrize("proof", [None, "0" * 64])
+    async def test_an_answer_without_a_proof_is_not_believed(self, proof: str | None) -> None:
+        async def answer(request: web.Request) -> web.Response:
+            return web.Response(headers={} if proof is None else {PROOF_HEADER: proof})
+
+        async def websocket(request: web.Request) -> web.WebSocketResponse:
+            response = web.WebSocketResponse(timeout=0.1)
+            if proof is not None:
+                response.headers[PROOF_HEADER] = proof
+            await response.prepare(request)
+            await response.receive()
+            return response
+
+        application = web.Application()
+        application.router.add_get("/", answer)
+        application.router.add_get("/ws", websocket)
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with RpcClient("127.0.0.1", runner.addresses[0][1], SECRET) as client:
+            with pytest.raises(AuthenticationError):
+                await client.request("GET", "/")
+            with pytest.raises(AuthenticationError):
+                await client.connect_websocket("/ws")
+        await runner.cleanup()
+
+    async def test_a_redirect_is_not_followed(self) -> None:
+        """A signed request goes to the server it was meant for, and nowhere else."""
+
+        async def redirect(request: web.Request) -> web.Response:
+            raise web.HTTPFound(f"http://{request.host}/other")
+
+        protection = AuthenticatingServer(SECRET)
+        application = protection.create_application()
+        application.router.add_get("/", redirect)
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with RpcClient("127.0.0.1", runner.addresses[0][1], SECRET) as client:
+            assert (await client.request("GET", "/")).status == 302
+        await runner.cleanup()
+
+    async def test_nobody_there_is_an_error_with_the_address(self, unused_port: int) -> None:
+        async with RpcClient("127.0.0.1", unused_port, SECRET) as client:
+            with pytest.raises(RpcConnectError, match=f"127.0.0.1:{unused_port}: Connection refused"):
+                await client.request("GET", "/")
+            with pytest.raises(RpcConnectError, match=f"127.0.0.1:{unused_port}"):
+                await client.connect_websocket("/ws")
+
+    async def test_silence_ends_with_the_timeout(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:  # the kernel accepts, nobody reads
+            async with RpcClient("127.0.0.1", listener.getsockname()[1], SECRET) as client:
+                with pytest.raises(RpcConnectError, match=r"no answer within 0\.01 s"):
+                    await client.request("GET", "/", timeout_s=0.01)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def test_an_error_answer_is_raised_with_the_servers_words() -> None:
+    with pytest.raises(RpcStatusError, match=r"^one; two$") as caught:
+        RpcResponse(400, b'{"errors":["one","two"]}').raise_for_status()
+    assert (caught.value.status, caught.value.errors) == (400, ["one", "two"])
+
+
+def test_an_error_answer_that_is_no_json_is_raised_as_text() -> None:
+    with pytest.raises(RpcStatusError, match=r"^oops$"):
+        RpcResponse(500, b"oops").raise_for_status()
+
+
+def test_a_good_answer_passes() -> None:
+    answer = RpcResponse(204, b"")
+
+    assert answer.raise_for_status() is answer
+
+
+@pytest.mark.parametrize(("host", "authority"), [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80")])
+async def test_the_authority_names_host_and_port(host: str, authority: str) -> None:
+    """Also port 80, which browsers leave out."""
+    async with RpcClient(host, 80, SECRET) as client:
+        assert client.authority == authority

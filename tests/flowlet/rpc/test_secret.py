@@ -1,0 +1,127 @@
+"""Tests of ``flowlet.rpc.secret``: how the file is made, and which files are refused."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from flowlet.errors import ConfigError
+from flowlet.rpc import secret as secret_module
+from flowlet.rpc.secret import default_secret_file, load_or_create_secret
+
+
+def written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_a_missing_file_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "secret"
+
+    secret = load_or_create_secret(path)
+
+    assert len(secret) == 32
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert path.read_text() == secret.hex() + "\n"
+    assert os.listdir(path.parent) == ["secret"]
+
+
+def test_an_existing_file_is_used(tmp_path: Path) -> None:
+    path = written(tmp_path / "secret", "ab" * 32)
+
+    assert load_or_create_secret(path) == bytes.fromhex("ab" * 32)
+
+
+def test_two_secrets_differ(tmp_path: Path) -> None:
+    assert load_or_create_secret(tmp_path / "a") != load_or_create_secret(tmp_path / "b")
+
+
+def test_processes_that_start_at_once_agree(tmp_path: Path) -> None:
+    """Whoever comes second reads the first one's file."""
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda: found.append(load_or_create_secret(tmp_path / "secret"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    assert os.listdir(tmp_path) == ["secret"]
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = written(tmp_path / "secret", "ab" * 32)
+
+    secret_module._create(path)
+
+    assert path.read_text() == "ab" * 32
+    assert os.listdir(tmp_path) == ["secret"]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610, 0o601, 0o644])
+def test_a_file_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
+    path = written(tmp_path / "secret", "ab" * 32, mode)
+
+    with pytest.raises(ConfigError, match=f"mode {mode:o}.*chmod 600 {path}"):
+        load_or_create_secret(path)
+
+
+@pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "zz" * 32, "ab" * 32 + "é", "x" * 10_000])
+def test_a_file_with_something_else_is_refused_without_showing_it(tmp_path: Path, text: str) -> None:
+    path = written(tmp_path / "secret", text)
+
+    with pytest.raises(ConfigError, match="does not hold 64 hex digits") as caught:
+        load_or_create_secret(path)
+    assert not text or text not in str(caught.value)
+
+
+def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    """Even a dangling one: nothing is made where it points."""
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+
+    with pytest.raises(ConfigError, match="secret file"):
+        load_or_create_secret(tmp_path / "link")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+
+    with pytest.raises(ConfigError, match="not a regular file"):
+        load_or_create_secret(tmp_path / "pipe")
+
+
+def test_a_folder_that_cannot_be_made_is_a_config_error(tmp_path: Path) -> None:
+    written(tmp_path / "file", "")
+
+    with pytest.raises(ConfigError, match=f"secret file {tmp_path}"):
+        load_or_create_secret(tmp_path / "file" / "secret")
+
+
+def test_the_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "secret", "ab" * 32)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+
+    with pytest.raises(ConfigError, match="belongs to user"):
+        load_or_create_secret(path)
+
+
+def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "mine"))
+
+    load_or_create_secret()
+
+    assert (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_it_the_file_is_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("FLOWLET_SECRET_FILE", raising=False)
+    if value is not None:
+        monkeypatch.setenv("FLOWLET_SECRET_FILE", value)
+
+    assert default_secret_file() == tmp_path / ".flowlet" / "secret"

@@ -1,0 +1,192 @@
+import contextlib
+import math
+import struct
+import threading
+from typing import Any
+
+import cloudpickle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.errors import SerdeError
+from flowlet.serde import columns as module
+from flowlet.serde.columns import decode_column, encode_column
+from tests.flowlet.serde.exact import Level, columns, exact
+
+
+def round_trip(values: list[Any]) -> list[Any]:
+    data = encode_column(values)
+    decoded, end = decode_column(memoryview(b"before" + data + b"behind"), 6, len(values))
+    assert end == 6 + len(data)
+    return list(decoded)
+
+
+@given(columns())
+def test_values_come_back_exactly(values: list[Any]) -> None:
+    """Types, signs, NaN bits, lone surrogates, nesting: as they went in."""
+    assert exact(round_trip(values)) == exact(values)
+
+
+@given(st.lists(st.integers(), min_size=1), st.integers(1, 70))
+def test_integers_come_back_whatever_their_width(values: list[int], repeat: int) -> None:
+    """Around every boundary between widths, in columns long enough to be narrowed."""
+    values = values * repeat
+
+    assert exact(round_trip(values)) == exact(values)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "width"),
+    [
+        (-128, 127, 1),
+        (-129, 127, 2),
+        (-128, 128, 2),
+        (-32768, 32767, 2),
+        (-32769, 0, 4),
+        (0, 32768, 4),
+        (-(2**31), 2**31 - 1, 4),
+        (0, 2**31, 8),
+        (-(2**31) - 1, 0, 8),
+        (-(2**63), 2**63 - 1, 8),
+    ],
+)
+def test_integers_take_no_more_bytes_than_they_need(low: int, high: int, width: int) -> None:
+    values = [low, high] * 50
+
+    data = encode_column(values)
+
+    assert len(data) == 5 + 100 * width
+    assert list(decode_column(memoryview(data), 0, 100)[0]) == values
+
+
+@pytest.mark.parametrize("value", [1, "word", b"bytes", True, False, None, -(2**63)], ids=repr)
+def test_a_constant_is_sent_once(value: Any) -> None:
+    assert len(encode_column([value] * 10_000)) < 50
+    assert exact(round_trip([value] * 10_000)) == exact([value] * 10_000)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, True, 1],
+        [1, 1.0, 1],
+        [0.0, -0.0, 0.0],
+        [True, 1, True],
+        [1, Level.LOW, 1],
+        ["a", None, "a"],
+        [None, 0, None],
+        [math.nan, 1.0, math.nan],
+    ],
+    ids=repr,
+)
+def test_equal_ends_do_not_make_a_constant(values: list[Any]) -> None:
+    """What Python calls equal is not the same."""
+    assert exact(round_trip(values)) == exact(values)
+
+
+def test_a_plain_list_of_pairs_is_small() -> None:
+    """No type or size per record: 5 letters and a separator, and one constant."""
+    assert len(encode_column([(f"w{i:04}", 1) for i in range(1000)])) < 1000 * 6 + 60
+
+
+@pytest.mark.parametrize(
+    "values",
+    [["a\0b", "c"], ["\0", ""], ["", "", "\0"], ["", ""], [""], ["\0"], ["\ud83d", "\ude00"], ["\ud83d\ude00", "\0\udfff"]],
+    ids=ascii,
+)
+def test_texts_with_nul_or_lone_surrogates(values: list[str]) -> None:
+    assert round_trip(values) == values
+
+
+def test_tuples_of_different_lengths_and_deep_ones() -> None:
+    deep: Any = 1
+    for _ in range(20):
+        deep = (deep, "x")
+    for values in ([(1,), (1, 2)], [(), ()], [(), (1,)], [deep, deep], [tuple(range(300))] * 2):
+        assert exact(round_trip(values)) == exact(values)
+
+
+def test_functions_and_local_classes_can_be_sent() -> None:
+    """By value: the receiver need not have the user's module."""
+
+    class Local:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    add, local = round_trip([lambda x: x + 1, Local(3)])
+
+    assert add(1) == 2
+    assert local.x == 3
+
+
+def test_a_value_that_cannot_be_pickled_is_named_by_its_type() -> None:
+    with pytest.raises(SerdeError, match="values of type int, lock cannot be pickled"):
+        encode_column([1, threading.Lock()])
+
+
+def test_mutable_records_are_copied_but_what_they_share_in_a_column_stays_shared() -> None:
+    """The documented limit of pickling a column at once."""
+    shared: list[int] = []
+
+    first, second = round_trip([shared, shared])
+
+    assert first is second
+    assert first is not shared
+
+
+def column(kind: int, payload: bytes) -> bytes:
+    return struct.pack(">BI", kind, len(payload)) + payload
+
+
+CORRUPT = {
+    "unknown kind": (column(99, b""), 1),
+    "ends behind the chunk": (struct.pack(">BI", module._TEXT, 100) + b"abc", 1),
+    "too few texts": (column(module._TEXT, b"a\0b"), 3),
+    "too many texts": (column(module._TEXT, b"a\0b"), 1),
+    "not UTF-8": (column(module._TEXT, b"\xff"), 1),
+    "no multiple of the width": (column(module._INT32, b"\0" * 7), 2),
+    "too few integers": (column(module._INT16, b"\0" * 4), 3),
+    "a truth value of 2": (column(module._BOOL, b"\2"), 1),
+    "a constant with a rest": (column(module._CONSTANT, encode_column([1]) + b"x"), 5),
+    "a constant of two values": (column(module._CONSTANT, encode_column([1, 2])), 5),
+    "no header": (b"\1\0", 1),
+    "tuples with a rest": (column(module._TUPLES, struct.pack(">H", 1) + encode_column([1]) + b"x"), 1),
+    "tuples without their number of fields": (column(module._TUPLES, b"\0"), 1),
+    "a pickle of something else": (column(module._PICKLE, cloudpickle.dumps((1,))), 1),
+    "a broken pickle": (column(module._PICKLE, b"\x80\x05garbage"), 1),
+    "sizes beyond the text": (column(module._TEXT_SIZES, encode_column([1, 5]) + b"ab"), 2),
+    "negative sizes": (column(module._BYTES, encode_column([3, -1]) + b"ab"), 2),
+    "sizes that are none": (column(module._BYTES, encode_column([True, True]) + b"ab"), 2),
+}
+
+
+@pytest.mark.parametrize("name", CORRUPT)
+def test_a_corrupt_column_is_refused(name: str) -> None:
+    """Only with errors that the deserializer expects."""
+    data, num_values = CORRUPT[name]
+
+    with pytest.raises((SerdeError, ValueError, struct.error)):
+        decode_column(memoryview(data), 0, num_values)
+
+
+@pytest.mark.parametrize("kind", [module._CONSTANT, module._BYTES, module._TUPLES])
+def test_columns_nested_without_end_are_refused(kind: int) -> None:
+    """Not by running out of stack."""
+    data = encode_column([1])
+    for _ in range(5_000):
+        data = column(kind, (struct.pack(">H", 1) if kind == module._TUPLES else b"") + data)
+
+    with pytest.raises(SerdeError, match="columns in more than 6 columns"):
+        decode_column(memoryview(data), 0, 1)
+
+
+@given(columns(), st.data())
+def test_damaged_columns_raise_only_the_documented_errors(values: list[Any], data: st.DataObject) -> None:
+    encoded = bytearray(encode_column(values))
+    for _ in range(data.draw(st.integers(1, 3))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    size = data.draw(st.integers(0, len(encoded)))
+
+    with contextlib.suppress(SerdeError, ValueError, struct.error):
+        decode_column(memoryview(encoded)[:size], 0, len(values))

@@ -1,0 +1,84 @@
+"""Operators and partitioners travel whole; what cannot travel is named."""
+
+import sys
+import threading
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from flowlet.errors import JobSubmissionError
+from flowlet.graph.partitioner import KeyGroups, Rebalance
+from flowlet.operators.base import StreamOperator
+from flowlet.operators.chain import ChainedOperator
+from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner, load_chain, load_partitioner
+
+
+class Holder(StreamOperator):
+    """An operator that holds anything."""
+
+    def __init__(self, name: str, held: object) -> None:
+        self.name = name
+        self.held = held
+
+
+def test_a_chain_arrives_with_its_shape_and_its_functions() -> None:
+    """Lambdas and what they refer to travel by value."""
+    offset = 40
+    chain = [ChainedOperator(Holder("head", None), -1), ChainedOperator(Holder("add", lambda value: value + offset), 0)]
+
+    loaded = load_chain(dump_chain(chain, "v"), "v")
+
+    assert [(each.operator.name, each.parent) for each in loaded] == [("head", -1), ("add", 0)]
+    assert loaded[1].operator.held(2) == 42  # type: ignore[attr-defined]  # a Holder
+
+
+def test_partitioners_arrive_equal_and_with_their_key_selector() -> None:
+    keyed = load_partitioner(dump_partitioner(KeyGroups(lambda value: value[0], 7), "e"), "v")
+
+    assert load_partitioner(dump_partitioner(Rebalance(), "e"), "v") == Rebalance()
+    assert isinstance(keyed, KeyGroups)
+    assert (keyed.key_selector("ab"), keyed.max_parallelism) == ("a", 7)
+
+
+def test_the_operator_that_cannot_travel_is_named() -> None:
+    """Not merely the vertex: a chain may hold ten operators."""
+    chain = [ChainedOperator(Holder("fine", 1), -1), ChainedOperator(Holder("locked", threading.Lock()), 0)]
+
+    with pytest.raises(
+        JobSubmissionError, match=r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: TypeError: .*lock"
+    ) as caught:
+        dump_chain(chain, "v")
+
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_a_partitioner_that_cannot_travel_names_its_edge() -> None:
+    with pytest.raises(JobSubmissionError, match=r"edge 'e': its partitioner cannot be sent"):
+        dump_partitioner(KeyGroups(threading.Lock()), "e")
+
+
+def test_a_module_that_is_missing_here_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_at_the_client.py").write_text("def f(): pass\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_at_the_client  # type: ignore[import-not-found]  # made above
+
+    blob = dump_chain([ChainedOperator(Holder("h", only_at_the_client.f), -1)], "v")
+    monkeypatch.undo()
+    del sys.modules["only_at_the_client"]
+
+    with pytest.raises(
+        DeploymentError, match="task 'v' need the module 'only_at_the_client', which this TaskManager does not find: put it"
+    ):
+        load_chain(blob, "v")
+
+
+def test_an_object_that_does_not_come_back_is_reported_with_its_error() -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (int, ("no number",))
+
+    with pytest.raises(DeploymentError, match="could not be loaded: ValueError: invalid literal") as caught:
+        load_chain(cloudpickle.dumps([Bomb()]), "v")
+
+    assert isinstance(caught.value.__cause__, ValueError)

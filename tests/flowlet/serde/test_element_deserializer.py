@@ -1,0 +1,161 @@
+import contextlib
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.errors import SerdeError
+from flowlet.records import ACTIVE, IDLE, Chunk, StreamElement, Watermark
+from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_serializer import StreamElementSerializer
+from tests.flowlet.serde.exact import columns
+
+ELEMENTS: list[StreamElement] = [
+    Chunk([("a", 1), ("bb", 2)]),
+    Watermark(1000),
+    Chunk([1.5, None, {"x": [1]}], [1, 2, 3]),
+    IDLE,
+    ACTIVE,
+    Chunk(["日本", "\0"]),
+]
+
+
+def serialize(*elements: StreamElement) -> bytes:
+    return b"".join(map(StreamElementSerializer().serialize, elements))
+
+
+def feed(deserializer: ElementDeserializer, data: bytes) -> list[StreamElement]:
+    """Feed a buffer that is overwritten as soon as it was read, as network buffers are."""
+    buffer = bytearray(data)
+    elements = deserializer.feed(memoryview(buffer))
+    buffer[:] = b"\xee" * len(buffer)
+    return elements
+
+
+def test_all_elements_of_a_buffer_come_out_at_once() -> None:
+    deserializer = ElementDeserializer()
+
+    assert feed(deserializer, serialize(*ELEMENTS)) == ELEMENTS
+    assert not deserializer.has_partial
+
+
+def test_byte_by_byte() -> None:
+    """Each element comes out with its last byte, and is partial before that."""
+    deserializer = ElementDeserializer()
+    data = serialize(*ELEMENTS)
+    ends = [len(serialize(*ELEMENTS[: count + 1])) for count in range(len(ELEMENTS))]
+
+    found: list[StreamElement] = []
+    for count, byte in enumerate(data, 1):
+        new = feed(deserializer, bytes([byte]))
+        assert len(new) == (count in ends)
+        assert deserializer.has_partial is (count not in ends)
+        found += new
+
+    assert found == ELEMENTS
+
+
+def test_cut_in_two_at_every_point() -> None:
+    data = serialize(*ELEMENTS)
+
+    for cut in range(len(data) + 1):
+        deserializer = ElementDeserializer()
+        assert feed(deserializer, data[:cut]) + feed(deserializer, data[cut:]) == ELEMENTS
+
+
+@given(st.lists(columns(), max_size=4), st.lists(st.integers(0, 60), max_size=30))
+def test_cut_anywhere(chunks: list[list[Any]], sizes: list[int]) -> None:
+    """The same as in one piece."""
+    data = serialize(*map(Chunk, chunks))
+    whole = ElementDeserializer().feed(memoryview(data))
+    deserializer = ElementDeserializer()
+
+    found: list[StreamElement] = []
+    start = 0
+    for size in [*sizes, len(data)]:
+        found += feed(deserializer, data[start : start + size])
+        start += size
+
+    assert repr(found) == repr(whole)
+    assert serialize(*found) == serialize(*whole)
+
+
+def test_an_element_much_larger_than_a_buffer() -> None:
+    element = Chunk(["x" * 1_000_000, "y"])
+    data = serialize(element, Watermark(1))
+    deserializer = ElementDeserializer()
+
+    found = [item for start in range(0, len(data), 32_768) for item in feed(deserializer, data[start : start + 32_768])]
+
+    assert found == [element, Watermark(1)]
+
+
+def feed_in_steps(deserializer: ElementDeserializer, data: bytes, step: int) -> None:
+    for start in range(0, len(data), step):
+        feed(deserializer, data[start : start + step])
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+CHUNK = serialize(Chunk(["ab", "c"]))[4:]
+CORRUPT = {
+    "length 0": (struct.pack(">i", 0), "its length is 0, allowed are 1 to 1000"),
+    "negative length": (struct.pack(">i", -5), "its length is -5"),
+    "too long": (struct.pack(">i", 1001), "its length is 1001, allowed are 1 to 1000 bytes"),
+    "single record": (framed(b"\x01abc"), "found tag 1"),
+    "unknown tag": (framed(b"\x63"), "found tag 99"),
+    "short watermark": (framed(b"\x02\0"), "tag 2, 2 bytes"),
+    "long watermark": (framed(b"\x02" + bytes(9)), "tag 2, 10 bytes"),
+    "unknown status": (framed(b"\x04" + struct.pack(">i", 7)), "tag 4, 5 bytes: KeyError: 7"),
+    "short chunk": (framed(CHUNK[:-1]), "ends 1 bytes behind its chunk"),
+    "long chunk": (framed(CHUNK + b"x"), "1 bytes are left behind the chunk"),
+    "no header": (framed(CHUNK[:5]), "tag 64, 5 bytes"),
+    "other version": (framed(b"\x40\x02" + CHUNK[2:]), "a chunk of version 2 with flags 0"),
+    "unknown flag": (framed(b"\x40\x01\x02" + CHUNK[3:]), "version 1 with flags 2"),
+    "too many records": (framed(b"\x40\x01\x00" + struct.pack(">I", 1 << 21) + CHUNK[7:]), "a chunk of 2097152 records"),
+    "other number of records": (framed(b"\x40\x01\x00" + struct.pack(">I", 3) + CHUNK[7:]), "has 2 values in a chunk of 3 records"),
+    "not UTF-8": (framed(CHUNK[:-1] + b"\xff"), "UnicodeDecodeError"),
+}
+
+
+@pytest.mark.parametrize("name", CORRUPT)
+@pytest.mark.parametrize("step", [1, 10_000])
+def test_corrupt_bytes_are_reported_with_channel_and_offset(name: str, step: int) -> None:
+    """Whole or byte by byte; and again at every later feed."""
+    data, message = CORRUPT[name]
+    data = serialize(Watermark(5)) + data
+    deserializer = ElementDeserializer(limit_bytes=1000, name="task, input channel 3")
+
+    with pytest.raises(SerdeError) as caught:
+        feed_in_steps(deserializer, data, step)
+
+    assert str(caught.value).startswith("task, input channel 3: corrupt stream in the element at offset 13: ")
+    assert message in str(caught.value)
+    with pytest.raises(SerdeError, match="offset 13"):
+        feed(deserializer, serialize(Watermark(6)))
+    assert "broken" in repr(deserializer)
+
+
+def test_a_forged_length_does_not_reserve_memory() -> None:
+    """Only the bytes that came in are kept."""
+    deserializer = ElementDeserializer()
+
+    assert feed(deserializer, struct.pack(">i", 64 << 20) + b"x") == []
+
+    assert deserializer.has_partial
+    assert repr(deserializer) == "<ElementDeserializer of channel at offset 0: 5 bytes of an element>"
+
+
+@given(st.lists(columns(), min_size=1, max_size=3), st.data())
+def test_damaged_streams_raise_nothing_else(chunks: list[list[Any]], data: st.DataObject) -> None:
+    stream = bytearray(serialize(*map(Chunk, chunks)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+    deserializer = ElementDeserializer(limit_bytes=10_000)
+
+    with contextlib.suppress(SerdeError):
+        feed_in_steps(deserializer, bytes(stream), 7)

@@ -1,0 +1,86 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.errors import SerdeError
+from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, StreamElement, Watermark
+from flowlet.serde import element_serializer
+from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_serializer import StreamElementSerializer
+from tests.flowlet.serde.exact import INTS, columns, exact
+
+GOLDEN = [
+    (Watermark(1000), "00000009 02 00000000000003E8"),
+    (Watermark(-1), "00000009 02 FFFFFFFFFFFFFFFF"),
+    (MAX_WATERMARK, "00000009 02 7FFFFFFFFFFFFFFF"),
+    (ACTIVE, "00000005 04 00000000"),
+    (IDLE, "00000005 04 FFFFFFFF"),
+]
+
+
+@pytest.mark.parametrize(("element", "expected"), GOLDEN, ids=[repr(row[0]) for row in GOLDEN])
+def test_control_elements_are_flinks_bytes(element: StreamElement, expected: str) -> None:
+    assert StreamElementSerializer().serialize(element) == bytes.fromhex(expected)
+
+
+def test_a_chunk_is_a_header_and_columns() -> None:
+    """Length, tag 64, version 1, flags, number of records, then the column of texts."""
+    data = StreamElementSerializer().serialize(Chunk(["ab", "c"]))
+
+    assert data == bytes.fromhex("00000010 40 01 00 00000002 08 00000004") + b"ab\0c"
+
+
+def test_timestamps_come_before_the_values() -> None:
+    data = StreamElementSerializer().serialize(Chunk(["ab", "c"], [7, 7]))
+
+    constant_7 = "01 0000000D 05 00000008 0700000000000000"
+    assert data == bytes.fromhex("00000022 40 01 01 00000002" + constant_7 + "08 00000004") + b"ab\0c"
+
+
+@given(columns(), st.booleans())
+def test_chunks_come_back_exactly(values: list[Any], has_timestamps: bool) -> None:
+    timestamps = list(range(-5, len(values) - 5)) if has_timestamps else None
+    data = StreamElementSerializer().serialize(Chunk(values, timestamps))
+
+    (chunk,) = ElementDeserializer().feed(memoryview(data))
+
+    assert isinstance(chunk, Chunk)
+    assert type(chunk.values) is list
+    assert exact(chunk.values) == exact(values)
+    assert chunk.timestamps == timestamps
+
+
+@given(st.lists(INTS))
+def test_a_serializer_does_not_touch_the_chunk(timestamps: list[int]) -> None:
+    """The record writer empties and refills the same lists."""
+    values = [("a", timestamp) for timestamp in timestamps]
+    chunk = Chunk(list(values), list(timestamps))
+
+    StreamElementSerializer().serialize(chunk)
+
+    assert (chunk.values, chunk.timestamps) == (values, timestamps)
+
+
+def test_a_subclass_of_chunk_is_a_chunk() -> None:
+    class Special(Chunk):
+        __slots__ = ()
+
+    assert StreamElementSerializer().serialize(Special([1])) == StreamElementSerializer().serialize(Chunk([1]))
+
+
+def test_a_record_that_no_receiver_would_take_is_refused_by_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of several is not: it can be sent in parts."""
+    monkeypatch.setattr(element_serializer, "MAX_ELEMENT_BYTES", 1000)
+    serializer = StreamElementSerializer()
+
+    with pytest.raises(SerdeError, match="a record takes 1012 bytes, more than the 1000 that can be sent"):
+        serializer.serialize(Chunk(["x" * 1000]))
+    assert len(serializer.serialize(Chunk(["x" * 1000, "y"]))) > 1000
+    assert len(serializer.serialize(Chunk(["x" * 988]))) == 1004
+
+
+def test_a_chunk_of_too_many_records_is_refused() -> None:
+    with pytest.raises(SerdeError, match="a chunk of 1048577 records, at most 1048576"):
+        StreamElementSerializer().serialize(Chunk([None] * ((1 << 20) + 1)))

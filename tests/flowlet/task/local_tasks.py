@@ -1,0 +1,72 @@
+"""Makes, runs and single-steps tasks over a local network."""
+
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.operators.base import StreamOperator
+from flowlet.operators.chain import ChainedOperator
+from flowlet.operators.source import SourceOperator
+from flowlet.task.stream_task import OutputEdge, StreamTask, create_stream_task
+from netstack.gate.input_gate import SingleInputGate
+from netstack.partition.result_partition import ResultPartition
+from tests.flowlet.task.local_network import LocalNetwork, ScriptedSource, Thread
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def chain(*operators: StreamOperator) -> list[ChainedOperator]:
+    return [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)]
+
+
+def source(*script: object) -> SourceOperator:
+    return SourceOperator(ScriptedSource(*script))  # type: ignore[arg-type]  # checked by the source itself
+
+
+class Tasks:
+    """Makes tasks over one local network."""
+
+    def __init__(self, network: LocalNetwork) -> None:
+        self.network = network
+        self.clock = Clock()
+
+    def task(
+        self, name: str, *operators: StreamOperator, gates: list[SingleInputGate] | None = None, outputs: list[OutputEdge]
+    ) -> StreamTask:
+        environment = self.network.environment(name, gates=gates or [], outputs=outputs)
+        return create_stream_task(environment, chain(*operators))
+
+    def source(self, *operators: StreamOperator, outputs: list[OutputEdge] | None = None) -> StreamTask:
+        return self.task("source", *operators, outputs=outputs or [])
+
+    def sink(self, *operators: StreamOperator, producers: list[ResultPartition]) -> StreamTask:
+        return self.task("sink", *operators, gates=[self.network.gate(*producers)], outputs=[])
+
+    def restored(self, task: StreamTask) -> StreamTask:
+        """Ready to be single-stepped on the test's thread."""
+        assert task._lifecycle.try_advance(ExecutionState.INITIALIZING)
+        task._restore()
+        return task
+
+    def finish(self, task: StreamTask) -> None:
+        """What follows the loop."""
+        task._after_loop()
+
+
+def run(*tasks: StreamTask) -> None:
+    """Each on a thread of its own, to the end."""
+    threads = [Thread(task.invoke, task.name) for task in tasks]
+    for thread in threads:
+        thread.result()
+
+
+def is_parked(task: StreamTask) -> bool:
+    return "parked" in repr(task.mailbox)
+
+
+def step_until_idle(task: StreamTask) -> None:
+    while task.mailbox_processor.run_mailbox_step():
+        pass

@@ -1,0 +1,345 @@
+import pytest
+
+from flowlet.errors import TaskCancelled
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.operators.source import Source, SourceOperator, SourceReader
+from flowlet.records import MAX_WATERMARK, Chunk
+from flowlet.task import record_writer
+from flowlet.task.mailbox import MailOptions
+from flowlet.task.one_input_stream_task import OneInputStreamTask
+from flowlet.task.source_stream_task import SourceStreamTask
+from flowlet.task.task_timings import TaskTimings
+from netstack.errors import NetstackError
+from netstack.partition.result_partition import ResultPartition
+from netstack.wire.events import EndOfData, EndOfPartition, StopMode
+from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge, spin_until
+from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, source, step_until_idle
+
+
+class TestFinishHandshake:
+    def test_the_end_goes_step_by_step(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Records, last watermark, end of data; end of partition only after the consumer acknowledged."""
+        partition = network.partition()
+        reader = network.reader(partition)
+        task = tasks.restored(tasks.source(source([1, 2]), outputs=[edge(partition)]))
+
+        step_until_idle(task)
+        elements = reader.read()
+        events_before = list(reader.events)
+        assert "to process all data" in (task.waiting_for or "")
+        reader.view.acknowledge_all_data_processed()
+        step_until_idle(task)
+        tasks.finish(task)
+
+        assert elements == [Chunk([1, 2]), MAX_WATERMARK]
+        assert events_before == [EndOfData(StopMode.DRAIN)]
+        reader.read()
+        assert reader.events[1:] == [EndOfPartition()]
+        reader.view.release()
+
+    def test_a_consumer_waits_for_the_end_of_its_partitions(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Its own end of data goes out before, its own end of partition after."""
+        upstream, downstream = network.partition(), network.partition()
+        reader = network.reader(downstream)
+        task = tasks.task("middle", Recorder(), gates=[network.gate(upstream)], outputs=[edge(downstream)])
+        tasks.restored(task)
+        upstream.notify_end_of_data(StopMode.DRAIN)
+
+        step_until_idle(task)
+        reader.read()
+        assert reader.events == [EndOfData(StopMode.DRAIN)]
+        assert "end of partition" in (task.waiting_for or "")
+        reader.view.acknowledge_all_data_processed()
+        step_until_idle(task)
+        assert "end of partition" in (task.waiting_for or "")
+        upstream.finish()
+        step_until_idle(task)
+        tasks.finish(task)
+
+        reader.read()
+        assert reader.events == [EndOfData(StopMode.DRAIN), EndOfPartition()]
+        reader.view.release()
+
+    def test_stopping_without_draining_finishes_nothing(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """No last watermark, no finish(); the mode is passed on."""
+        upstream, downstream = network.partition(), network.partition()
+        reader = network.reader(downstream)
+        recorder = Recorder()
+        task = tasks.task("middle", recorder, gates=[network.gate(upstream)], outputs=[edge(downstream)])
+        tasks.restored(task)
+        upstream.notify_end_of_data(StopMode.NO_DRAIN)
+
+        step_until_idle(task)
+        reader.read()
+
+        assert recorder.calls == ["open"]
+        assert reader.events == [EndOfData(StopMode.NO_DRAIN)]
+        reader.view.release()
+
+    def test_mails_run_before_the_operators_finish(self, tasks: Tasks) -> None:
+        """Also deferrable ones: they were skipped once, and windows never fired (FLINK-39481)."""
+        recorder = Recorder()
+        order: list[str] = []
+
+        def post() -> None:
+            executor = task.mailbox_processor.executor(1)
+            executor.execute(lambda: order.append(f"mail after {recorder.calls}"), "late", options=MailOptions.DEFERRABLE)
+
+        class LastWords:
+            """Posts a mail and ends with the same call."""
+
+            def poll_chunk(self) -> None:
+                post()
+
+            def close(self) -> None:
+                pass
+
+        class LastWordsSource(Source):
+            def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+                return LastWords()
+
+        task = tasks.source(SourceOperator(LastWordsSource()), recorder)
+        task.invoke()
+
+        assert order == ["mail after ['open']"]
+        assert recorder.calls[-2:] == ["finish", "close"]
+
+    @pytest.mark.parametrize("depth", range(1, 6))
+    def test_mails_posted_at_the_very_end_still_run(self, tasks: Tasks, depth: int) -> None:
+        """A mail that posts a mail that posts a mail, from finish() on (FLINK-24846)."""
+        recorder = Recorder()
+        ran: list[int] = []
+
+        def post(level: int) -> None:
+            if level <= depth:
+                task.mailbox_processor.executor().execute(lambda: (ran.append(level), post(level + 1)), "mail %d", level)  # type: ignore[func-returns-value]
+
+        class Last(Recorder):
+            def finish(self) -> None:
+                post(1)
+
+        task = tasks.source(source(), Last(), recorder)
+        task.invoke()
+
+        assert ran == list(range(1, depth + 1))
+
+
+class TestWaiting:
+    def test_a_task_without_input_is_idle_and_costs_nothing(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Parked once; woken by data; only the parked time is idle."""
+        partition = network.partition()
+        recorder = Recorder()
+        environment = network.environment("sink", gates=[network.gate(partition)])
+        task = OneInputStreamTask(environment, chain(recorder), timings=TaskTimings(tasks.clock))
+        thread = Thread(task.invoke)
+        spin_until(lambda: is_parked(task))
+        tasks.clock.now_ns += 42_000_000
+
+        metrics = task.metrics()
+        assert (metrics.accumulated_idle_ms, metrics.accumulated_busy_ms, metrics.accumulated_back_pressured_ms) == (42, 0, 0)
+        assert "data on 1 of 1 gates" in (metrics.waiting_for or "")
+        assert "sink (1/1) RUNNING" in repr(task)
+        task.cancel()
+        with pytest.raises(TaskCancelled):
+            thread.result()
+        assert task.mailbox.statistics().num_rescued_wakeups == 0
+
+    def test_the_time_of_mails_is_not_idle(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """42 ms parked, 44 ms in a mail."""
+        partition = network.partition()
+        environment = network.environment("sink", gates=[network.gate(partition)])
+        task = OneInputStreamTask(environment, chain(Recorder()), timings=TaskTimings(tasks.clock))
+        thread = Thread(task.invoke)
+        spin_until(lambda: is_parked(task))
+        tasks.clock.now_ns += 42_000_000
+
+        def work() -> None:
+            tasks.clock.now_ns += 44_000_000
+
+        task.mailbox_processor.executor().submit(work, "work").result()
+        metrics = task.metrics()
+        task.cancel()
+        with pytest.raises(TaskCancelled):
+            thread.result()
+
+        assert (metrics.accumulated_idle_ms, metrics.accumulated_busy_ms) == (42, 44)
+
+    def test_a_task_without_room_for_output_is_backpressured(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """42 ms parked for a buffer count as soft backpressure; reading makes it go on."""
+        partition = network.partition(max_buffers=2)
+        reader = network.reader(partition)
+        full = "x" * (SEGMENT_BYTES - 100)
+        environment = network.environment("source", outputs=[edge(partition)])
+        task = SourceStreamTask(environment, chain(source(*([full] for _ in range(10)))), timings=TaskTimings(tasks.clock))
+        thread = Thread(task.invoke)
+        spin_until(lambda: is_parked(task))
+        tasks.clock.now_ns += 42_000_000
+        metrics = task.metrics()
+
+        received: list[object] = []
+        while len(received) < 10:
+            received += reader.read_values()
+        spin_until(lambda: "process all data" in (task.waiting_for or ""))
+        reader.read()
+        reader.view.acknowledge_all_data_processed()
+        thread.result()
+        reader.view.release()
+
+        assert (metrics.accumulated_idle_ms, metrics.accumulated_back_pressured_ms) == (0, 42)
+        assert "a free buffer for partition" in (metrics.waiting_for or "")
+        assert received == [full] * 10
+
+    def test_output_is_looked_at_before_input(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """With data waiting and no room for results, nothing is read."""
+        upstream, downstream = network.partition(), network.partition(max_buffers=2)
+        reader = network.reader(downstream)
+        recorder = Recorder()
+        task = tasks.task("middle", recorder, gates=[network.gate(upstream)], outputs=[edge(downstream)])
+        blocker = "x" * (SEGMENT_BYTES - 100)
+        tasks.restored(task)
+        source_task = tasks.restored(tasks.source(source([blocker], [blocker], [blocker], [1]), outputs=[edge(upstream)]))
+        while len(recorder.values) < 2:
+            source_task.mailbox_processor.run_mailbox_step()
+            step_until_idle(task)
+
+        step_until_idle(source_task)
+        step_until_idle(task)
+
+        assert "a free buffer" in (task.waiting_for or "")
+        assert recorder.values == [blocker] * 2
+        reader.view.release()
+        step_until_idle(task)
+        assert recorder.values[-1] == 1
+
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_data_that_comes_around_the_suspension_is_not_missed(self, network: LocalNetwork, tasks: Tasks, is_late: bool) -> None:
+        """The forced interleavings: between the empty poll and the suspension, and between suspension and watching."""
+        partition = network.partition()
+        recorder = Recorder()
+        task = tasks.sink(recorder, producers=[partition])
+        tasks.restored(task)
+        feeder = tasks.restored(tasks.source(source([1]), outputs=[edge(partition)]))
+        processor = task.mailbox_processor
+        suspend = processor.suspend_default_action
+
+        def suspend_around(*args: object) -> object:
+            if is_late:
+                suspension = suspend(*args)  # type: ignore[arg-type]  # passed on
+                Thread(lambda: feeder_step()).result()
+                return suspension
+            Thread(lambda: feeder_step()).result()
+            return suspend(*args)  # type: ignore[arg-type]  # passed on
+
+        def feeder_step() -> None:
+            partition.flush_all()
+
+        feeder.mailbox_processor.run_mailbox_step()
+        processor.suspend_default_action = suspend_around  # type: ignore[method-assign, assignment]  # the seam of the interleaving
+        for _ in range(4):
+            processor.run_mailbox_step()
+
+        assert recorder.values == [1]
+
+    def test_a_released_partition_ends_the_task_instead_of_spinning(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Not available, and never again: writing says why."""
+        partition = network.partition()
+        task = tasks.source(source([1], [2]), outputs=[edge(partition)])
+        partition.release()
+
+        with pytest.raises(NetstackError, match="released"):
+            task.invoke()
+
+
+class TestFlushing:
+    def test_the_timer_makes_a_lone_record_visible(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Not before it fires."""
+        partition = network.partition()
+        reader = network.reader(partition)
+        task = tasks.source(source([1], [2]), outputs=[edge(partition, buffer_timeout_ms=100)])
+        tasks.restored(task)
+
+        task.mailbox_processor.run_mailbox_step()
+        before = reader.num_notifications
+        assert len(network.timer.armed) == 1
+        network.timer.fire()
+
+        assert (before, reader.num_notifications) == (0, 1)
+        assert reader.read() == [Chunk([1])]
+        reader.view.release()
+
+    def test_a_failed_flush_fails_the_task(self, network: LocalNetwork, tasks: Tasks) -> None:
+        partition = network.partition()
+        error = OSError("no flush today")
+        task = tasks.source(source([1], lambda: network.timer.fire(), [2]), outputs=[edge(partition, buffer_timeout_ms=100)])
+
+        def fail() -> None:
+            raise error
+
+        partition.flush_all = fail  # type: ignore[method-assign]  # nothing in memory fails to flush by itself
+        with pytest.raises(OSError, match="no flush today"):
+            task.invoke()
+
+        assert task.state is ExecutionState.FAILED
+
+    def test_records_of_one_action_leave_with_it(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Timeout 0: one default action, one flush."""
+        partition = network.partition()
+        reader = network.reader(partition)
+        task = tasks.restored(tasks.source(source([1], [2]), outputs=[edge(partition)]))
+
+        task.mailbox_processor.run_mailbox_step()
+
+        assert reader.read() == [Chunk([1])]
+        reader.view.release()
+
+
+class TestStopping:
+    """Between two buffers the default action looks around."""
+
+    def feed(self, tasks: Tasks, partition: ResultPartition, num_buffers: int) -> str:
+        """Fill ``num_buffers`` buffers with one record each; returns the record."""
+        record = "x" * (SEGMENT_BYTES - 100)
+        feeder = tasks.restored(tasks.source(source(*([record] for _ in range(num_buffers))), outputs=[edge(partition)]))
+        for _ in range(num_buffers):
+            feeder.mailbox_processor.run_mailbox_step()
+        return record
+
+    def test_a_mail_waits_for_one_buffer_only(self, network: LocalNetwork, tasks: Tasks) -> None:
+        upstream = network.partition()
+        recorder = Recorder()
+        task = tasks.restored(tasks.sink(recorder, producers=[upstream]))
+        self.feed(tasks, upstream, 6)
+        seen: list[int] = []
+
+        def post(chunk: Chunk) -> None:
+            if not seen and not task.mailbox.has_mail:
+                task.mailbox_processor.executor().execute(lambda: seen.append(len(recorder.values)), "how many")
+
+        recorder.on_chunk = post
+        step_until_idle(task)
+
+        assert seen == [1]
+        assert len(recorder.values) == 6
+
+    def test_a_task_stops_reading_when_its_output_is_full(
+        self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It waits in its mailbox, where a cancel or a mail reaches it, not inside the write."""
+        monkeypatch.setattr(record_writer, "MAX_PENDING_RECORDS", 0)
+        monkeypatch.setattr(record_writer.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk.values, None))
+        upstream, downstream = network.partition(), network.partition(max_buffers=2)
+        reader = network.reader(downstream)
+        recorder = Recorder()
+        task = tasks.task("middle", recorder, gates=[network.gate(upstream)], outputs=[edge(downstream)])
+
+        def run_all() -> None:
+            tasks.restored(task)
+            self.feed(tasks, upstream, 6)
+            step_until_idle(task)
+
+        Thread(run_all).result()
+
+        assert "a free buffer" in (task.waiting_for or "")
+        assert len(recorder.values) == 2
+        assert downstream.statistics().hard_blocked_ns == 0
+        reader.view.release()

@@ -1,0 +1,294 @@
+import contextlib
+import sys
+
+import pytest
+
+from flowlet.errors import TaskCancelled, UserFunctionError
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.operators.source import CollectionSource, SourceOperator
+from flowlet.operators.transform import MapOperator
+from flowlet.task.stream_task import StreamTask
+from netstack.errors import NetstackError, ProducerFailedError
+from netstack.partition.result_partition import ResultPartition
+from tests.flowlet.task.local_network import DEADLINE_S, SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge, spin_until
+from tests.flowlet.task.local_tasks import Tasks, is_parked, run, source
+
+
+class TestFailure:
+    def failing(self, tasks: Tasks, partition: ResultPartition) -> tuple[StreamTask, Recorder]:
+        recorder = Recorder()
+        operators = (source([1, 2], [0]), MapOperator(lambda value: 1 // value), recorder)
+        return tasks.source(*operators, outputs=[edge(partition, source=2)]), recorder
+
+    def test_a_users_error_comes_out_with_the_record(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Operators are closed but not finished."""
+        task, recorder = self.failing(tasks, network.partition())
+
+        with pytest.raises(UserFunctionError) as caught:
+            task.invoke()
+
+        assert caught.value.record_preview == "0"
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert recorder.calls[-1] == "close"
+        assert "finish" not in recorder.calls
+        assert task.state is ExecutionState.FAILED
+
+    def test_consumers_learn_the_reason(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """They fail too, naming the producer."""
+        partition = network.partition()
+        task, _ = self.failing(tasks, partition)
+        consumer = tasks.sink(Recorder(), producers=[partition])
+        threads = [Thread(consumer.invoke), Thread(task.invoke)]
+
+        with pytest.raises(ProducerFailedError, match="Map"):
+            threads[0].result()
+        with pytest.raises(UserFunctionError):
+            threads[1].result()
+
+    def test_a_consumer_that_fails_gives_its_gates_back(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Its producer can go on."""
+        partition = network.partition(max_buffers=2)
+        consumer = tasks.sink(MapOperator(lambda value: 1 // 0), producers=[partition])
+        producer = tasks.source(SourceOperator(CollectionSource(range(20_000))), outputs=[edge(partition)])
+        threads = [Thread(consumer.invoke), Thread(producer.invoke)]
+
+        with pytest.raises(UserFunctionError):
+            threads[0].result()
+        threads[1].result()
+
+    def test_an_error_while_opening(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Never running; what was opened is closed."""
+        partition = network.partition()
+        first, second = Recorder(), Recorder()
+        running: list[int] = []
+
+        def fail() -> None:
+            raise ValueError("cannot open")
+
+        first.on_open = fail
+        task = tasks.source(source(), first, second, outputs=[edge(partition, source=2)])
+        task.on_running = lambda: running.append(1)
+        with pytest.raises(ValueError, match="cannot open"):
+            task.invoke()
+
+        assert running == []
+        assert second.calls == ["open", "close"]
+        assert partition.is_released
+
+    def test_errors_while_cleaning_up_are_notes_of_the_first(self, network: LocalNetwork, tasks: Tasks) -> None:
+        partition = network.partition()
+        task, recorder = self.failing(tasks, partition)
+
+        def fail() -> None:
+            raise OSError("cannot close")
+
+        recorder.on_close = fail
+        with pytest.raises(UserFunctionError) as caught:
+            task.invoke()
+
+        assert any("cannot close" in note for note in caught.value.__notes__)
+        assert partition.is_released
+
+    def test_a_failing_close_fails_the_task_before_its_consumers_believe_it(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """The end of partition is sent only after everything was closed."""
+        partition = network.partition()
+        recorder = Recorder()
+
+        def fail() -> None:
+            raise OSError("cannot close")
+
+        recorder.on_close = fail
+        task = tasks.source(source([1]), recorder, outputs=[edge(partition, source=1)])
+        consumer = tasks.sink(Recorder(), producers=[partition])
+        threads = [Thread(consumer.invoke), Thread(task.invoke)]
+
+        with pytest.raises(OSError, match="cannot close"):
+            threads[1].result()
+        with pytest.raises(ProducerFailedError):
+            threads[0].result()
+        assert recorder.calls.count("close") == 1
+
+    def test_an_error_of_a_mail_fails_the_task(self, network: LocalNetwork, tasks: Tasks) -> None:
+        task = tasks.sink(Recorder(), producers=[network.partition()])
+        thread = Thread(task.invoke)
+        spin_until(lambda: is_parked(task))
+
+        task.mailbox_processor.executor().execute(lambda: 1 // 0, "divide")
+
+        with pytest.raises(ZeroDivisionError):
+            thread.result()
+
+    def test_futures_of_mails_that_never_ran_are_cancelled(self, tasks: Tasks) -> None:
+        futures = []
+
+        def post() -> None:
+            futures.append(task.mailbox_processor.executor().submit(lambda: None, "never"))
+            raise ValueError("now")
+
+        task = tasks.source(source(post))
+        with pytest.raises(UserFunctionError):
+            task.invoke()
+
+        assert futures[0].cancelled()
+
+
+class TestCancel:
+    def test_before_the_start_everything_is_given_back(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Whether or not the thread still comes."""
+        upstream, downstream = network.partition(), network.partition()
+        recorder = Recorder()
+        task = tasks.task("middle", recorder, gates=[network.gate(upstream)], outputs=[edge(downstream)])
+
+        task.cancel()
+        task.cancel()
+
+        assert task.state is ExecutionState.CANCELED
+        assert downstream.is_released
+        assert all(gate.is_closed for gate in network.gates)
+        with pytest.raises(TaskCancelled, match="before it started"):
+            task.invoke()
+        assert recorder.calls == []
+
+    def test_while_opening(self, tasks: Tasks) -> None:
+        """The operators are closed; the task never runs."""
+        recorder = Recorder()
+        task = tasks.source(source(), recorder)
+        recorder.on_open = task.cancel
+        running: list[int] = []
+        task.on_running = lambda: running.append(1)
+
+        with pytest.raises(TaskCancelled):
+            task.invoke()
+
+        assert recorder.calls == ["open", "close"]
+        assert running == []
+        assert task.state is ExecutionState.CANCELED
+
+    def test_while_waiting_for_input(self, network: LocalNetwork, tasks: Tasks) -> None:
+        recorder = Recorder()
+        task = tasks.sink(recorder, producers=[network.partition()])
+        thread = Thread(task.invoke)
+        spin_until(lambda: is_parked(task))
+
+        task.cancel()
+
+        with pytest.raises(TaskCancelled):
+            thread.result()
+        assert recorder.calls == ["open", "close"]
+
+    def test_while_waiting_softly_for_output(self, network: LocalNetwork, tasks: Tasks) -> None:
+        partition = network.partition(max_buffers=2)
+        task = tasks.source(source(*(["x" * (SEGMENT_BYTES - 100)] for _ in range(10))), outputs=[edge(partition)])
+        thread = Thread(task.invoke)
+        spin_until(lambda: is_parked(task))
+
+        task.cancel()
+
+        with pytest.raises(TaskCancelled):
+            thread.result()
+        assert partition.is_released
+
+    def test_while_blocked_in_the_middle_of_a_record(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """The hard wait for a buffer ends too."""
+        partition = network.partition(max_buffers=2)
+        task = tasks.source(source(["x" * (10 * SEGMENT_BYTES)]), outputs=[edge(partition)])
+        thread = Thread(task.invoke)
+        spin_until(lambda: task.metrics().accumulated_back_pressured_ms > 0)
+        assert "1 threads wait for a buffer" in repr(task)
+
+        task.cancel()
+
+        with pytest.raises(TaskCancelled) as caught:
+            thread.result()
+        assert isinstance(caught.value.__cause__, NetstackError)
+
+    def test_while_waiting_for_the_acknowledgement(self, network: LocalNetwork, tasks: Tasks) -> None:
+        partition = network.partition()
+        task = tasks.source(source([1]), outputs=[edge(partition)])
+        thread = Thread(task.invoke)
+        spin_until(lambda: "process all data" in (task.waiting_for or "") and is_parked(task))
+
+        task.cancel()
+
+        with pytest.raises(TaskCancelled):
+            thread.result()
+        assert task.state is ExecutionState.CANCELED
+
+    def test_while_user_code_runs_and_fails_because_of_it(self, tasks: Tasks) -> None:
+        """What user code raises after the cancel is a consequence; it is kept as the cause."""
+
+        def cancel_and_fail(value: int) -> int:
+            task.cancel()
+            raise ValueError("the world is ending")
+
+        task = tasks.source(source([1]), MapOperator(cancel_and_fail))
+
+        with pytest.raises(TaskCancelled) as caught:
+            task.invoke()
+        assert isinstance(caught.value.__cause__, UserFunctionError)
+
+    def test_user_code_cannot_swallow_it(self, tasks: Tasks) -> None:
+        """A yield inside user code that catches Exception."""
+
+        def swallow(value: int) -> int:
+            task.cancel()
+            with contextlib.suppress(Exception):  # what careless users write
+                task.mailbox_processor.executor(7).yield_()
+            return value
+
+        task = tasks.source(source([1], [2]), MapOperator(swallow))
+
+        with pytest.raises(TaskCancelled):
+            task.invoke()
+
+    def test_after_the_end_it_changes_nothing(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """What a slower consumer still reads stays readable."""
+        partition = network.partition()
+        recorder = Recorder()
+        run(tasks.sink(recorder, producers=[partition]), task := tasks.source(source([1]), outputs=[edge(partition)]))
+
+        task.cancel()
+
+        assert task.state is ExecutionState.FINISHED
+
+    def test_in_the_last_moment(self, tasks: Tasks) -> None:
+        """While the operators are closed at the end: cancelled, and nothing is closed twice."""
+        recorder = Recorder()
+        task = tasks.source(source([1]), recorder)
+        recorder.on_close = task.cancel
+
+        with pytest.raises(TaskCancelled):
+            task.invoke()
+
+        assert recorder.calls.count("close") == 1
+        assert task.state is ExecutionState.CANCELED
+
+    @pytest.mark.slow
+    def test_against_the_natural_end(self) -> None:
+        """Wherever it strikes: each task ends finished or cancelled, nothing hangs, nothing leaks (FLINK-14544)."""
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            ends = [self._race(number) for number in range(180)]
+        finally:
+            sys.setswitchinterval(interval)
+
+        assert {end for pair in ends for end in pair} <= {"finished", "TaskCancelled", "ProducerFailedError"}
+        assert {"finished", "TaskCancelled"} <= {end for pair in ends for end in pair}
+
+    def _race(self, number: int) -> list[str]:
+        with LocalNetwork() as network:
+            tasks = Tasks(network)
+            partition = network.partition(max_buffers=3)
+            recorder = Recorder()
+            producer = tasks.source(source(*([1, 2, 3] for _ in range(40))), outputs=[edge(partition)])
+            consumer = tasks.sink(recorder, producers=[partition])
+            threads = [Thread(producer.invoke), Thread(consumer.invoke)]
+            enough = 3 * (number % 45)
+            spin_until(lambda: len(recorder.values) >= enough or not threads[1].is_alive())
+            for task in (producer, consumer) if number % 2 else (consumer, producer):
+                task.cancel()
+            for thread in threads:
+                thread.join(DEADLINE_S)
+                assert not thread.is_alive(), f"{producer!r} {consumer!r}"
+            return [type(thread.error).__name__ if thread.error else "finished" for thread in threads]

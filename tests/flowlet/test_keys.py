@@ -1,0 +1,323 @@
+import math
+import struct
+import subprocess
+import sys
+from collections import namedtuple
+from datetime import date
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.common.types import Row
+from flowlet.errors import FlowletError, KeyTypeError
+from flowlet.keys import (
+    are_plain,
+    default_max_parallelism,
+    exact_key,
+    exact_keys,
+    key_group,
+    key_group_range,
+    key_hash,
+    operator_index,
+)
+
+NAN_WITH_PAYLOAD = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]
+Point = namedtuple("Point", "x y")
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Plain(Enum):
+    ONE = 1
+
+
+class LyingStr(str):
+    """Equals everything, which must not matter."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+# key, hash, key group of 128, key group of 4096, subtask of (128, 4), subtask of (128, 3)
+GOLDEN: list[tuple[Any, int, int, int, int, int]] = [
+    (0, 0, 94, 2526, 2, 2),
+    (1, 1, 86, 4054, 2, 2),
+    (2, 2, 127, 2943, 3, 2),
+    (3, 3, 113, 2417, 3, 2),
+    (4, 4, 7, 263, 0, 0),
+    (42, 42, 29, 3613, 0, 0),
+    (100, 100, 64, 576, 2, 1),
+    (1000, 1000, 7, 135, 0, 0),
+    (12345, 12345, 1, 3585, 0, 0),
+    (123456789, 123456789, 81, 2385, 2, 1),
+    (2147483647, 2147483647, 62, 3262, 1, 1),
+    (-1, -1, 80, 2896, 2, 1),
+    (-42, -42, 96, 352, 3, 2),
+    (-2147483648, -2147483648, 108, 2156, 3, 2),
+    (4294967296, 1, 86, 4054, 2, 2),
+    ("", 0, 94, 2526, 2, 2),
+    ("a", 97, 81, 3025, 2, 1),
+    ("b", 98, 22, 1174, 0, 0),
+    ("key", 106079, 72, 3016, 2, 1),
+    ("hello", 99162322, 35, 2723, 1, 0),
+    ("world", 113318802, 66, 3394, 2, 1),
+    ("flink", 97520992, 98, 226, 3, 2),
+    ("apache", -1411517106, 97, 3809, 3, 2),
+    ("user-42", -147182656, 20, 3732, 0, 0),
+    ("水位线", 27281478, 50, 3890, 1, 1),
+    ("😀", 1772899, 54, 3254, 1, 1),
+]
+
+
+@pytest.mark.parametrize(("key", "code", "group", "group_of_4096", "of_4", "of_3"), GOLDEN, ids=[repr(row[0]) for row in GOLDEN])
+def test_keys_go_where_they_go_in_flink(key: Any, code: int, group: int, group_of_4096: int, of_4: int, of_3: int) -> None:
+    """Hash, key group and subtask of Flink's own assignment."""
+    assert key_hash(key) == code
+    assert key_group(key, 128) == group
+    assert key_group(key, 4096) == group_of_4096
+    assert operator_index(group, 128, 4) == of_4
+    assert operator_index(group, 128, 3) == of_3
+
+
+# The values of Java's hashCode methods, worked out by hand or from their documentation.
+JAVA_HASHES: list[tuple[Any, int]] = [
+    (1.0, 1072693248),
+    (0.0, 0),
+    (-0.0, -2147483648),
+    (math.nan, 2146959360),
+    (NAN_WITH_PAYLOAD, 2146959360),
+    (math.inf, 2146435072),
+    (True, 1231),
+    (False, 1237),
+    (b"", 1),
+    (b"\x01", 32),
+    (b"\xff", 30),
+    (b"\x01\x02", 994),
+    (2**31, -2147483648),
+    (-(2**31) - 1, -2147483648),
+    (2**63 - 1, -2147483648),
+    (-(2**63), -2147483648),
+    (2**63, -2147483648),  # BigInteger: words 0x80000000, 0 -> 31 * -2^31
+    (2**64, 961),
+    (-(2**64), -961),
+    ((), 0),
+    ((1,), 1),
+    ((1, 2), 33),
+    ((1, None), 31),
+    ((1, (2, "a")), 31 + 2 * 31 + 97),
+]
+
+
+@pytest.mark.parametrize(("key", "code"), JAVA_HASHES, ids=[repr(row[0]) for row in JAVA_HASHES])
+def test_other_types_hash_as_in_java(key: Any, code: int) -> None:
+    assert key_hash(key) == code
+
+
+def test_the_group_of_a_float() -> None:
+    assert key_group(1.0, 128) == 71
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=200) | st.text("ab", min_size=60, max_size=70))
+def test_the_hash_of_a_text_is_the_polynomial_over_its_utf16_units(text: str) -> None:
+    """For short and long ones alike, lone surrogates included."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    expected = 0
+    for (unit,) in struct.iter_unpack(">H", data):
+        expected = (expected * 31 + unit) & 0xFFFFFFFF
+
+    assert key_hash(text) & 0xFFFFFFFF == expected
+
+
+@pytest.mark.parametrize("length", [63, 64, 65, 4095, 4096, 4097, 10_000])
+def test_long_texts_and_bytes_hash_as_if_unit_by_unit(length: int) -> None:
+    text = "".join(chr(0x20 + i * 7 % 5000) for i in range(length))
+    expected_text, expected_bytes = 0, 1
+    for character in text:
+        expected_text = (expected_text * 31 + ord(character)) & 0xFFFFFFFF
+        byte = ord(character) % 256
+        expected_bytes = (expected_bytes * 31 + (byte - 256 if byte > 127 else byte)) & 0xFFFFFFFF
+
+    assert key_hash(text) & 0xFFFFFFFF == expected_text
+    assert key_hash(bytes(ord(character) % 256 for character in text)) & 0xFFFFFFFF == expected_bytes
+
+
+@given(st.integers())
+def test_hashes_fit_32_bits(key: int) -> None:
+    assert -(2**31) <= key_hash(key) < 2**31
+
+
+def test_a_murmur_hash_without_a_positive_counterpart_becomes_group_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """-2**31 cannot be negated in 32 bits; Flink makes it 0, and every other negative one positive."""
+    monkeypatch.setattr("flowlet.keys._murmur", lambda data, seed: -(2**31))
+    assert key_group("any", 100) == 0
+
+    monkeypatch.setattr("flowlet.keys._murmur", lambda data, seed: -203)
+    assert key_group("any", 100) == 3
+
+
+def test_groups_are_the_same_in_another_process() -> None:
+    """Python's own hash of a str is salted."""
+    program = "from flowlet.keys import key_group; print(key_group('user-42', 128), key_group(('a', 1.5), 128))"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert printed.split() == [str(key_group("user-42", 128)), str(key_group(("a", 1.5), 128))]
+
+
+RANGES = {
+    (128, 3): [(0, 42), (43, 85), (86, 127)],
+    (128, 5): [(0, 25), (26, 51), (52, 76), (77, 102), (103, 127)],
+    (10, 3): [(0, 3), (4, 6), (7, 9)],
+    (32768, 7): [
+        (0, 4681),
+        (4682, 9362),
+        (9363, 14043),
+        (14044, 18724),
+        (18725, 23405),
+        (23406, 28086),
+        (28087, 32767),
+    ],
+}
+
+
+@pytest.mark.parametrize(("max_parallelism", "parallelism"), RANGES)
+def test_key_group_ranges(max_parallelism: int, parallelism: int) -> None:
+    ranges = [key_group_range(max_parallelism, parallelism, subtask) for subtask in range(parallelism)]
+
+    assert [(groups[0], groups[-1]) for groups in ranges] == RANGES[max_parallelism, parallelism]
+
+
+@given(st.integers(1, 500), st.data())
+def test_a_group_belongs_to_the_subtask_in_whose_range_it_is(max_parallelism: int, data: st.DataObject) -> None:
+    parallelism = data.draw(st.integers(1, max_parallelism))
+    group = data.draw(st.integers(0, max_parallelism - 1))
+
+    owners = [subtask for subtask in range(parallelism) if group in key_group_range(max_parallelism, parallelism, subtask)]
+
+    assert owners == [operator_index(group, max_parallelism, parallelism)]
+
+
+DEFAULTS = {1: 128, 85: 128, 86: 256, 170: 256, 171: 256, 200: 512, 341: 512, 342: 1024, 1000: 2048, 21845: 32768, 40000: 32768}
+
+
+@pytest.mark.parametrize(("parallelism", "expected"), DEFAULTS.items())
+def test_default_max_parallelism(parallelism: int, expected: int) -> None:
+    assert default_max_parallelism(parallelism) == expected
+
+
+DISTINCT: list[Any] = [
+    *(1, 1.0, True, (1,), (1.0,), (True,)),
+    *(0, 0.0, -0.0, False, (0,), (0.0,), (-0.0,)),
+    *("", b"", (), ("",), ((),), "1", b"1", math.nan, (None,), (None, None), ((1, 2), 3), (1, (2, 3))),
+]
+
+
+def test_keys_that_python_calls_equal_stay_apart() -> None:
+    """Each key of the list has a stand-in of its own."""
+    assert len({exact_key(key) for key in DISTINCT}) == len(DISTINCT)
+
+
+@pytest.mark.parametrize("key", DISTINCT, ids=repr)
+def test_a_copy_of_a_key_is_the_same_key(key: Any) -> None:
+    copy = struct.unpack("d", struct.pack("d", key))[0] if type(key) is float else eval(repr(key), {"nan": math.nan})
+
+    assert exact_key(copy) == exact_key(key)
+    assert key_hash(copy) == key_hash(key)
+
+
+def test_all_nans_are_one_key() -> None:
+    assert exact_key(NAN_WITH_PAYLOAD) == exact_key(math.nan) == exact_key(-math.nan)
+
+
+@pytest.mark.parametrize("key", ["a", 7, -1, 2**100, b"x", ("a", 7, (b"x",))], ids=repr)
+def test_plain_keys_are_their_own_stand_ins(key: Any) -> None:
+    assert exact_key(key) == key
+    assert type(exact_key(key)) is type(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "plain"),
+    [
+        (Color.RED, "red"),
+        (Level.HIGH, 3),
+        (np.str_("a"), "a"),
+        (np.float64(1.5), 1.5),
+        (Point(1, "a"), (1, "a")),
+        (LyingStr("a"), "a"),
+        (np.bytes_(b"a"), b"a"),
+    ],
+    ids=repr,
+)
+def test_instances_of_subclasses_are_the_key_that_they_hold(key: Any, plain: Any) -> None:
+    """Whatever their own ``__eq__`` and ``__hash__`` say."""
+    assert exact_key(key) == exact_key(plain)
+    assert type(exact_key(key)) is type(exact_key(plain))
+    assert key_hash(key) == key_hash(plain)
+
+
+REFUSED: list[tuple[Any, str, str]] = [
+    (None, "NoneType", "''"),
+    ([1], "list", "tuple(key)"),
+    ({"a": 1}, "dict", "tuple(sorted(key.items()))"),
+    ({1}, "set", "tuple(sorted(key))"),
+    (bytearray(b"a"), "bytearray", "bytes(key)"),
+    (Row("a", 1), "Row", "tuple(key)"),
+    (Decimal("1.0"), "Decimal", "str(key.normalize())"),
+    (date(2024, 1, 1), "date", "key.isoformat()"),
+    (Plain.ONE, "Plain", "key.name"),
+    (np.int64(1), "int64", "key.item()"),
+    (object(), "object", "a tuple of the fields"),
+    (("a", [1]), "list", "tuple(key)"),
+]
+
+
+@pytest.mark.parametrize(("key", "kind", "instead"), REFUSED, ids=[row[1] for row in REFUSED])
+def test_a_key_without_a_stable_hash_is_refused_with_advice(key: Any, kind: str, instead: str) -> None:
+    """The message names the type and what to use; the hash, the group and the stand-in refuse alike."""
+    for function in (key_hash, exact_key, lambda key: key_group(key, 128), lambda key: exact_keys(["a", key])):
+        with pytest.raises(KeyTypeError) as caught:
+            function(key)
+
+        assert f"type {kind} " in str(caught.value)
+        assert instead in str(caught.value)
+        assert isinstance(caught.value, FlowletError)
+
+
+@pytest.mark.parametrize(
+    ("keys", "plain"),
+    [
+        ([], True),
+        (["a", "b"], True),
+        ([1, "a", b"c"], True),
+        ([1, True], False),
+        ([1.0], False),
+        ([("a",)], False),
+        ([Color.RED], False),
+        (["a", None], False),
+    ],
+)
+def test_are_plain(keys: list[Any], plain: bool) -> None:
+    assert are_plain(keys) is plain
+
+
+@pytest.mark.parametrize("keys", [["a", "b"], [1, "a"], [("a", 1), ("b",), ()]], ids=repr)
+def test_plain_keys_are_not_copied(keys: list[Any]) -> None:
+    assert exact_keys(keys) is keys
+
+
+@given(st.lists(st.sampled_from(DISTINCT)))
+def test_the_stand_ins_of_a_chunk_are_those_of_its_keys(keys: list[Any]) -> None:
+    assert exact_keys(keys) == [exact_key(key) for key in keys]

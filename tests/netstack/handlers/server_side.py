@@ -1,0 +1,86 @@
+"""A server's pipeline over an embedded channel, with real partitions behind it."""
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.channel.message_codec import MessageEncoder
+from netstack.config import NetstackConfig
+from netstack.handlers.request_queue import PartitionRequestQueue
+from netstack.handlers.request_server import PartitionRequestServerHandler
+from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
+from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.result_partition import ResultPartition
+from netstack.testing.embedded_channel import EmbeddedChannel
+from netstack.testing.embedded_event_loop import EmbeddedEventLoop
+from netstack.wire.decoder import FrameDecoder
+from netstack.wire.messages import BufferResponse, ErrorResponse, PartitionRequest
+
+SEGMENT = 1024
+CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=256 * SEGMENT, max_write_batch_bytes=16 * SEGMENT)
+
+
+def partition_id_of(number: int = 0) -> ResultPartitionID:
+    return ResultPartitionID(partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+
+
+def receiver_of(number: int) -> InputChannelID:
+    return input_channel_id(number, 0)
+
+
+def request(number: int = 0, *, subpartition: int = 0, receiver: int = 1, credit: int = 2) -> PartitionRequest:
+    return PartitionRequest(partition_id_of(number), subpartition, subpartition, receiver_of(receiver), credit)
+
+
+class ServerSide:
+    """Encoder, request handler and queue, in the seed's order; the decoder is left out, messages go in as objects."""
+
+    def __init__(self) -> None:
+        self.loop = EmbeddedEventLoop()
+        self.pool = NetworkBufferPool(CONFIG.num_segments, SEGMENT)
+        self.manager = ResultPartitionManager()
+        self.queue = PartitionRequestQueue(CONFIG, self.loop)
+        handler = PartitionRequestServerHandler(CONFIG, self.loop, self.manager, self.queue)
+        self.channel = EmbeddedChannel(MessageEncoder(), handler, self.queue, config=CONFIG, event_loop=self.loop)
+        self._decoder = FrameDecoder(max_data_frame_bytes=4 * SEGMENT)
+
+    def partition(self, number: int = 0, num_subpartitions: int = 1) -> ResultPartition:
+        pool = self.pool.create_buffer_pool(owner=f"p{number}", num_required=num_subpartitions + 1, max_buffers=64)
+        partition = ResultPartition(partition_id_of(number), num_subpartitions, pool, f"p{number}")
+        self.manager.register(partition)
+        return partition
+
+    def receive(self, message: object) -> None:
+        self.channel.write_inbound(message)
+        self.loop.run_pending()
+
+    def sent(self) -> list[BufferResponse | ErrorResponse]:
+        """Everything flushed so far; the pretended kernel takes all of it, again and again, until nothing more comes."""
+        found: list[BufferResponse | ErrorResponse] = []
+        while True:
+            self.loop.run_pending()
+            self.channel.flush_outbound()
+            data = self.channel.read_all_outbound()
+            if not data:
+                return found
+            for message in self._decoder.feed(data):
+                assert isinstance(message, BufferResponse | ErrorResponse)
+                found.append(message)
+
+    def data(self) -> list[tuple[int, int]]:
+        """Receiver number and sequence number of every data buffer that was sent."""
+        responses = [each for each in self.sent() if isinstance(each, BufferResponse)]
+        return [(int.from_bytes(each.receiver[:8], "big"), each.sequence_number) for each in responses if each.data_type.is_buffer]
+
+    def close(self) -> None:
+        self.channel.close()
+        self.loop.run_pending()
+        self.manager.shutdown()
+        self.loop.run_pending()
+        assert self.pool.num_available == self.pool.num_total, "every segment is back"
+        self.pool.destroy()
+        self.loop.close()
+
+
+def fill(partition: ResultPartition, num_buffers: int, subpartition: int = 0) -> None:
+    """So many full buffers, the last one readable too."""
+    for _ in range(num_buffers):
+        partition.emit_record(bytes(SEGMENT), subpartition)
+    partition.flush(subpartition)

@@ -1,0 +1,324 @@
+"""``CreditBasedPartitionRequestClientHandler``: buffers in, credit out, errors at the right scope."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.channel.outbound_buffer import OutboundFrame
+from netstack.config import NetstackConfig
+from netstack.errors import (
+    ConnectionLostError,
+    LocalProtocolError,
+    NetstackError,
+    PartitionNotFoundError,
+    ProducerFailedError,
+    RemoteProtocolError,
+    TransportError,
+)
+from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
+from netstack.ids import input_channel_id
+from netstack.testing.embedded_channel import EmbeddedChannel
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    AddCredit,
+    BacklogAnnouncement,
+    BufferResponse,
+    CancelPartitionRequest,
+    CloseRequest,
+    DataType,
+    ErrorCode,
+    ErrorResponse,
+    PartitionRequest,
+)
+from tests.netstack.handlers.server_side import partition_id_of, receiver_of
+
+SEGMENT = 1024
+CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=64 * SEGMENT)
+EXCLUSIVE = 2
+
+
+class Client:
+    """The handler at the end of an embedded pipeline, with gates that hold one channel each."""
+
+    def __init__(self) -> None:
+        self.pool = NetworkBufferPool(CONFIG.num_segments, SEGMENT)
+        self.handler = CreditBasedPartitionRequestClientHandler()
+        self.connection = EmbeddedChannel(self.handler, config=CONFIG)
+        self.gates: list[SingleInputGate] = []
+
+    # The channels' PartitionRequestClient: on one thread an order is a call.
+
+    def request_subpartition(self, channel: RemoteInputChannel) -> None:
+        self.handler.request_subpartition(channel)
+
+    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
+        self.handler.notify_credit_available(channel)
+
+    def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
+        self.handler.acknowledge_all_records_processed(channel)
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        self.handler.cancel(channel)
+
+    def open_gate(self, number: int = 1) -> SingleInputGate:
+        gate = SingleInputGate(f"consumer {number}")
+        channel = RemoteInputChannel(gate, 0, receiver_of(number), partition_id_of(number), 0, self)
+        channel.assign_exclusive_segments(self.pool, EXCLUSIVE)
+        gate.add_channel(channel)
+        gate.request_partitions()
+        self.gates.append(gate)
+        return gate
+
+    def sent(self) -> list[object]:
+        """What was written and flushed since the last call."""
+        found = []
+        while (message := self.connection.read_outbound()) is not None:
+            found.append(message)
+        return found
+
+    def close(self) -> None:
+        for gate in self.gates:
+            gate.close()
+        self.connection.close()
+        assert self.pool.num_available == self.pool.num_total, "every segment is back"
+        self.pool.destroy()
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    one = Client()
+    yield one
+    one.close()
+
+
+def response(
+    number: int = 1, sequence_number: int = 0, payload: bytes = b"data", data_type: DataType = DataType.DATA_BUFFER
+) -> BufferResponse:
+    return BufferResponse(receiver_of(number), 0, sequence_number, 0, data_type, False, (), memoryview(payload))
+
+
+def take(gate: SingleInputGate) -> bytes:
+    found = gate.poll_next()
+    assert found is not None
+    assert found.buffer is not None
+    content = bytes(found.buffer.view)
+    found.buffer.recycle()
+    return content
+
+
+def test_the_request_carries_the_exclusive_buffers_as_credit(client: Client) -> None:
+    """One request, with the initial credit."""
+    client.open_gate()
+
+    assert client.sent() == [PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), EXCLUSIVE)]
+
+
+def test_payloads_are_copied_out_of_the_read_buffer(client: Client) -> None:
+    """The next read may overwrite the message's memory; what the task polls stays."""
+    gate = client.open_gate()
+    memory = bytearray(b"first")
+    client.connection.write_inbound(response(payload=b"")._replace(payload=memoryview(memory)))
+
+    memory[:] = b"xxxxx"
+
+    assert take(gate) == b"first"
+
+
+def test_recycled_buffers_become_one_announcement(client: Client) -> None:
+    """While the socket is not writable credit adds up; once it is, the sum leaves in one message."""
+    gate = client.open_gate()
+    client.sent()
+    for number in range(EXCLUSIVE):
+        client.connection.write_inbound(response(sequence_number=number))
+    client.connection.write(OutboundFrame((bytes(2 * SEGMENT + 1),), None))
+    assert not client.connection.is_writable
+
+    take(gate)
+    take(gate)
+    before = [each for each in client.sent() if isinstance(each, AddCredit)]
+    client.connection.flush_outbound()
+
+    assert before == []
+    assert [each for each in client.sent() if isinstance(each, AddCredit)] == [AddCredit(receiver_of(1), EXCLUSIVE)]
+
+
+def test_credit_is_announced_as_buffers_come_back(client: Client) -> None:
+    """On a writable socket every change from nothing to something is told."""
+    gate = client.open_gate()
+    client.sent()
+    client.connection.write_inbound(response())
+
+    take(gate)
+
+    assert client.sent() == [AddCredit(receiver_of(1), 1)]
+
+
+def test_more_than_the_credit_is_the_senders_error_and_only_its_channels(client: Client) -> None:
+    """A third buffer on two credits: that channel fails and is cancelled, the other one reads on."""
+    greedy, good = client.open_gate(1), client.open_gate(2)
+    client.sent()
+
+    for number in range(EXCLUSIVE + 1):
+        client.connection.write_inbound(response(1, number))
+    client.connection.write_inbound(response(2, 0))
+
+    with pytest.raises(RemoteProtocolError, match="3 buffers sent, 2 credits granted"):
+        greedy.poll_next()
+    assert take(good) == b"data"
+    assert CancelPartitionRequest(receiver_of(1)) in client.sent()
+    assert client.connection.is_open
+
+
+def test_a_wrong_sequence_number_is_an_error_of_the_channel(client: Client) -> None:
+    """The message names what was expected and what came."""
+    gate = client.open_gate()
+
+    client.connection.write_inbound(response(sequence_number=29))
+
+    with pytest.raises(RemoteProtocolError, match=r"expected sequence number 0, but received 29"):
+        gate.poll_next()
+
+
+def test_an_unknown_receiver_is_told_to_stop_once(client: Client) -> None:
+    """Two late buffers of a channel that is gone: one cancel."""
+    client.connection.write_inbound(response(9, 0))
+    client.connection.write_inbound(response(9, 1))
+
+    assert client.sent() == [CancelPartitionRequest(receiver_of(9))]
+
+
+def test_a_closed_gate_cancels_and_drops_what_still_comes(client: Client) -> None:
+    """After the close nothing is delivered, and all segments are back (checked at the end)."""
+    gate = client.open_gate()
+    client.sent()
+
+    gate.close()
+    client.connection.write_inbound(response())
+
+    assert client.sent() == [CancelPartitionRequest(receiver_of(1))]
+    assert client.handler.num_channels == 0
+
+
+def test_events_take_no_exclusive_buffer(client: Client) -> None:
+    """With all credit spent an event still gets through."""
+    gate = client.open_gate()
+    for number in range(EXCLUSIVE):
+        client.connection.write_inbound(response(sequence_number=number))
+
+    client.connection.write_inbound(response(1, EXCLUSIVE, b"\0\0\0\x08\0", DataType.END_OF_DATA))
+
+    assert [take(gate), take(gate)] == [b"data"] * 2
+    found = gate.poll_next()
+    assert found is not None
+    assert found.event is not None
+
+
+def test_an_empty_buffer_gives_its_credit_back(client: Client) -> None:
+    """The sender paid for nothing; the sequence goes on."""
+    gate = client.open_gate()
+    client.sent()
+
+    client.connection.write_inbound(response(payload=b""))
+    client.connection.write_inbound(response(sequence_number=1))
+
+    assert client.sent() == [AddCredit(receiver_of(1), 1)]
+    assert take(gate) == b"data"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.PARTITION_NOT_FOUND, PartitionNotFoundError),
+        (ErrorCode.PRODUCER_FAILED, ProducerFailedError),
+        (ErrorCode.SUBPARTITION_TAKEN, LocalProtocolError),
+        (ErrorCode.UNKNOWN, TransportError),
+    ],
+)
+def test_an_error_response_with_receiver_fails_that_channel(client: Client, code: ErrorCode, kind: type[NetstackError]) -> None:
+    """Its text and the reporting peer reach the task; the neighbour goes on."""
+    failed, good = client.open_gate(1), client.open_gate(2)
+
+    client.connection.write_inbound(ErrorResponse(code, "because", receiver_of(1)))
+    client.connection.write_inbound(response(2))
+
+    with pytest.raises(kind, match=r"because .*embedded"):
+        failed.poll_next()
+    assert take(good) == b"data"
+
+
+def test_an_error_response_without_receiver_is_fatal_for_the_connection(client: Client) -> None:
+    """Every channel gets it, and a later request too, at once."""
+    gates = [client.open_gate(1), client.open_gate(2)]
+
+    client.connection.write_inbound(ErrorResponse(ErrorCode.INTERNAL, "boom", None))
+    late = client.open_gate(3)
+
+    for gate in (*gates, late):
+        with pytest.raises(TransportError, match="boom"):
+            gate.poll_next()
+    assert not client.connection.is_open
+
+
+def test_a_lost_connection_is_an_error_of_every_channel_that_reads(client: Client) -> None:
+    """A channel that has its end of partition already is not spoiled."""
+    ended, reading = client.open_gate(1), client.open_gate(2)
+    client.connection.write_inbound(response(1, 0, b"\0\0\0\0", DataType.END_OF_PARTITION))
+
+    client.connection.lose_connection()
+
+    found = ended.poll_next()
+    assert found is not None
+    assert ended.is_finished
+    with pytest.raises(ConnectionLostError, match="embedded"):
+        reading.poll_next()
+
+
+def test_an_exception_of_the_pipeline_keeps_its_cause(client: Client) -> None:
+    """A foreign exception is translated once, with ``from``."""
+    gate = client.open_gate()
+
+    client.connection.pipeline.fire_exception_caught(OSError("reset by peer"))
+
+    with pytest.raises(TransportError, match="reset by peer") as caught:
+        gate.poll_next()
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_message_for_servers_ends_the_connection(client: Client) -> None:
+    """A client never ignores what it does not understand."""
+    gate = client.open_gate()
+
+    client.connection.write_inbound(CloseRequest())
+
+    with pytest.raises(RemoteProtocolError, match="does not serve CloseRequest"):
+        gate.poll_next()
+
+
+def test_the_end_of_data_is_acknowledged_once_per_channel(client: Client) -> None:
+    """And by nobody after its cancel."""
+    gate = client.open_gate()
+    client.sent()
+
+    gate.acknowledge_all_records_processed(0)
+
+    assert client.sent() == [AckAllUserRecordsProcessed(receiver_of(1))]
+
+
+def test_a_backlog_is_remembered(client: Client) -> None:
+    """For whoever asks; it gives no credit without floating buffers."""
+    gate = SingleInputGate("consumer")
+    channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, client)
+    channel.assign_exclusive_segments(client.pool, EXCLUSIVE)
+    gate.add_channel(channel)
+    gate.request_partitions()
+    client.gates.append(gate)
+    client.sent()
+
+    client.connection.write_inbound(BacklogAnnouncement(receiver_of(1), 5))
+    client.connection.write_inbound(BacklogAnnouncement(input_channel_id(77, 0), 5))
+
+    assert channel.sender_backlog == 5
+    assert client.sent() == []

@@ -1,0 +1,175 @@
+"""``PartitionRequestServerHandler``: what consumers may ask, and how each mistake is answered."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from netstack.wire.events import StopMode
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    BacklogAnnouncement,
+    BufferResponse,
+    CancelPartitionRequest,
+    CloseRequest,
+    ErrorCode,
+    ErrorResponse,
+    PartitionRequest,
+    ResumeConsumption,
+)
+from tests.netstack.handlers.server_side import CONFIG, ServerSide, fill, partition_id_of, receiver_of, request
+
+
+@pytest.fixture
+def server() -> Iterator[ServerSide]:
+    side = ServerSide()
+    yield side
+    side.close()
+
+
+def only_error(server: ServerSide) -> ErrorResponse:
+    [error] = server.sent()
+    assert isinstance(error, ErrorResponse)
+    return error
+
+
+def test_a_request_waits_for_its_partition(server: ServerSide) -> None:
+    """Asked first, registered later: the data comes, and no timer is left."""
+    server.receive(request(credit=2))
+    assert server.sent() == []
+
+    fill(server.partition(), 1)
+
+    assert server.data() == [(1, 0)]
+    assert server.loop.num_timers == 0
+
+
+def test_a_partition_that_never_comes_is_refused_after_the_timeout(server: ServerSide) -> None:
+    """Not before; to that receiver only; and the id may be used again."""
+    server.receive(request())
+
+    server.loop.advance(CONFIG.partition_request_timeout_s - 0.001)
+    assert server.sent() == []
+    server.loop.advance(0.001)
+
+    error = only_error(server)
+    assert (error.code, error.receiver) == (ErrorCode.PARTITION_NOT_FOUND, receiver_of(1))
+    assert server.channel.is_open
+    fill(server.partition(), 1)
+    server.receive(request())
+    assert server.data() == [(1, 0)]
+
+
+def test_a_cancelled_wait_is_over(server: ServerSide) -> None:
+    """Neither the partition nor the timeout finds anybody any more."""
+    server.receive(request())
+    server.receive(CancelPartitionRequest(receiver_of(1)))
+
+    fill(server.partition(), 1)
+    server.loop.advance(2 * CONFIG.partition_request_timeout_s)
+
+    assert server.sent() == []
+    assert server.loop.num_timers == 0
+
+
+def test_a_lost_connection_stops_waiting(server: ServerSide) -> None:
+    """No timer and no listener stay behind."""
+    server.receive(request())
+
+    server.channel.lose_connection()
+
+    assert server.loop.num_timers == 0
+    server.partition()
+
+
+@pytest.mark.parametrize("subpartition", [-1, 1])
+def test_a_subpartition_out_of_range_is_refused_to_its_receiver(server: ServerSide, subpartition: int) -> None:
+    """The connection stays open."""
+    server.partition()
+
+    server.receive(request(subpartition=subpartition))
+
+    error = only_error(server)
+    assert error.receiver == receiver_of(1)
+    assert str(subpartition) in error.message
+    assert server.channel.is_open
+
+
+def test_a_taken_subpartition_is_refused_to_the_second_receiver(server: ServerSide) -> None:
+    """A pipelined subpartition is read once; the first reader goes on."""
+    partition = server.partition()
+    server.receive(request(receiver=1))
+
+    server.receive(request(receiver=2))
+
+    error = only_error(server)
+    assert (error.code, error.receiver) == (ErrorCode.SUBPARTITION_TAKEN, receiver_of(2))
+    fill(partition, 1)
+    assert server.data() == [(1, 0)]
+
+
+def test_a_range_of_subpartitions_is_refused(server: ServerSide) -> None:
+    """Only single subpartitions are served."""
+    server.partition(num_subpartitions=2)
+
+    server.receive(PartitionRequest(partition_id_of(), 0, 1, receiver_of(1), 2))
+
+    assert "ranges are not served" in only_error(server).message
+
+
+def test_the_acknowledgement_reaches_the_partition(server: ServerSide) -> None:
+    """All data of all subpartitions processed: the producer may end."""
+    partition = server.partition(num_subpartitions=2)
+    for index in range(2):
+        server.receive(request(subpartition=index, receiver=index + 1))
+    partition.notify_end_of_data(StopMode.DRAIN)
+    server.sent()
+
+    server.receive(AckAllUserRecordsProcessed(receiver_of(1)))
+    assert not partition.all_data_processed.is_done
+    server.receive(AckAllUserRecordsProcessed(receiver_of(2)))
+
+    assert partition.all_data_processed.is_done
+
+
+def test_an_acknowledgement_of_a_stranger_ends_the_connection(server: ServerSide) -> None:
+    """Unknown receivers are the peer's bug."""
+    server.receive(AckAllUserRecordsProcessed(receiver_of(7)))
+
+    assert only_error(server).receiver is None
+    assert not server.channel.is_open
+
+
+def test_a_close_request_closes(server: ServerSide) -> None:
+    """All readers are released, the connection ends without an error."""
+    partition = server.partition()
+    server.receive(request())
+
+    server.receive(CloseRequest())
+
+    assert server.sent() == []
+    assert not server.channel.is_open
+    assert partition.all_data_processed.is_done, "its reader was released"
+
+
+@pytest.mark.parametrize("message", [ResumeConsumption(receiver_of(1)), BacklogAnnouncement(receiver_of(1), 3)])
+def test_messages_that_are_not_served_are_refused_by_name(server: ServerSide, message: object) -> None:
+    """Never ignored: the peer would wait for ever."""
+    server.receive(message)
+
+    error = only_error(server)
+    assert type(message).__name__ in error.message
+    assert not server.channel.is_open
+
+
+def test_the_answer_to_one_receiver_leaves_the_others_alone(server: ServerSide) -> None:
+    """One bad request among good ones."""
+    fill(server.partition(0), 1)
+    server.receive(request(0, receiver=1))
+    server.receive(request(0, receiver=2))
+    fill(server.partition(1), 1)
+    server.receive(request(1, receiver=3))
+
+    sent = server.sent()
+
+    assert {each.receiver for each in sent if isinstance(each, BufferResponse)} == {receiver_of(1), receiver_of(3)}
+    assert [each.receiver for each in sent if isinstance(each, ErrorResponse)] == [receiver_of(2)]
