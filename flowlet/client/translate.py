@@ -1,0 +1,104 @@
+"""From a program to a running job: stream graph -> operators -> job graph -> executor.
+
+Side:   shared.  The only module that knows both what users write (transformations, connectors) and what runs (operators); the DataStream
+        API loads it by name when a job starts.
+Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``PipelineExecutor``.
+"""
+
+from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
+from flowlet.common.job_client import SubmittedJob
+from flowlet.datastream.connectors.base import DiscardingSink
+from flowlet.datastream.connectors.file_system import FileSource
+from flowlet.errors import JobGraphError
+from flowlet.graph.chaining import build_job_graph
+from flowlet.graph.job_graph import JobGraph
+from flowlet.graph.stream_graph import StreamGraph, StreamNode
+from flowlet.graph.transformation import (
+    CollectionSourceTransformation,
+    FilterTransformation,
+    FlatMapTransformation,
+    MapTransformation,
+    PrintTransformation,
+    ReduceTransformation,
+    SinkTransformation,
+    SourceTransformation,
+    SumTransformation,
+)
+from flowlet.operators.base import StreamOperator
+from flowlet.operators.chain import ChainedOperator
+from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
+from flowlet.operators.sinks import DiscardSink, PrintSink
+from flowlet.operators.source import CollectionSource, SourceOperator
+from flowlet.operators.text_source import TextLineSource
+from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator
+
+
+def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # the API's seam
+    """Start the job of a program.
+
+    Args:
+        stream_graph: the program.
+        address: host and port of the JobManager; None: a new cluster for this job alone.
+        in_process: whether a new cluster stays in this process whatever the parallelism.
+
+    Raises:
+        JobGraphError: the program is not valid.
+        JobSubmissionError: the JobManager did not take it, or a function cannot be sent to a TaskManager.
+        FlowletError: there is no cluster, or it could not be started.
+    """
+    job_graph = translate(stream_graph)
+    target = embedded_target(job_graph, in_process=in_process) if address is None else RemoteTarget(*address)
+    return SubmittedJob(execute(job_graph, target), tuple(edge.id for edge in job_graph.external_edges()))
+
+
+def translate(stream_graph: StreamGraph) -> JobGraph:
+    """The job graph of a program, with operators that can be pickled.
+
+    Raises:
+        JobGraphError: a source or sink is of a kind that nothing can run; the message names the operator.
+    """
+    return build_job_graph(stream_graph, lambda node: operator_of(node, is_batch=stream_graph.is_batch), ChainedOperator)
+
+
+def embedded_target(job_graph: JobGraph, *, in_process: bool) -> EmbeddedTarget:
+    """A cluster as wide as the widest vertex; in this process for parallelism 1, too."""
+    parallelism = max(vertex.parallelism for vertex in job_graph.vertices)
+    return EmbeddedTarget(parallelism=parallelism, in_process=in_process or parallelism == 1)
+
+
+def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
+    """The operator that does what a transformation says.
+
+    Raises:
+        JobGraphError: see ``translate``.
+    """
+    step = node.transformation
+    match step:
+        case SourceTransformation():
+            return _source_of(step, node.name)
+        case MapTransformation():
+            return MapOperator(step.function, name=node.name)
+        case FlatMapTransformation():
+            return FlatMapOperator(step.function, name=node.name)
+        case FilterTransformation():
+            return FilterOperator(step.function, name=node.name)
+        case ReduceTransformation():
+            return KeyedReduceOperator(step.key_selector, step.function, emit_on_finish=is_batch, name=node.name)
+        case SumTransformation():
+            return KeyedSumOperator(step.key_selector, step.position, emit_on_finish=is_batch, name=node.name)
+        case PrintTransformation():
+            return PrintSink(step.identifier, name=node.name)
+        case SinkTransformation() if isinstance(step.sink, DiscardingSink):
+            return DiscardSink(name=node.name)
+        case SinkTransformation():
+            raise JobGraphError(f"operator {node.name!r}: a {type(step.sink).__name__} cannot be run; use DiscardingSink() or print()")
+        case _:
+            raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
+
+
+def _source_of(step: SourceTransformation, name: str) -> SourceOperator:
+    if isinstance(step, CollectionSourceTransformation):
+        return SourceOperator(CollectionSource(step.source), name=name)
+    if isinstance(step.source, FileSource):
+        return SourceOperator(TextLineSource(step.source.paths, step.source.stream_format.charset_name), name=name)
+    return SourceOperator(step.source, name=name)

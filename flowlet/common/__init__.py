@@ -1,0 +1,30 @@
+"""What programs of every kind use: types, configuration, the handle of a job."""
+
+from flowlet.common.completable_future import CompletableFuture
+from flowlet.common.configuration import Configuration
+from flowlet.common.execution_config import ExecutionConfig
+from flowlet.common.job_client import JobClient
+from flowlet.common.job_execution_result import JobExecutionResult
+from flowlet.common.job_id import JobID
+from flowlet.common.job_status import JobStatus
+from flowlet.common.time import Duration, Time
+from flowlet.common.typeinfo import TypeInformation, Types
+from flowlet.common.types import Row, RowKind
+from flowlet.common.watermark_strategy import WatermarkStrategy
+
+__all__ = [
+    "CompletableFuture",
+    "Configuration",
+    "Duration",
+    "ExecutionConfig",
+    "JobClient",
+    "JobExecutionResult",
+    "JobID",
+    "JobStatus",
+    "Row",
+    "RowKind",
+    "Time",
+    "TypeInformation",
+    "Types",
+    "WatermarkStrategy",
+]

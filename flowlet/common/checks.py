@@ -1,0 +1,16 @@
+"""Questions to values that users pass in, whatever their annotations say.
+
+Side: pure.
+"""
+
+from typing import Any
+
+
+def is_whole_number(value: Any) -> bool:
+    """Whether it is an ``int``; a ``bool`` is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_name(value: Any) -> bool:
+    """Whether it is a text that is not empty."""
+    return isinstance(value, str) and bool(value)

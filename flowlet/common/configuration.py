@@ -1,0 +1,157 @@
+"""``Configuration``: options by name.
+
+Side:   pure.
+Rules:  values are kept as text, as in a configuration file; a getter parses what it reads and names the option when it cannot.
+Source: PyFlink ``pyflink.common.configuration``.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from flowlet.common.checks import is_name
+from flowlet.errors import ConfigError
+
+__all__ = ["Configuration"]
+
+T = TypeVar("T")
+
+
+class Configuration:
+    """A mutable set of options.
+
+    Threading: one thread.
+    Raises: every getter raises ``ConfigError`` when the option is set to something that is not of its type.
+    """
+
+    __slots__ = ("_options",)
+
+    def __init__(self, other: "Configuration | None" = None) -> None:
+        self._options: dict[str, str] = {} if other is None else dict(other._options)
+
+    @classmethod
+    def from_dict(cls, map: Mapping[str, str]) -> "Configuration":  # noqa: A002  # PyFlink's name
+        """A configuration with the options of a dict."""
+        configuration = cls()
+        for key, value in map.items():
+            configuration.set_string(key, value)
+        return configuration
+
+    @staticmethod
+    def parse_list_value(value: str) -> list[str]:
+        """The items of an option that holds a list: ``["a", "b"]`` or ``a;b``.
+
+        Raises:
+            ConfigError: it begins like a list in brackets and is none.
+        """
+        text = value.strip()
+        if not text.startswith("["):
+            return [item.strip() for item in text.split(";") if item.strip()]
+        try:
+            items = json.loads(text)
+        except json.JSONDecodeError:
+            items = [item.strip().strip("'\"") for item in text.removeprefix("[").removesuffix("]").split(",") if item.strip()]
+        if not text.endswith("]") or not isinstance(items, list):
+            raise ConfigError(f"not a list: {value!r}; write it as ['a', 'b'] or a;b")
+        return [str(item) for item in items]
+
+    def get_string(self, key: str, default_value: str) -> str:
+        """The option as text."""
+        return self._options.get(key, default_value)
+
+    def set_string(self, key: str, value: str) -> "Configuration":
+        """Set an option to a text."""
+        if not is_name(key) or not isinstance(value, str):
+            raise ConfigError(f"an option is a text, and so is its name, got {key!r}: {value!r}")
+        self._options[key] = value
+        return self
+
+    def get_integer(self, key: str, default_value: int) -> int:
+        """The option as a whole number."""
+        return self._parsed(key, default_value, int, "a whole number")
+
+    def set_integer(self, key: str, value: int) -> "Configuration":
+        """Set an option to a whole number."""
+        return self.set_string(key, str(int(value)))
+
+    def get_boolean(self, key: str, default_value: bool) -> bool:  # noqa: FBT001  # PyFlink's signature
+        """The option as true or false."""
+        return self._parsed(key, default_value, _parse_boolean, "true or false")
+
+    def set_boolean(self, key: str, value: bool) -> "Configuration":  # noqa: FBT001  # PyFlink's signature
+        """Set an option to true or false."""
+        return self.set_string(key, "true" if value else "false")
+
+    def get_float(self, key: str, default_value: float) -> float:
+        """The option as a number."""
+        return self._parsed(key, float(default_value), float, "a number")
+
+    def set_float(self, key: str, value: float) -> "Configuration":
+        """Set an option to a number."""
+        return self.set_string(key, repr(float(value)))
+
+    def get_bytearray(self, key: str, default_value: bytearray) -> bytearray:
+        """The option as bytes, as ``set_bytearray`` wrote it."""
+        return self._parsed(key, bytearray(default_value), _parse_bytes, "base64")
+
+    def set_bytearray(self, key: str, value: bytearray) -> "Configuration":
+        """Set an option to bytes; kept as base64."""
+        return self.set_string(key, base64.b64encode(value).decode("ascii"))
+
+    def key_set(self) -> set[str]:
+        """The names of all options that are set."""
+        return set(self._options)
+
+    def add_all_to_dict(self, target_dict: dict[str, Any]) -> None:
+        """Write all options into a dict."""
+        target_dict.update(self._options)
+
+    def add_all(self, other: "Configuration", prefix: str | None = None) -> "Configuration":
+        """Take over all options of another configuration, their names prefixed when a prefix is given."""
+        self._options.update({(prefix or "") + key: value for key, value in other._options.items()})
+        return self
+
+    def contains_key(self, key: str) -> bool:
+        """Whether the option is set."""
+        return key in self._options
+
+    def to_dict(self) -> dict[str, str]:
+        """All options, as text."""
+        return dict(self._options)
+
+    def remove_config(self, key: str) -> bool:
+        """Unset the option; whether it was set."""
+        return self._options.pop(key, None) is not None
+
+    def _parsed(self, key: str, default_value: T, parse: Callable[[str], T], allowed: str) -> T:
+        text = self._options.get(key)
+        if text is None:
+            return default_value
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ConfigError(f"option {key!r} is {text!r}, which is not {allowed}") from error
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._options.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Configuration) and self._options == other._options
+
+    def __str__(self) -> str:
+        return str(self._options)
+
+
+def _parse_boolean(text: str) -> bool:
+    match text.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+        case _:
+            raise ValueError(text)
+
+
+def _parse_bytes(text: str) -> bytearray:
+    return bytearray(base64.b64decode(text, validate=True))

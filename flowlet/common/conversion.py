@@ -1,0 +1,127 @@
+"""Bringing elements into a declared shape.
+
+Side:   pure.
+Rules:  only the shape changes (a tuple, list or dict becomes the declared ``Row``; a list the declared tuple); a leaf is checked and
+        kept as it is.  None is allowed everywhere.
+Source: what PyFlink's ``from_collection(..., type_info)`` does to elements on their way through the JVM.
+"""
+
+import datetime
+import decimal
+from typing import Any
+
+from flowlet.common.typeinfo import (
+    BasicArrayTypeInfo,
+    BasicType,
+    BasicTypeInfo,
+    DateTypeInfo,
+    ListTypeInfo,
+    MapTypeInfo,
+    ObjectArrayTypeInfo,
+    RowTypeInfo,
+    TimestampTypeInfo,
+    TimeTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+)
+from flowlet.common.types import Row
+
+_INTEGER_BITS = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
+_LEAF_CLASSES: dict[BasicType, tuple[type, ...]] = {
+    BasicType.STRING: (str,),
+    BasicType.CHAR: (str,),
+    BasicType.BOOLEAN: (bool,),
+    BasicType.BYTE: (int,),
+    BasicType.SHORT: (int,),
+    BasicType.INT: (int,),
+    BasicType.LONG: (int,),
+    BasicType.BIG_INT: (int,),
+    BasicType.FLOAT: (float, int),
+    BasicType.DOUBLE: (float, int),
+    BasicType.BIG_DEC: (decimal.Decimal,),
+}
+
+
+def to_declared_shape(value: Any, type_info: TypeInformation) -> Any:
+    """The value in the shape of the type.
+
+    Raises:
+        TypeError: the value does not fit; the message says which part of it and why.
+    """
+    if value is None:
+        return None
+    match type_info:
+        case BasicTypeInfo():
+            return _checked_leaf(value, type_info.basic_type)
+        case RowTypeInfo():
+            return _to_row(value, type_info)
+        case TupleTypeInfo():
+            return _to_tuple(value, type_info)
+        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
+            _require(value, (list, tuple), type_info)
+            return [to_declared_shape(item, type_info.elem_type) for item in value]
+        case MapTypeInfo():
+            _require(value, (dict,), type_info)
+            return {
+                to_declared_shape(key, type_info.key_type_info): to_declared_shape(item, type_info.value_type_info)
+                for key, item in value.items()
+            }
+        case DateTypeInfo():
+            return _require(value, (datetime.date,), type_info)
+        case TimeTypeInfo():
+            return _require(value, (datetime.time,), type_info)
+        case TimestampTypeInfo():
+            return _require(value, (datetime.datetime,), type_info)
+        case _:
+            return value
+
+
+def _to_row(value: Any, type_info: RowTypeInfo) -> Row:
+    _require(value, (Row, tuple, list, dict), type_info)
+    names, types = type_info.get_field_names(), type_info.get_field_types()
+    if isinstance(value, dict):
+        missing = [name for name in names if name not in value]
+        if missing:
+            raise TypeError(f"{value!r} has no {missing[0]!r}, which {type_info!r} declares")
+        values = [value[name] for name in names]
+    else:
+        values = list(value)
+    _require_arity(values, len(types), type_info)
+    row = Row(*(to_declared_shape(item, field_type) for item, field_type in zip(values, types, strict=True)))
+    row.set_field_names(names)
+    if isinstance(value, Row):
+        row.set_row_kind(value.get_row_kind())
+    return row
+
+
+def _to_tuple(value: Any, type_info: TupleTypeInfo) -> tuple[Any, ...]:
+    _require(value, (tuple, list), type_info)
+    types = type_info.get_field_types()
+    _require_arity(value, len(types), type_info)
+    return tuple(to_declared_shape(item, field_type) for item, field_type in zip(value, types, strict=True))
+
+
+def _checked_leaf(value: Any, basic_type: BasicType) -> Any:
+    classes = _LEAF_CLASSES.get(basic_type)
+    if classes is None:
+        return value
+    is_stray_bool = isinstance(value, bool) and basic_type is not BasicType.BOOLEAN
+    if is_stray_bool or not isinstance(value, classes):
+        raise TypeError(f"{value!r} is of type {type(value).__name__}, not {basic_type.value}")
+    if basic_type is BasicType.CHAR and isinstance(value, str) and len(value) != 1:
+        raise TypeError(f"{value!r} is not one character")
+    bits = _INTEGER_BITS.get(basic_type)
+    if bits is not None and isinstance(value, int) and not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise TypeError(f"{value!r} does not fit into the {bits} bits of {basic_type.value}")
+    return value
+
+
+def _require(value: Any, classes: tuple[type, ...], type_info: TypeInformation) -> Any:
+    if not isinstance(value, classes):
+        raise TypeError(f"{value!r} is of type {type(value).__name__}, not {type_info!r}")
+    return value
+
+
+def _require_arity(values: Any, arity: int, type_info: TypeInformation) -> None:
+    if len(values) != arity:
+        raise TypeError(f"{values!r} has {len(values)} fields, {type_info!r} declares {arity}")

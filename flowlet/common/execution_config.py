@@ -1,0 +1,88 @@
+"""``ExecutionConfig``: the settings of an environment that operators inherit.
+
+Side:   pure.
+Source: PyFlink ``pyflink.common.execution_config``.
+Absent: the settings that nothing here obeys yet (closure cleaner, watermark interval, cancellation, object reuse, job parameters, ...).
+"""
+
+from flowlet.common.checks import is_whole_number
+from flowlet.errors import JobGraphError
+
+__all__ = ["ExecutionConfig"]
+
+# The limit of Flink's key groups: KeyGroupRangeAssignment.UPPER_BOUND_MAX_PARALLELISM.
+MAX_MAX_PARALLELISM = 1 << 15
+
+
+class ExecutionConfig:
+    """Default parallelism and default maximum parallelism.
+
+    ``PARALLELISM_DEFAULT`` means: what the environment would choose; for the maximum, derived from each operator's parallelism.
+    """
+
+    PARALLELISM_DEFAULT = -1
+    PARALLELISM_UNKNOWN = -2
+
+    __slots__ = ("_max_parallelism", "_parallelism")
+
+    def __init__(self) -> None:
+        self._parallelism = ExecutionConfig.PARALLELISM_DEFAULT
+        self._max_parallelism = ExecutionConfig.PARALLELISM_DEFAULT
+
+    def get_parallelism(self) -> int:
+        """The default number of subtasks of an operator, or ``PARALLELISM_DEFAULT``."""
+        return self._parallelism
+
+    def set_parallelism(self, parallelism: int) -> "ExecutionConfig":
+        """Set the default number of subtasks.
+
+        Raises:
+            JobGraphError: it is not a positive number.
+        """
+        if parallelism != ExecutionConfig.PARALLELISM_DEFAULT:
+            check_parallelism(parallelism, "the environment's")
+        self._parallelism = parallelism
+        return self
+
+    def get_max_parallelism(self) -> int:
+        """The default number of key groups, or ``PARALLELISM_DEFAULT``."""
+        return self._max_parallelism
+
+    def set_max_parallelism(self, max_parallelism: int) -> "ExecutionConfig":
+        """Set the default number of key groups: the most subtasks that an operator can ever be rescaled to.
+
+        Raises:
+            JobGraphError: it is not in 1..32768.
+        """
+        check_max_parallelism(max_parallelism, "the environment's")
+        self._max_parallelism = max_parallelism
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExecutionConfig) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def _values(self) -> tuple[int, int]:
+        return self._parallelism, self._max_parallelism
+
+
+def check_parallelism(parallelism: int, whose: str) -> None:
+    """Refuse what is not a number of subtasks; ``whose`` goes into the message.
+
+    Raises:
+        JobGraphError: it is not a whole number of 1 or more.
+    """
+    if not is_whole_number(parallelism) or parallelism < 1:
+        raise JobGraphError(f"{whose} parallelism must be a whole number of 1 or more, got {parallelism!r}")
+
+
+def check_max_parallelism(max_parallelism: int, whose: str) -> None:
+    """Refuse what is not a number of key groups; ``whose`` goes into the message.
+
+    Raises:
+        JobGraphError: it is not a whole number in 1..32768.
+    """
+    if not is_whole_number(max_parallelism) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
+        raise JobGraphError(f"{whose} max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}, got {max_parallelism!r}")

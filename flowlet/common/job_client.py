@@ -1,0 +1,99 @@
+"""``JobClient``: the handle of a job that was started and not waited for.
+
+Side:   pure.  It forwards to a running job of the client package (``RunningJob``) and owns no thread, socket or lock.
+Source: PyFlink ``pyflink.common.job_client``.
+Absent: savepoints, accumulators.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flowlet.common.completable_future import CompletableFuture
+from flowlet.common.job_execution_result import JobExecutionResult
+from flowlet.common.job_id import JobID
+from flowlet.common.job_status import JobStatus
+
+__all__ = ["JobClient"]
+
+
+class RunningJob(Protocol):
+    """A submitted job as the client package gives it out.
+
+    Threading: any thread.
+    """
+
+    @property
+    def job_id(self) -> str:
+        """32 hex digits."""
+
+    def status(self) -> JobStatus:
+        """The state that the JobManager has for it now."""
+
+    def cancel(self) -> None:
+        """Ask for the end of the job; returns without waiting for it."""
+
+    def wait(self, timeout: float | None = None) -> JobExecutionResult:
+        """Wait (seconds) until the job has finished.
+
+        Raises:
+            JobExecutionError: it failed or was cancelled.
+            TimeoutError: it has not ended in time.
+        """
+
+    def collect(self, edge_id: str) -> Iterator[Any]:
+        """The values on an external edge, until its end."""
+
+    def metrics(self) -> dict[str, Any]:
+        """The job's document: vertices, subtasks and their counters."""
+
+    def close(self) -> None:
+        """Give back the connection, and the embedded cluster if there is one; more than once does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedJob:
+    """A running job, and the ids of the edges that the client reads."""
+
+    job: RunningJob
+    external_edges: tuple[str, ...]
+
+
+class JobClient:
+    """What ``execute_async`` returns.
+
+    Life cycle: an embedded cluster lives until the result was taken, or until the environment is closed.
+
+    Args:
+        job: the running job.
+        on_end: called when the result was taken; gives back what the job holds.
+    """
+
+    __slots__ = ("_job", "_on_end")
+
+    def __init__(self, job: RunningJob, on_end: Callable[[RunningJob], None]) -> None:
+        self._job = job
+        self._on_end = on_end
+
+    def get_job_id(self) -> JobID:
+        """Which job it is."""
+        return JobID(self._job.job_id)
+
+    def get_job_status(self) -> CompletableFuture[JobStatus]:
+        """The state of the job when this is called."""
+        return CompletableFuture.completed(self._job.status())
+
+    def cancel(self) -> CompletableFuture[None]:
+        """Ask for the end of the job; the future is done when the request was taken, not when the job has ended."""
+        self._job.cancel()
+        return CompletableFuture.completed(None)
+
+    def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
+        """The result, once the job has finished; its ``result()`` raises ``JobExecutionError`` when the job failed or was cancelled."""
+        return CompletableFuture(self._wait, lambda: self._job.status().is_globally_terminal_state())
+
+    def _wait(self) -> JobExecutionResult:
+        try:
+            return self._job.wait()
+        finally:
+            self._on_end(self._job)

@@ -1,0 +1,31 @@
+"""``JobExecutionResult``: what a finished job leaves behind.
+
+Side:   pure.
+Source: PyFlink ``pyflink.common.job_execution_result``.
+Absent: accumulators.
+"""
+
+from flowlet.common.job_id import JobID
+
+__all__ = ["JobExecutionResult"]
+
+
+class JobExecutionResult:
+    """The id of a job that finished, and how long it ran."""
+
+    __slots__ = ("_job_id", "_net_runtime_ms")
+
+    def __init__(self, job_id: JobID, net_runtime_ms: int) -> None:
+        self._job_id = job_id
+        self._net_runtime_ms = net_runtime_ms
+
+    def get_job_id(self) -> JobID:
+        """Which job it was."""
+        return self._job_id
+
+    def get_net_runtime(self) -> int:
+        """Milliseconds from the job's start to its end, without the start of an embedded cluster."""
+        return self._net_runtime_ms
+
+    def __str__(self) -> str:
+        return f"Job with JobID {self._job_id} has finished.\nJob Runtime: {self._net_runtime_ms} ms"

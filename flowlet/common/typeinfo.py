@@ -1,0 +1,398 @@
+"""``Types`` and the type information classes: what a stream says about its records.
+
+Side:       pure.
+Invariants: type information is immutable, comparable and hashable.  It describes; it converts nothing, except that ``from_collection``
+            brings its elements into the declared shape (``flowlet.common.conversion``).
+Source:     PyFlink ``pyflink.common.typeinfo``.
+Absent:     ``ExternalTypeInfo`` and what only a JVM needs (``get_java_type_info``, ``to_internal_type``, ``from_internal_type``).
+"""
+
+# ruff: noqa: N802  # PyFlink's names
+
+from collections.abc import Sequence
+from enum import Enum
+
+__all__ = [
+    "BasicArrayTypeInfo",
+    "BasicType",
+    "BasicTypeInfo",
+    "DateTypeInfo",
+    "ListTypeInfo",
+    "MapTypeInfo",
+    "ObjectArrayTypeInfo",
+    "PickledBytesTypeInfo",
+    "PrimitiveArrayTypeInfo",
+    "RowTypeInfo",
+    "SqlTimeTypeInfo",
+    "TimeTypeInfo",
+    "TimestampTypeInfo",
+    "TupleTypeInfo",
+    "TypeInformation",
+    "Types",
+]
+
+
+class TypeInformation:
+    """The type of a stream's records; two are equal when they say the same."""
+
+    __slots__ = ()
+
+    def _parts(self) -> tuple[object, ...]:
+        """What, beside the class, tells two types apart."""
+        return ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TypeInformation) and type(self) is type(other) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._parts()))
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class BasicType(Enum):
+    """The indivisible types; values are the names that Flink prints."""
+
+    STRING = "String"
+    BYTE = "Byte"
+    BOOLEAN = "Boolean"
+    SHORT = "Short"
+    INT = "Integer"
+    LONG = "Long"
+    FLOAT = "Float"
+    DOUBLE = "Double"
+    CHAR = "Char"
+    BIG_INT = "BigInteger"
+    BIG_DEC = "BigDecimal"
+    INSTANT = "Instant"
+
+
+_PRIMITIVES = frozenset(
+    {
+        BasicType.BOOLEAN,
+        BasicType.BYTE,
+        BasicType.SHORT,
+        BasicType.INT,
+        BasicType.LONG,
+        BasicType.FLOAT,
+        BasicType.DOUBLE,
+        BasicType.CHAR,
+    }
+)
+
+
+class BasicTypeInfo(TypeInformation):
+    """A string, a number, a boolean or an instant."""
+
+    __slots__ = ("basic_type",)
+
+    def __init__(self, basic_type: BasicType) -> None:
+        self.basic_type = basic_type
+
+    def _parts(self) -> tuple[object, ...]:
+        return (self.basic_type,)
+
+    def __repr__(self) -> str:
+        return self.basic_type.value
+
+    @staticmethod
+    def STRING_TYPE_INFO() -> "BasicTypeInfo":
+        """Text: ``str``."""
+        return BasicTypeInfo(BasicType.STRING)
+
+    @staticmethod
+    def BOOLEAN_TYPE_INFO() -> "BasicTypeInfo":
+        """``bool``."""
+        return BasicTypeInfo(BasicType.BOOLEAN)
+
+    @staticmethod
+    def BYTE_TYPE_INFO() -> "BasicTypeInfo":
+        """An ``int`` of 8 bits."""
+        return BasicTypeInfo(BasicType.BYTE)
+
+    @staticmethod
+    def SHORT_TYPE_INFO() -> "BasicTypeInfo":
+        """An ``int`` of 16 bits."""
+        return BasicTypeInfo(BasicType.SHORT)
+
+    @staticmethod
+    def INT_TYPE_INFO() -> "BasicTypeInfo":
+        """An ``int`` of 32 bits."""
+        return BasicTypeInfo(BasicType.INT)
+
+    @staticmethod
+    def LONG_TYPE_INFO() -> "BasicTypeInfo":
+        """An ``int`` of 64 bits."""
+        return BasicTypeInfo(BasicType.LONG)
+
+    @staticmethod
+    def FLOAT_TYPE_INFO() -> "BasicTypeInfo":
+        """A ``float``; kept with Python's 64 bits."""
+        return BasicTypeInfo(BasicType.FLOAT)
+
+    @staticmethod
+    def DOUBLE_TYPE_INFO() -> "BasicTypeInfo":
+        """A ``float``."""
+        return BasicTypeInfo(BasicType.DOUBLE)
+
+    @staticmethod
+    def CHAR_TYPE_INFO() -> "BasicTypeInfo":
+        """A ``str`` of one character."""
+        return BasicTypeInfo(BasicType.CHAR)
+
+    @staticmethod
+    def BIG_INT_TYPE_INFO() -> "BasicTypeInfo":
+        """An ``int`` of any size."""
+        return BasicTypeInfo(BasicType.BIG_INT)
+
+    @staticmethod
+    def BIG_DEC_TYPE_INFO() -> "BasicTypeInfo":
+        """A ``decimal.Decimal``."""
+        return BasicTypeInfo(BasicType.BIG_DEC)
+
+    @staticmethod
+    def INSTANT_TYPE_INFO() -> "BasicTypeInfo":
+        """A point in time."""
+        return BasicTypeInfo(BasicType.INSTANT)
+
+
+class PickledBytesTypeInfo(TypeInformation):
+    """Any Python object: what a stream has when nothing was declared."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "PickledByteArrayTypeInfo"
+
+
+class SqlTimeTypeInfo(TypeInformation):
+    """Base of the three SQL time types."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def DATE() -> "DateTypeInfo":
+        """``datetime.date``."""
+        return DateTypeInfo()
+
+    @staticmethod
+    def TIME() -> "TimeTypeInfo":
+        """``datetime.time``."""
+        return TimeTypeInfo()
+
+    @staticmethod
+    def TIMESTAMP() -> "TimestampTypeInfo":
+        """``datetime.datetime``."""
+        return TimestampTypeInfo()
+
+
+class DateTypeInfo(SqlTimeTypeInfo):
+    """``datetime.date``."""
+
+    __slots__ = ()
+
+
+class TimeTypeInfo(SqlTimeTypeInfo):
+    """``datetime.time``."""
+
+    __slots__ = ()
+
+
+class TimestampTypeInfo(SqlTimeTypeInfo):
+    """``datetime.datetime``."""
+
+    __slots__ = ()
+
+
+class _ElementTypeInfo(TypeInformation):
+    """Base of the types that hold many elements of one type."""
+
+    __slots__ = ("elem_type",)
+
+    def __init__(self, element_type: TypeInformation) -> None:
+        self.elem_type = _checked(element_type, type(self).__name__)
+
+    def _parts(self) -> tuple[object, ...]:
+        return (self.elem_type,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}<{self.elem_type!r}>"
+
+
+class PrimitiveArrayTypeInfo(_ElementTypeInfo):
+    """Many numbers, booleans or characters, none of them None."""
+
+    __slots__ = ()
+
+    def __init__(self, element_type: TypeInformation) -> None:
+        super().__init__(element_type)
+        if not isinstance(element_type, BasicTypeInfo) or element_type.basic_type not in _PRIMITIVES:
+            raise TypeError(f"an array of primitives cannot hold {element_type!r}: use Types.BASIC_ARRAY or Types.OBJECT_ARRAY")
+
+
+class BasicArrayTypeInfo(_ElementTypeInfo):
+    """Many values of a basic type, each of which may be None."""
+
+    __slots__ = ()
+
+    def __init__(self, element_type: TypeInformation) -> None:
+        super().__init__(element_type)
+        if not isinstance(element_type, BasicTypeInfo):
+            raise TypeError(f"an array of basic types cannot hold {element_type!r}: use Types.OBJECT_ARRAY")
+
+
+class ObjectArrayTypeInfo(_ElementTypeInfo):
+    """Many values of any type."""
+
+    __slots__ = ()
+
+
+class ListTypeInfo(_ElementTypeInfo):
+    """A ``list``."""
+
+    __slots__ = ()
+
+
+class MapTypeInfo(TypeInformation):
+    """A ``dict``."""
+
+    __slots__ = ("key_type_info", "value_type_info")
+
+    def __init__(self, key_type_info: TypeInformation, value_type_info: TypeInformation) -> None:
+        self.key_type_info = _checked(key_type_info, "MapTypeInfo")
+        self.value_type_info = _checked(value_type_info, "MapTypeInfo")
+
+    def _parts(self) -> tuple[object, ...]:
+        return (self.key_type_info, self.value_type_info)
+
+    def __repr__(self) -> str:
+        return f"MapTypeInfo<{self.key_type_info!r}, {self.value_type_info!r}>"
+
+
+class TupleTypeInfo(TypeInformation):
+    """A ``tuple`` with a type for each field."""
+
+    __slots__ = ("_field_types",)
+
+    def __init__(self, field_types: Sequence[TypeInformation]) -> None:
+        self._field_types = tuple(_checked(field_type, "TupleTypeInfo") for field_type in field_types)
+
+    def get_field_types(self) -> list[TypeInformation]:
+        """The types of the fields, in order."""
+        return list(self._field_types)
+
+    def _parts(self) -> tuple[object, ...]:
+        return self._field_types
+
+    def __repr__(self) -> str:
+        return f"TupleTypeInfo({', '.join(map(repr, self._field_types))})"
+
+
+class RowTypeInfo(TypeInformation):
+    """A ``Row`` with a type and a name for each field; names default to f0, f1, ...
+
+    Raises:
+        ValueError: there are not as many names as types, or a name occurs twice.
+    """
+
+    __slots__ = ("_field_names", "_field_types")
+
+    def __init__(self, field_types: Sequence[TypeInformation], field_names: Sequence[str] | None = None) -> None:
+        self._field_types = tuple(_checked(field_type, "RowTypeInfo") for field_type in field_types)
+        names = tuple(f"f{index}" for index in range(len(field_types))) if field_names is None else tuple(field_names)
+        if len(names) != len(self._field_types):
+            raise ValueError(f"a row type has one name per field: {len(self._field_types)} types, {len(names)} names {list(names)!r}")
+        if len(set(names)) != len(names):
+            raise ValueError(f"the field names of a row differ from each other, got {list(names)!r}")
+        self._field_names = names
+
+    def get_field_names(self) -> list[str]:
+        """The names of the fields, in order."""
+        return list(self._field_names)
+
+    def get_field_index(self, field_name: str) -> int:
+        """The position of the named field; -1 when there is none."""
+        return self._field_names.index(field_name) if field_name in self._field_names else -1
+
+    def get_field_types(self) -> list[TypeInformation]:
+        """The types of the fields, in order."""
+        return list(self._field_types)
+
+    def _parts(self) -> tuple[object, ...]:
+        return (self._field_types, self._field_names)
+
+    def __repr__(self) -> str:
+        fields = (f"{name}: {field_type!r}" for name, field_type in zip(self._field_names, self._field_types, strict=True))
+        return f"RowTypeInfo({', '.join(fields)})"
+
+
+class Types:
+    """Where users get type information from: ``Types.TUPLE([Types.STRING(), Types.INT()])``."""
+
+    STRING = staticmethod(BasicTypeInfo.STRING_TYPE_INFO)
+    BYTE = staticmethod(BasicTypeInfo.BYTE_TYPE_INFO)
+    BOOLEAN = staticmethod(BasicTypeInfo.BOOLEAN_TYPE_INFO)
+    SHORT = staticmethod(BasicTypeInfo.SHORT_TYPE_INFO)
+    INT = staticmethod(BasicTypeInfo.INT_TYPE_INFO)
+    LONG = staticmethod(BasicTypeInfo.LONG_TYPE_INFO)
+    FLOAT = staticmethod(BasicTypeInfo.FLOAT_TYPE_INFO)
+    DOUBLE = staticmethod(BasicTypeInfo.DOUBLE_TYPE_INFO)
+    CHAR = staticmethod(BasicTypeInfo.CHAR_TYPE_INFO)
+    BIG_INT = staticmethod(BasicTypeInfo.BIG_INT_TYPE_INFO)
+    BIG_DEC = staticmethod(BasicTypeInfo.BIG_DEC_TYPE_INFO)
+    INSTANT = staticmethod(BasicTypeInfo.INSTANT_TYPE_INFO)
+    SQL_DATE = staticmethod(SqlTimeTypeInfo.DATE)
+    SQL_TIME = staticmethod(SqlTimeTypeInfo.TIME)
+    SQL_TIMESTAMP = staticmethod(SqlTimeTypeInfo.TIMESTAMP)
+
+    @staticmethod
+    def PICKLED_BYTE_ARRAY() -> TypeInformation:
+        """Any Python object."""
+        return PickledBytesTypeInfo()
+
+    @staticmethod
+    def ROW(field_types: Sequence[TypeInformation]) -> RowTypeInfo:
+        """A ``Row`` whose fields are named f0, f1, ..."""
+        return RowTypeInfo(field_types)
+
+    @staticmethod
+    def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> RowTypeInfo:
+        """A ``Row`` with the given names."""
+        return RowTypeInfo(field_types, field_names)
+
+    @staticmethod
+    def TUPLE(field_types: Sequence[TypeInformation]) -> TupleTypeInfo:
+        """A ``tuple``."""
+        return TupleTypeInfo(field_types)
+
+    @staticmethod
+    def PRIMITIVE_ARRAY(element_type: TypeInformation) -> PrimitiveArrayTypeInfo:
+        """Many numbers, booleans or characters; ``bytes`` for ``Types.BYTE()``."""
+        return PrimitiveArrayTypeInfo(element_type)
+
+    @staticmethod
+    def BASIC_ARRAY(element_type: TypeInformation) -> BasicArrayTypeInfo:
+        """Many values of one basic type, None among them."""
+        return BasicArrayTypeInfo(element_type)
+
+    @staticmethod
+    def OBJECT_ARRAY(element_type: TypeInformation) -> ObjectArrayTypeInfo:
+        """Many values of any one type."""
+        return ObjectArrayTypeInfo(element_type)
+
+    @staticmethod
+    def MAP(key_type_info: TypeInformation, value_type_info: TypeInformation) -> MapTypeInfo:
+        """A ``dict``."""
+        return MapTypeInfo(key_type_info, value_type_info)
+
+    @staticmethod
+    def LIST(element_type_info: TypeInformation) -> ListTypeInfo:
+        """A ``list``."""
+        return ListTypeInfo(element_type_info)
+
+
+def _checked(part: TypeInformation, owner: str) -> TypeInformation:
+    if not isinstance(part, TypeInformation):
+        raise TypeError(f"{owner} is made of type information such as Types.STRING(), got {part!r}")
+    return part

@@ -1,0 +1,163 @@
+"""``Row``: a record whose fields have positions and, if wanted, names.
+
+Side:   pure.
+Source: PyFlink ``pyflink.common.types``.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+
+__all__ = ["Row", "RowKind"]
+
+_SLOTS = ("_fields", "_row_kind", "_values")
+
+
+class RowKind(Enum):
+    """What a row does to a changing table."""
+
+    INSERT = 0
+    UPDATE_BEFORE = 1
+    UPDATE_AFTER = 2
+    DELETE = 3
+
+    def __str__(self) -> str:
+        return ("+I", "-U", "+U", "-D")[self.value]
+
+
+class Row:
+    """An ordered record.
+
+    ``Row("a", 1)`` has positions only; ``Row(name="a", age=1)`` has names too, in the order in which they are written.  A row of strings
+    can be called to make rows with those names: ``Person = Row("name", "age"); Person("Alice", 11)``.
+
+    Ownership: mutable through ``row[key] = value``; two rows are equal when kind, names and values are.
+    """
+
+    _fields: list[str] | None
+    _values: list[Any]
+    _row_kind: RowKind
+
+    __slots__ = _SLOTS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if args and kwargs:
+            raise ValueError("a Row is made of positional values or of named values, not of both")
+        self._fields = list(kwargs) if kwargs else None
+        self._values = list(kwargs.values()) if kwargs else list(args)
+        self._row_kind = RowKind.INSERT
+
+    @staticmethod
+    def of_kind(row_kind: RowKind, *args: Any, **kwargs: Any) -> "Row":
+        """A row of the given kind; the other arguments are the constructor's."""
+        row = Row(*args, **kwargs)
+        row.set_row_kind(row_kind)
+        return row
+
+    # PyFlink's signature has the flag positional.
+    def as_dict(self, recursive: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
+        """The row as a dict by field name; with ``recursive`` nested rows too.
+
+        Raises:
+            TypeError: the row has no field names.
+        """
+        if self._fields is None:
+            raise TypeError(f"{self!r} has no field names, so it cannot become a dict")
+        values = [_without_rows(value) for value in self._values] if recursive else self._values
+        return dict(zip(self._fields, values, strict=True))
+
+    def get_row_kind(self) -> RowKind:
+        """What the row does to a table."""
+        return self._row_kind
+
+    def set_row_kind(self, row_kind: RowKind) -> None:
+        """Change what the row does to a table."""
+        self._row_kind = row_kind
+
+    def set_field_names(self, field_names: list[str]) -> None:
+        """Name the fields.
+
+        Raises:
+            ValueError: there are not as many names as fields.
+        """
+        if len(field_names) != len(self._values):
+            raise ValueError(f"{len(field_names)} names for {len(self._values)} fields: {field_names!r}")
+        self._fields = list(field_names)
+
+    def get_fields_by_names(self, names: list[str]) -> "Row":
+        """A row with only the named fields, in the given order, of the same kind."""
+        row = Row(*(self[name] for name in names))
+        row.set_field_names(names)
+        row.set_row_kind(self._row_kind)
+        return row
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._values
+
+    def __call__(self, *args: Any) -> "Row":
+        """A row of these values, whose names are this row's values."""
+        if len(args) != len(self._values):
+            raise ValueError(f"{self!r} makes rows of {len(self._values)} values, got {len(args)}: {args!r}")
+        return _restore(list(self._values), list(args), self._row_kind)
+
+    def __getitem__(self, item: Any) -> Any:
+        return self._values[self._position(item)]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._values[self._position(key)] = value
+
+    def __getattr__(self, item: str) -> Any:
+        if item.startswith("_") or self._fields is None or item not in self._fields:
+            raise AttributeError(f"{type(self).__name__} has no field {item!r}")
+        return self._values[self._fields.index(item)]
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key not in _SLOTS:
+            raise AttributeError(f"fields are set with row[{key!r}] = value")
+        object.__setattr__(self, key, value)
+
+    def __reduce__(self) -> "tuple[Callable[..., Row], tuple[list[str] | None, list[Any], RowKind]]":
+        return _restore, (self._fields, self._values, self._row_kind)
+
+    def __repr__(self) -> str:
+        if self._fields is None:
+            return f"<Row({', '.join(map(repr, self._values))})>"
+        return f"Row({', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self._values, strict=True))})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Row):
+            return NotImplemented
+        return self._row_kind is other._row_kind and self._fields == other._fields and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def _position(self, item: Any) -> Any:
+        if isinstance(item, int | slice):
+            return item
+        if self._fields is None or item not in self._fields:
+            raise KeyError(item)
+        return self._fields.index(item)
+
+
+def _restore(fields: list[str] | None, values: list[Any], row_kind: RowKind) -> Row:
+    row = Row(*values)
+    row._fields = fields
+    row._row_kind = row_kind
+    return row
+
+
+def _without_rows(value: Any) -> Any:
+    if isinstance(value, Row):
+        return value.as_dict(recursive=True)
+    if isinstance(value, list):
+        return [_without_rows(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_rows(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,53 @@
+"""What the API refuses while a program is built.
+
+Side:  pure.
+Rules: every message says which call, what it got and what to do instead.
+"""
+
+import inspect
+from typing import Any
+
+from flowlet.datastream.functions import FlatMapFunction, Function
+from flowlet.errors import JobGraphError
+
+
+def checked_function(func: Any, function_class: type[Function], method: str, num_arguments: int) -> Any:
+    """The function itself, when it can be called with so many records.
+
+    Raises:
+        JobGraphError: it is a class, a coroutine function, of another function class, not callable, takes other arguments, or is a
+            generator function where one result is expected.
+    """
+    if isinstance(func, type) and issubclass(func, Function):
+        raise JobGraphError(f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()")
+    if isinstance(func, function_class):
+        return func
+    if not callable(func):
+        raise JobGraphError(f"{method}() needs a callable or a {function_class.__name__}, got {func!r} of type {type(func).__name__}")
+    if inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None)):  # noqa: B004  # its kind is asked
+        raise JobGraphError(f"{method}() needs an ordinary function, got the coroutine function {name_of(func)}; write it with def")
+    if inspect.isgeneratorfunction(func) and function_class is not FlatMapFunction:
+        raise JobGraphError(
+            f"{method}() needs one result per call, but {name_of(func)} is a generator function; return it, or use flat_map()"
+        )
+    _check_arguments(func, method, num_arguments)
+    return func
+
+
+def name_of(func: Any) -> str:
+    """How a message calls a function."""
+    return str(getattr(func, "__qualname__", None) or repr(func))
+
+
+def _check_arguments(func: Any, method: str, num_arguments: int) -> None:
+    try:
+        signature = inspect.signature(func)
+    except (TypeError, ValueError):
+        return  # some built-in functions do not say what they take
+    try:
+        signature.bind(*[None] * num_arguments)
+    except TypeError as error:
+        records = "one record" if num_arguments == 1 else f"{num_arguments} records"
+        raise JobGraphError(
+            f"{method}() calls its function with {records}, but {name_of(func)}{signature} does not take that: {error}"
+        ) from None

@@ -1,0 +1,84 @@
+"""``FileSource``: the lines of text files.
+
+Side:   pure.  Files are opened by the tasks that read them, so paths are paths on the TaskManagers' machines.
+Source: PyFlink ``pyflink.datastream.connectors.file_system``.
+Absent: ``monitor_continuously``, bulk formats, enumerators and split assigners of one's own, ``FileSink``.
+"""
+
+from typing import final
+
+from flowlet.common.checks import is_name
+from flowlet.datastream.connectors.base import Source
+from flowlet.errors import JobGraphError
+
+__all__ = ["FileSource", "FileSourceBuilder", "StreamFormat"]
+
+
+@final
+class StreamFormat:
+    """How the bytes of a file become records."""
+
+    __slots__ = ("charset_name",)
+
+    def __init__(self, charset_name: str) -> None:
+        self.charset_name = charset_name
+
+    @staticmethod
+    def text_line_format(charset_name: str = "UTF-8") -> "StreamFormat":
+        """One ``str`` per line, without its end; bytes that are not of the charset are replaced.
+
+        Raises:
+            JobGraphError: the charset is unknown.
+        """
+        try:
+            "".encode(charset_name)
+        except (LookupError, TypeError) as error:
+            raise JobGraphError(
+                f"text_line_format: the charset {charset_name!r} is unknown; use one that Python knows, such as UTF-8"
+            ) from error
+        return StreamFormat(charset_name)
+
+
+class FileSource(Source):
+    """Lines of the given files; made by ``FileSource.for_record_stream_format``.
+
+    A directory stands for all files below it that are not hidden by a leading ``.`` or ``_``.
+    """
+
+    __slots__ = ("paths", "stream_format")
+
+    def __init__(self, stream_format: StreamFormat, paths: tuple[str, ...]) -> None:
+        self.stream_format = stream_format
+        self.paths = paths
+
+    @staticmethod
+    def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> "FileSourceBuilder":
+        """A builder of a source of these files.
+
+        Raises:
+            JobGraphError: there is no path, or one is not a path.
+        """
+        return FileSourceBuilder(stream_format, paths)
+
+
+class FileSourceBuilder:
+    """Makes a ``FileSource``."""
+
+    def __init__(self, stream_format: StreamFormat, paths: tuple[str, ...]) -> None:
+        if not isinstance(stream_format, StreamFormat):
+            raise JobGraphError(f"a file source needs a format such as StreamFormat.text_line_format(), got {stream_format!r}")
+        if not paths:
+            raise JobGraphError("a file source needs at least one path")
+        for path in paths:
+            if not is_name(path):
+                raise JobGraphError(f"a file source reads paths given as texts, got {path!r}")
+        self._stream_format = stream_format
+        self._paths = paths
+
+    def process_static_file_set(self) -> "FileSourceBuilder":
+        """Read the files that are there at the start, once; this is the default."""
+        return self
+
+    def build(self) -> FileSource:
+        """The source."""
+        return FileSource(self._stream_format, self._paths)

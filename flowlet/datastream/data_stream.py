@@ -1,0 +1,329 @@
+"""``DataStream``: a program as its author writes it, one step at a time.
+
+Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
+Source: PyFlink ``pyflink.datastream.data_stream``.
+Absent: union, connect, process, window, side outputs, watermark assignment, shuffle, rescale, custom partitioning, project, cache,
+        ``add_sink`` (Java functions only), ``set_uid_hash``.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.datastream.checks import checked_function
+from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.datastream.connectors.base import Sink
+from flowlet.datastream.functions import FilterFunction, FlatMapFunction, Function, KeySelector, MapFunction, ReduceFunction
+from flowlet.datastream.slot_sharing_group import SlotSharingGroup
+from flowlet.errors import JobGraphError
+from flowlet.graph.partitioner import Broadcast, Forward, KeyGroups, Partitioner, Rebalance
+from flowlet.graph.transformation import (
+    ChainingStrategy,
+    CollectTransformation,
+    FilterTransformation,
+    FlatMapTransformation,
+    MapTransformation,
+    PartitionTransformation,
+    PrintTransformation,
+    ReduceTransformation,
+    SinkTransformation,
+    SumTransformation,
+    Transformation,
+)
+
+if TYPE_CHECKING:
+    from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
+
+__all__ = ["CloseableIterator", "DataStream", "DataStreamSink", "KeyedStream"]
+
+# Called on a stream that was not keyed, these are answered with what to do instead.
+_KEYED_METHODS = frozenset({"reduce", "sum"})
+
+
+class NotKeyedError(JobGraphError, AttributeError):
+    """A method of keyed streams was asked of one that is not keyed."""
+
+
+class _Operator:
+    """The settings that streams and sinks share.
+
+    Each setter returns its object; each raises ``JobGraphError`` naming the operator when the value is refused, or when the object
+    stands for a partitioning (``rebalance()``, ``key_by()``, ...), which has no settings.
+    """
+
+    __slots__ = ("_transformation",)
+
+    def __init__(self, transformation: Transformation) -> None:
+        self._transformation = transformation
+
+    def name(self, name: str) -> Self:
+        """Name the operator, for task names, logs and metrics."""
+        self._settings("name").name = _checked_text(name, "name")
+        return self
+
+    def uid(self, uid: str) -> Self:
+        """Give the operator an id that stays the same when the program around it changes; unique in the job."""
+        self._settings("uid").uid = _checked_text(uid, "uid")
+        return self
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Run the operator as so many subtasks."""
+        transformation = self._settings("set_parallelism")
+        check_parallelism(parallelism, f"operator {transformation.operator_name!r}: its")
+        if transformation.is_non_parallel and parallelism != 1:
+            raise JobGraphError(
+                f"operator {transformation.operator_name!r} cannot run in parallel: its parallelism must be 1, got {parallelism}; "
+                "set the parallelism of the operators behind it"
+            )
+        transformation.parallelism = parallelism
+        return self
+
+    def set_description(self, description: str) -> Self:
+        """Describe the operator, for the execution plan."""
+        self._settings("set_description").description = _checked_text(description, "set_description")
+        return self
+
+    def disable_chaining(self) -> Self:
+        """Run the operator in a task of its own."""
+        self._settings("disable_chaining").chaining = ChainingStrategy.NEVER
+        return self
+
+    def slot_sharing_group(self, slot_sharing_group: str | SlotSharingGroup) -> Self:
+        """Put the operator, and those behind it that say nothing else, into a slot sharing group."""
+        transformation = self._settings("slot_sharing_group")
+        if not isinstance(slot_sharing_group, SlotSharingGroup):
+            slot_sharing_group = SlotSharingGroup(slot_sharing_group)
+        transformation.slot_sharing_group = slot_sharing_group.get_name()
+        return self
+
+    def _settings(self, method: str) -> Transformation:
+        """The transformation, when it stands for an operator."""
+        if isinstance(self._transformation, PartitionTransformation):
+            strategy = self._transformation.partitioner.ship_strategy
+            raise JobGraphError(
+                f"{method}() on a {strategy} partitioning, which is no operator: call it on the operator before or behind the partitioning"
+            )
+        return self._transformation
+
+
+class DataStream(_Operator):
+    """A stream of records; its methods add operators, each of which gives another stream.
+
+    Threading: one thread.
+    """
+
+    __slots__ = ("_environment",)
+
+    def __init__(self, environment: "StreamExecutionEnvironment", transformation: Transformation) -> None:
+        super().__init__(transformation)
+        self._environment = environment
+
+    def get_name(self) -> str:
+        """The name of the operator that makes this stream."""
+        return self._settings("get_name").name
+
+    def get_type(self) -> TypeInformation:
+        """The type of the records as it was declared; any Python object when it was not."""
+        return self._transformation.output_type
+
+    def get_execution_environment(self) -> "StreamExecutionEnvironment":
+        """The environment to which this stream belongs."""
+        return self._environment
+
+    def get_execution_config(self) -> ExecutionConfig:
+        """The settings that operators inherit."""
+        return self._environment.get_config()
+
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
+        """Set the number of key groups: the most subtasks to which the operator can be rescaled."""
+        transformation = self._settings("set_max_parallelism")
+        check_max_parallelism(max_parallelism, f"operator {transformation.operator_name!r}: its")
+        if transformation.is_non_parallel and max_parallelism != 1:
+            raise JobGraphError(f"operator {transformation.operator_name!r} cannot run in parallel: its max parallelism must be 1")
+        transformation.max_parallelism = max_parallelism
+        return self
+
+    def force_non_parallel(self) -> Self:
+        """Run the operator as one subtask, whatever is asked for later."""
+        transformation = self._settings("force_non_parallel")
+        transformation.parallelism = 1
+        transformation.max_parallelism = 1
+        transformation.is_non_parallel = True
+        return self
+
+    def set_buffer_timeout(self, timeout_millis: int) -> Self:
+        """Let records wait at most so many milliseconds for their buffer to fill; 0: not at all, -1: the environment's timeout."""
+        transformation = self._settings("set_buffer_timeout")
+        if not is_whole_number(timeout_millis) or timeout_millis < -1:
+            raise JobGraphError(
+                f"operator {transformation.operator_name!r}: its buffer timeout must be -1 (the environment's), 0 (none) or milliseconds, "
+                f"got {timeout_millis!r}"
+            )
+        transformation.buffer_timeout_ms = None if timeout_millis == -1 else timeout_millis
+        return self
+
+    def start_new_chain(self) -> Self:
+        """Run the operator in another task than the one before it."""
+        self._settings("start_new_chain").chaining = ChainingStrategy.HEAD
+        return self
+
+    def map(self, func: Callable[[Any], Any] | MapFunction, output_type: TypeInformation | None = None) -> "DataStream":
+        """One record for each record."""
+        function = checked_function(func, MapFunction, "map", 1)
+        return self._then(MapTransformation(name="Map", function=function, **self._inherited(_declared(output_type))))
+
+    def flat_map(self, func: Callable[[Any], Any] | FlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
+        """Any number of records, an iterable, for each record."""
+        function = checked_function(func, FlatMapFunction, "flat_map", 1)
+        return self._then(FlatMapTransformation(name="FlatMap", function=function, **self._inherited(_declared(output_type))))
+
+    def filter(self, func: Callable[[Any], Any] | FilterFunction) -> "DataStream":
+        """The records for which the function says yes."""
+        function = checked_function(func, FilterFunction, "filter", 1)
+        return self._then(FilterTransformation(name="Filter", function=function, **self._inherited(self.get_type())))
+
+    def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
+        """The same records, those of one key in one subtask.
+
+        Raises:
+            JobGraphError: the selector cannot be called with a record, or needs ``open`` or ``close``, which are not called for it yet.
+        """
+        selector = checked_function(key_selector, KeySelector, "key_by", 1)
+        _check_has_no_life_cycle(selector)
+        if key_type is not None:
+            _declared(key_type)
+        return KeyedStream(self, selector)
+
+    def rebalance(self) -> "DataStream":
+        """Deal the records to the subtasks of the next operator in turn."""
+        return self._partitioned(Rebalance())
+
+    def forward(self) -> "DataStream":
+        """Hand the records to the same subtask of the next operator, which must have the same parallelism."""
+        return self._partitioned(Forward())
+
+    def broadcast(self) -> "DataStream":
+        """Hand every record to every subtask of the next operator."""
+        return self._partitioned(Broadcast())
+
+    def print(self, sink_identifier: str | None = None) -> "DataStreamSink":
+        """Write each record to the standard output of the TaskManager that has it."""
+        if sink_identifier is not None:
+            _checked_text(sink_identifier, "print")
+        return self._into(PrintTransformation(name="Print to Std. Out", identifier=sink_identifier, **self._inherited(self.get_type())))
+
+    def sink_to(self, sink: Sink) -> "DataStreamSink":
+        """Hand each record to a sink."""
+        if not isinstance(sink, Sink):
+            raise JobGraphError(f"sink_to() needs a sink such as DiscardingSink(), got {sink!r} of type {type(sink).__name__}")
+        return self._into(SinkTransformation(name="Sink", sink=sink, **self._inherited(self.get_type())))
+
+    def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CloseableIterator | list[Any]:
+        """Run the job now and hand its records to this program.
+
+        Without ``limit``: an iterator that must be closed, best by a ``with`` statement.  With it: a list of at most so many records;
+        the job is cancelled once it has them.
+
+        Raises:
+            JobGraphError: the program or the limit is not valid.
+            JobExecutionError: the job failed.
+        """
+        if limit is not None and (not is_whole_number(limit) or limit < 1):
+            raise JobGraphError(f"execute_and_collect() needs a limit of 1 or more records, got {limit!r}")
+        submitted = self._environment._submit(job_execution_name, CollectTransformation(name="Collect", input=self._transformation))
+        values = CloseableIterator(submitted, self._environment._release)
+        if limit is None:
+            return values
+        with values:
+            return list(itertools.islice(values, limit))
+
+    def _inherited(self, output_type: TypeInformation) -> dict[str, Any]:
+        return {"input": self._transformation, "parallelism": self._environment.get_parallelism(), "output_type": output_type}
+
+    def _then(self, transformation: Transformation) -> "DataStream":
+        self._environment._add_operator(transformation)
+        return DataStream(self._environment, transformation)
+
+    def _into(self, transformation: Transformation) -> "DataStreamSink":
+        self._environment._add_operator(transformation)
+        return DataStreamSink(transformation)
+
+    def _partitioned(self, partitioner: Partitioner) -> "DataStream":
+        return DataStream(self._environment, _partition(self, partitioner))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _KEYED_METHODS:
+                raise NotKeyedError(f"{name}() needs a keyed stream: call key_by(...) before it")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class KeyedStream(DataStream):
+    """A stream whose records of one key are in one subtask; made by ``key_by``.
+
+    It is no operator: it has no name, parallelism or other settings, and its partitioning cannot be replaced.
+    """
+
+    __slots__ = ("_origin",)
+
+    def __init__(self, origin: DataStream, key_selector: Any) -> None:
+        super().__init__(origin._environment, _partition(origin, KeyGroups(key_selector)))
+        self._origin = origin
+
+    def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction) -> DataStream:
+        """The result so far of joining the records of each key: one per record, or one per key at the end in BATCH mode."""
+        function = checked_function(func, ReduceFunction, "reduce", 2)
+        return self._then(ReduceTransformation(name="Reduce", function=function, **self._inherited(self.get_type())))
+
+    def sum(self, position_to_sum: int | str = 0) -> DataStream:
+        """The records with the field at a position, or of a name, summed up per key; numbers themselves for position 0."""
+        if not is_whole_number(position_to_sum) and not is_name(position_to_sum):
+            raise JobGraphError(f"sum() needs the position or the name of a field, got {position_to_sum!r}")
+        return self._then(SumTransformation(name="Sum", position=position_to_sum, **self._inherited(self.get_type())))
+
+    def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
+        """The same records keyed in another way; this keying is dropped."""
+        return self._origin.key_by(key_selector, key_type)
+
+    def _partitioned(self, partitioner: Partitioner) -> DataStream:
+        raise JobGraphError(
+            f"a keyed stream keeps its partitioning, it cannot become {partitioner.ship_strategy}: "
+            "partition before key_by(), or behind the next operator"
+        )
+
+
+class DataStreamSink(_Operator):
+    """The end of a stream; its settings can still be changed."""
+
+    __slots__ = ()
+
+
+def _partition(stream: DataStream, partitioner: Partitioner) -> PartitionTransformation:
+    upstream = stream._transformation
+    return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type)
+
+
+def _check_has_no_life_cycle(selector: Any) -> None:
+    if isinstance(selector, KeySelector) and (type(selector).open, type(selector).close) != (Function.open, Function.close):
+        raise JobGraphError(
+            f"key_by(): {type(selector).__name__} overrides open() or close(), which are not called for key selectors yet; "
+            "prepare in __init__, or take the key from a field that a map() before it adds"
+        )
+
+
+def _declared(output_type: TypeInformation | None) -> TypeInformation:
+    if output_type is None:
+        return PickledBytesTypeInfo()
+    if not isinstance(output_type, TypeInformation):
+        raise JobGraphError(f"a type is declared with type information such as Types.STRING(), got {output_type!r}")
+    return output_type
+
+
+def _checked_text(text: str, method: str) -> str:
+    if not is_name(text):
+        raise JobGraphError(f"{method}() needs a text that is not empty, got {text!r}")
+    return text

@@ -1,0 +1,60 @@
+"""Where a job is to run, as the options and the environment variables say it.
+
+Side:  pure.
+Rules: an option of the program beats an environment variable; without either the program brings its own cluster.
+"""
+
+from collections.abc import Mapping
+
+from flowlet.common.configuration import Configuration
+from flowlet.errors import ConfigError
+
+JOB_MANAGER_OPTION = "flowlet.jobmanager"  # host:port
+JOB_MANAGER_VARIABLE = "FLOWLET_JOBMANAGER"  # host:port
+LOCAL_VARIABLE = "FLOWLET_LOCAL"  # "inprocess": no child processes
+_ADDRESS_OPTIONS = ("rest.address", "jobmanager.rpc.address")
+_PORT_OPTION = "rest.port"
+_DEFAULT_PORT = 8081  # Flink's rest.port
+
+
+def job_manager_address(configuration: Configuration, variables: Mapping[str, str]) -> tuple[str, int] | None:
+    """Host and port of the JobManager that takes the job; None: an embedded one.
+
+    Raises:
+        ConfigError: an option or variable is no address; the message names it.
+    """
+    if configuration.contains_key(JOB_MANAGER_OPTION):
+        return _parsed(configuration.get_string(JOB_MANAGER_OPTION, ""), f"option {JOB_MANAGER_OPTION!r}")
+    for option in _ADDRESS_OPTIONS:
+        if configuration.contains_key(option):
+            host = configuration.get_string(option, "").strip()
+            port = configuration.get_integer(_PORT_OPTION, _DEFAULT_PORT)
+            return _checked(host, port, f"options {option!r} and {_PORT_OPTION!r}")
+    address = variables.get(JOB_MANAGER_VARIABLE, "").strip()
+    return _parsed(address, f"environment variable {JOB_MANAGER_VARIABLE}") if address else None
+
+
+def is_in_process(variables: Mapping[str, str]) -> bool:
+    """Whether an embedded cluster is to stay in this process.
+
+    Raises:
+        ConfigError: the variable is set to something else than ``inprocess``.
+    """
+    value = variables.get(LOCAL_VARIABLE, "").strip().lower()
+    if value not in ("", "inprocess"):
+        raise ConfigError(f"environment variable {LOCAL_VARIABLE} is {value!r}; unset it, or set it to 'inprocess'")
+    return value == "inprocess"
+
+
+def _parsed(address: str, where: str) -> tuple[str, int]:
+    host, colon, port = address.strip().removeprefix("http://").rstrip("/").rpartition(":")
+    if not colon or not port.isascii() or not port.isdecimal():
+        raise ConfigError(f"{where} is {address!r}; it must be host:port, such as 127.0.0.1:{_DEFAULT_PORT}")
+    return _checked(host, int(port), where)
+
+
+def _checked(host: str, port: int, where: str) -> tuple[str, int]:
+    host = host.removeprefix("[").removesuffix("]")  # IPv6 literals
+    if not host or not 1 <= port <= 65535:
+        raise ConfigError(f"{where}: {host!r} and {port} are no host and port from 1 to 65535")
+    return host, port

@@ -1,0 +1,311 @@
+"""``StreamExecutionEnvironment``: where programs begin and jobs are started.
+
+Side:   pure.  The client package is loaded by name when a job starts, so that building a program needs no runtime.
+Source: PyFlink ``pyflink.datastream.stream_execution_environment``; defaults from Flink's ``PipelineOptions`` and ``ExecutionOptions``.
+Absent: checkpointing, state backends, restart strategies, Python dependency management, cached files, ``add_source`` (Java functions only).
+"""
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.configuration import Configuration
+from flowlet.common.conversion import to_declared_shape
+from flowlet.common.execution_config import ExecutionConfig
+from flowlet.common.job_client import JobClient, RunningJob, SubmittedJob
+from flowlet.common.job_execution_result import JobExecutionResult
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.datastream.connectors.base import Source
+from flowlet.datastream.connectors.file_system import FileSource
+from flowlet.datastream.data_stream import DataStream
+from flowlet.datastream.deployment import is_in_process, job_manager_address
+from flowlet.datastream.execution_mode import RuntimeExecutionMode
+from flowlet.datastream.slot_sharing_group import SlotSharingGroup
+from flowlet.errors import ConfigError, FlowletError, JobGraphError
+from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
+from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
+from flowlet.graph.transformation import CollectionSourceTransformation, CollectTransformation, SourceTransformation, Transformation
+
+__all__ = ["StreamExecutionEnvironment"]
+
+DEFAULT_JOB_NAME = "Flink Streaming Job"  # PyFlink's
+_CLIENT_MODULE = "flowlet.client.translate"
+
+# What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this process.
+Submit = Callable[[StreamGraph, tuple[str, int] | None, bool], SubmittedJob]
+
+
+class StreamExecutionEnvironment:
+    """Makes streams and runs the job that they form.
+
+    Threading: one thread.
+    Life cycle: after each ``execute`` the environment is empty again, and more streams may be made; ``close`` ends what still runs.
+
+    Args:
+        configuration: options; see ``configure``.
+        submit: what starts jobs; left out, the client package.
+    """
+
+    def __init__(self, configuration: Configuration | None = None, submit: Submit | None = None) -> None:
+        self._configuration = Configuration()
+        self._config = ExecutionConfig()
+        self._buffer_timeout_ms = DEFAULT_BUFFER_TIMEOUT_MS
+        self._is_chaining_enabled = True
+        self._runtime_mode = RuntimeExecutionMode.STREAMING
+        self._job_name: str | None = None
+        self._default_local_parallelism = len(os.sched_getaffinity(0))
+        self._operators: list[Transformation] = []
+        self._jobs: list[RunningJob] = []  # those that were not released yet
+        self._submit_graph = submit or _submit_with_client
+        if configuration is not None:
+            self.configure(configuration)
+
+    @staticmethod
+    def get_execution_environment(configuration: Configuration | None = None) -> "StreamExecutionEnvironment":
+        """A new environment.
+
+        Jobs go to the JobManager of the options ``flowlet.jobmanager`` (host:port) or ``rest.address`` (or ``jobmanager.rpc.address``)
+        and ``rest.port``, or of the variable ``FLOWLET_JOBMANAGER``; without these each job gets a cluster of its own on this machine.
+        """
+        return StreamExecutionEnvironment(configuration)
+
+    def configure(self, configuration: Configuration) -> None:
+        """Take over options: ``parallelism.default``, ``pipeline.max-parallelism``, ``pipeline.name``, ``pipeline.operator-chaining``,
+        ``execution.buffer-timeout`` (milliseconds), ``execution.runtime-mode`` and those that name a JobManager.
+
+        Raises:
+            ConfigError: a value is not of the option's type.
+            JobGraphError: a value is out of range.
+        """  # noqa: D205  # the list of options is the summary
+        options = self._configuration.add_all(configuration)
+        if options.contains_key("parallelism.default"):
+            self.set_parallelism(options.get_integer("parallelism.default", 1))
+        if options.contains_key("pipeline.max-parallelism"):
+            self.set_max_parallelism(options.get_integer("pipeline.max-parallelism", 1))
+        for option in ("pipeline.operator-chaining", "pipeline.operator-chaining.enabled"):
+            self._is_chaining_enabled = options.get_boolean(option, self._is_chaining_enabled)
+        for option in ("execution.buffer-timeout", "execution.buffer-timeout.interval"):
+            if options.contains_key(option):
+                self.set_buffer_timeout(options.get_integer(option, DEFAULT_BUFFER_TIMEOUT_MS))
+        if options.contains_key("execution.runtime-mode"):
+            self.set_runtime_mode(_runtime_mode(options.get_string("execution.runtime-mode", "")))
+        self._job_name = options.get_string("pipeline.name", "") or None
+
+    def get_config(self) -> ExecutionConfig:
+        """The settings that operators inherit; changes count for operators made later."""
+        return self._config
+
+    def get_parallelism(self) -> int:
+        """The parallelism of operators made from now on: what was set, else 1 on a remote cluster and the usable cores on this machine."""
+        parallelism = self._config.get_parallelism()
+        if parallelism != ExecutionConfig.PARALLELISM_DEFAULT:
+            return parallelism
+        return self._default_local_parallelism if self._address() is None else 1
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Set the parallelism of operators made from now on."""
+        self._config.set_parallelism(parallelism)
+        return self
+
+    def get_default_local_parallelism(self) -> int:
+        """The parallelism where none is set and no remote cluster is used: the cores that this process may use."""
+        return self._default_local_parallelism
+
+    def get_max_parallelism(self) -> int:
+        """The number of key groups of operators that set none; -1: derived from their parallelism."""
+        return self._config.get_max_parallelism()
+
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
+        """Set the number of key groups of operators that set none."""
+        self._config.set_max_parallelism(max_parallelism)
+        return self
+
+    def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
+        """Set whether keyed aggregations give running results (the default) or final ones."""
+        if not isinstance(execution_mode, RuntimeExecutionMode):
+            raise JobGraphError(f"set_runtime_mode() needs a RuntimeExecutionMode, got {execution_mode!r}")
+        self._runtime_mode = execution_mode
+        return self
+
+    def get_buffer_timeout(self) -> int:
+        """The longest time in milliseconds that a record waits for its buffer to fill; -1: without end, 0: not at all."""
+        return self._buffer_timeout_ms
+
+    def set_buffer_timeout(self, timeout_millis: int) -> Self:
+        """Set the longest time that a record waits for its buffer to fill."""
+        if not is_whole_number(timeout_millis) or timeout_millis < -1:
+            raise JobGraphError(f"the environment's buffer timeout must be -1 (no limit), 0 (none) or milliseconds, got {timeout_millis!r}")
+        self._buffer_timeout_ms = timeout_millis
+        return self
+
+    def is_chaining_enabled(self) -> bool:
+        """Whether operators may share a task."""
+        return self._is_chaining_enabled
+
+    def disable_operator_chaining(self) -> Self:
+        """Run each operator in a task of its own."""
+        self._is_chaining_enabled = False
+        return self
+
+    def register_slot_sharing_group(self, slot_sharing_group: SlotSharingGroup) -> Self:
+        """Accept a group; slots are all alike, so there is nothing to remember about it."""
+        if not isinstance(slot_sharing_group, SlotSharingGroup):
+            raise JobGraphError(f"register_slot_sharing_group() needs a SlotSharingGroup, got {slot_sharing_group!r}")
+        return self
+
+    def from_collection(self, collection: Iterable[Any], type_info: TypeInformation | None = None) -> DataStream:
+        """The elements of a collection, which travel with the job; with a type they are brought into its shape.
+
+        Raises:
+            JobGraphError: it is no collection, or an element is not of the type.
+        """
+        if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
+            raise JobGraphError(f"from_collection() needs a list of elements, got {collection!r} of type {type(collection).__name__}")
+        elements = list(collection)
+        if type_info is not None:
+            _check_type(type_info, "from_collection")
+            elements = [_shaped(index, element, type_info) for index, element in enumerate(elements)]
+        return self._source(
+            CollectionSourceTransformation(
+                name="Collection Source",
+                source=elements,
+                output_type=type_info or PickledBytesTypeInfo(),
+                parallelism=1,
+                is_non_parallel=True,
+            )
+        )
+
+    def from_source(
+        self, source: Source, watermark_strategy: WatermarkStrategy, source_name: str, type_info: TypeInformation | None = None
+    ) -> DataStream:
+        """The records of a source: a ``FileSource``, or one with ``create_reader(subtask, parallelism)`` and ``is_bounded``.
+
+        Raises:
+            JobGraphError: an argument is not of its kind.
+            FlowletError: the strategy would have to generate watermarks, which is not supported yet.
+        """
+        if not isinstance(source, FileSource) and not callable(getattr(source, "create_reader", None)):
+            raise JobGraphError(f"from_source() needs a source such as FileSource, got {source!r} of type {type(source).__name__}")
+        if not is_name(source_name):
+            raise JobGraphError(f"from_source() needs a name that is not empty, got {source_name!r}")
+        if type_info is not None:
+            _check_type(type_info, "from_source")
+        _check_watermarks(watermark_strategy, source)
+        return self._source(
+            SourceTransformation(
+                name=source_name,
+                source=source,
+                is_bounded=bool(getattr(source, "is_bounded", True)),
+                output_type=type_info or PickledBytesTypeInfo(),
+                parallelism=self.get_parallelism(),
+            )
+        )
+
+    def get_execution_plan(self) -> str:
+        """The operators added so far as JSON, for people and for Flink's plan visualizer; nothing runs and nothing is forgotten."""
+        return execution_plan(self._stream_graph(None, None))
+
+    def execute(self, job_name: str | None = None) -> JobExecutionResult:
+        """Run the job and wait for its end.  An interrupt (Ctrl-C) cancels it.
+
+        Raises:
+            JobGraphError: the program is not valid.
+            JobSubmissionError: the JobManager did not take it.
+            JobExecutionError: it failed or was cancelled.
+        """
+        job = self._submit(job_name).job
+        try:
+            return job.wait()
+        except KeyboardInterrupt:
+            with contextlib.suppress(FlowletError):  # the cluster is gone, and the job with it
+                job.cancel()
+            raise
+        finally:
+            self._release(job)
+
+    def execute_async(self, job_name: str = DEFAULT_JOB_NAME) -> JobClient:
+        """Start the job and return at once.
+
+        Raises:
+            JobGraphError: the program is not valid.
+            JobSubmissionError: the JobManager did not take it.
+        """
+        return JobClient(self._submit(job_name).job, self._release)
+
+    def close(self) -> None:
+        """Give back what jobs of this environment hold; those that still run in an embedded cluster end with it."""
+        for job in list(self._jobs):
+            self._release(job)
+
+    def _source(self, transformation: SourceTransformation) -> DataStream:
+        return DataStream(self, transformation)
+
+    def _add_operator(self, transformation: Transformation) -> None:
+        self._operators.append(transformation)
+
+    def _stream_graph(self, job_name: str | None, collect: CollectTransformation | None) -> StreamGraph:
+        max_parallelism = self._config.get_max_parallelism()
+        settings = StreamGraphSettings(
+            max_parallelism=None if max_parallelism == ExecutionConfig.PARALLELISM_DEFAULT else max_parallelism,
+            buffer_timeout_ms=self._buffer_timeout_ms,
+            is_chaining_enabled=self._is_chaining_enabled,
+            runtime_mode=self._runtime_mode.value,
+        )
+        operators = [*self._operators, *([] if collect is None else [collect])]
+        return build_stream_graph(operators, job_name or self._job_name or DEFAULT_JOB_NAME, settings)
+
+    def _submit(self, job_name: str | None, collect: CollectTransformation | None = None) -> SubmittedJob:
+        """Start a job with all operators added so far; they are kept when it could not be started."""
+        submitted = self._submit_graph(self._stream_graph(job_name, collect), self._address(), is_in_process(os.environ))
+        self._operators.clear()
+        self._jobs.append(submitted.job)
+        return submitted
+
+    def _release(self, job: RunningJob) -> None:
+        if job in self._jobs:
+            self._jobs.remove(job)
+        job.close()
+
+    def _address(self) -> tuple[str, int] | None:
+        return job_manager_address(self._configuration, os.environ)
+
+
+def _submit_with_client(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # Submit
+    submitted: SubmittedJob = importlib.import_module(_CLIENT_MODULE).submit(stream_graph, address, in_process)
+    return submitted
+
+
+def _runtime_mode(text: str) -> RuntimeExecutionMode:
+    try:
+        return RuntimeExecutionMode[text.strip().upper()]
+    except KeyError:
+        names = ", ".join(RuntimeExecutionMode.__members__)
+        raise ConfigError(f"option 'execution.runtime-mode' is {text!r}; it must be one of {names}") from None
+
+
+def _check_type(type_info: TypeInformation, method: str) -> None:
+    if not isinstance(type_info, TypeInformation):
+        raise JobGraphError(f"{method}() needs type information such as Types.STRING(), got {type_info!r}")
+
+
+def _shaped(index: int, element: Any, type_info: TypeInformation) -> Any:
+    try:
+        return to_declared_shape(element, type_info)
+    except TypeError as error:
+        raise JobGraphError(f"from_collection(): element {index} is not a {type_info!r}: {error}") from error
+
+
+def _check_watermarks(watermark_strategy: WatermarkStrategy, source: Source) -> None:
+    if not isinstance(watermark_strategy, WatermarkStrategy):
+        raise JobGraphError(
+            f"from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks(), got {watermark_strategy!r}"
+        )
+    if watermark_strategy.reads_timestamps and not isinstance(source, FileSource):
+        raise FlowletError(
+            f"{watermark_strategy!r} is not supported yet for {type(source).__name__}, whose records may have timestamps: watermarks "
+            "are not generated; use WatermarkStrategy.no_watermarks()"
+        )

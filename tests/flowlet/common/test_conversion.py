@@ -1,0 +1,116 @@
+"""Promises of ``to_declared_shape``."""
+
+import datetime
+import decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.common import Row, RowKind, TypeInformation, Types
+from flowlet.common.conversion import to_declared_shape
+
+PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
+
+
+@pytest.mark.parametrize("value", [("Alice", 11), ["Alice", 11], {"age": 11, "name": "Alice", "more": 0}, Row("Alice", 11)])
+def test_everything_row_like_becomes_the_declared_row(value: object) -> None:
+    assert to_declared_shape(value, PERSON) == Row(name="Alice", age=11)
+
+
+def test_a_row_keeps_its_kind() -> None:
+    assert to_declared_shape(Row.of_kind(RowKind.DELETE, "Alice", 11), PERSON) == Row.of_kind(RowKind.DELETE, name="Alice", age=11)
+
+
+def test_lists_become_the_declared_tuple_at_every_depth() -> None:
+    type_info = Types.TUPLE([Types.LIST(Types.TUPLE([Types.INT()])), Types.MAP(Types.STRING(), Types.TUPLE([Types.INT()]))])
+
+    assert to_declared_shape([[[1], (2,)], {"a": [3]}], type_info) == ([(1,), (2,)], {"a": (3,)})
+
+
+@pytest.mark.parametrize(
+    "type_info",
+    [
+        Types.STRING(),
+        Types.INT(),
+        PERSON,
+        Types.TUPLE([Types.INT()]),
+        Types.LIST(Types.INT()),
+        Types.SQL_DATE(),
+        Types.MAP(Types.INT(), Types.INT()),
+    ],
+)
+def test_none_is_of_every_type(type_info: TypeInformation) -> None:
+    assert to_declared_shape(None, type_info) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "type_info"),
+    [
+        ("x", Types.STRING()),
+        ("x", Types.CHAR()),
+        (True, Types.BOOLEAN()),
+        (1, Types.DOUBLE()),
+        (1.5, Types.FLOAT()),
+        (2**80, Types.BIG_INT()),
+        (decimal.Decimal(1), Types.BIG_DEC()),
+        (datetime.date(2024, 1, 1), Types.SQL_DATE()),
+        (datetime.time(1), Types.SQL_TIME()),
+        (datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), Types.SQL_TIMESTAMP()),
+        (object(), Types.PICKLED_BYTE_ARRAY()),
+        (b"x", Types.PRIMITIVE_ARRAY(Types.BYTE())),
+        (object(), Types.INSTANT()),
+    ],
+)
+def test_a_leaf_of_its_type_is_kept_as_it_is(value: object, type_info: TypeInformation) -> None:
+    assert to_declared_shape(value, type_info) is value
+
+
+@pytest.mark.parametrize(
+    ("value", "type_info", "message"),
+    [
+        (1, Types.STRING(), "1 is of type int, not String"),
+        ("1", Types.INT(), "'1' is of type str, not Integer"),
+        (1.0, Types.LONG(), "1.0 is of type float, not Long"),
+        (True, Types.INT(), "True is of type bool, not Integer"),
+        (False, Types.DOUBLE(), "False is of type bool, not Double"),
+        (1, Types.BOOLEAN(), "1 is of type int, not Boolean"),
+        ("ab", Types.CHAR(), "'ab' is not one character"),
+        (("Alice", "x"), PERSON, "'x' is of type str, not Integer"),
+        (("Alice",), PERSON, r"1 fields, RowTypeInfo\(name: String, age: Integer\) declares 2"),
+        ({"name": "Alice"}, PERSON, "has no 'age'"),
+        (7, PERSON, "7 is of type int"),
+        ((1, 2), Types.TUPLE([Types.INT()]), "2 fields"),
+        ({1}, Types.LIST(Types.INT()), "of type set"),
+        ([1], Types.MAP(Types.INT(), Types.INT()), "of type list"),
+        ({"a": 1}, Types.MAP(Types.INT(), Types.INT()), "'a' is of type str"),
+        ("2024-01-01", Types.SQL_DATE(), "of type str, not DateTypeInfo"),
+        (1, Types.SQL_TIME(), "not TimeTypeInfo"),
+        (datetime.date(2024, 1, 1), Types.SQL_TIMESTAMP(), "not TimestampTypeInfo"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(value: object, type_info: TypeInformation, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        to_declared_shape(value, type_info)
+
+
+@pytest.mark.parametrize(("make", "bits"), [(Types.BYTE, 8), (Types.SHORT, 16), (Types.INT, 32), (Types.LONG, 64)])
+def test_integers_fit_into_their_bits(make: type[TypeInformation], bits: int) -> None:
+    limit = 1 << (bits - 1)
+
+    assert to_declared_shape(limit - 1, make()) == limit - 1
+    assert to_declared_shape(-limit, make()) == -limit
+    for value in (limit, -limit - 1):
+        with pytest.raises(TypeError, match=f"does not fit into the {bits} bits"):
+            to_declared_shape(value, make())
+
+
+@given(values=st.lists(st.tuples(st.text(), st.integers(-(2**31), 2**31 - 1))))
+def test_conversion_happens_once(values: list[tuple[str, int]]) -> None:
+    """What has the declared shape already comes out equal."""
+    type_info = Types.LIST(PERSON)
+
+    once = to_declared_shape(values, type_info)
+
+    assert to_declared_shape(once, type_info) == once
+    assert [tuple(row) for row in once] == values

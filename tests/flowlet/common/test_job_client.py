@@ -1,0 +1,112 @@
+"""Promises of ``JobClient``, ``JobID``, ``JobStatus`` and ``JobExecutionResult``."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from flowlet.common import JobClient, JobExecutionResult, JobID, JobStatus
+from flowlet.common.job_client import RunningJob
+from flowlet.errors import JobExecutionError
+
+JOB_ID = "0123456789abcdef" * 2
+
+
+@dataclass
+class ScriptedJob:
+    """A running job whose end is given."""
+
+    outcome: JobExecutionResult | Exception
+    state: JobStatus = JobStatus.RUNNING
+    job_id: str = JOB_ID
+    calls: list[str] = field(default_factory=list)
+
+    def status(self) -> JobStatus:
+        return self.state
+
+    def cancel(self) -> None:
+        self.calls.append("cancel")
+
+    def wait(self, timeout: float | None = None) -> JobExecutionResult:
+        self.calls.append("wait")
+        self.state = JobStatus.FINISHED
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def collect(self, edge_id: str) -> Iterator[Any]:
+        raise AssertionError("not asked for")
+
+    def metrics(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def client_of(job: ScriptedJob) -> JobClient:
+    def release(running: RunningJob) -> None:
+        running.close()
+
+    return JobClient(job, release)
+
+
+def test_the_result_is_waited_for_and_the_job_given_back() -> None:
+    job = ScriptedJob(JobExecutionResult(JobID(JOB_ID), 1234))
+    future = client_of(job).get_job_execution_result()
+
+    assert not future.done()
+    result = future.result()
+
+    assert (str(result.get_job_id()), result.get_net_runtime()) == (JOB_ID, 1234)
+    assert future.done()
+    assert job.calls == ["wait", "close"]
+
+
+def test_a_failure_reaches_the_caller_and_gives_the_job_back() -> None:
+    job = ScriptedJob(JobExecutionError("boom"))
+
+    with pytest.raises(JobExecutionError, match="boom"):
+        client_of(job).get_job_execution_result().result()
+
+    assert job.calls == ["wait", "close"]
+
+
+def test_cancel_only_asks() -> None:
+    job = ScriptedJob(JobExecutionError("cancelled"))
+
+    future = client_of(job).cancel()
+
+    assert future.done()
+    assert future.result() is None
+    assert job.calls == ["cancel"]
+
+
+def test_the_status_is_that_of_the_moment() -> None:
+    job = ScriptedJob(JobExecutionError("never"), state=JobStatus.CANCELLING)
+
+    status = client_of(job).get_job_status()
+    job.state = JobStatus.CANCELED
+
+    assert status.result() is JobStatus.CANCELLING
+    assert client_of(job).get_job_status().result() is JobStatus.CANCELED
+    assert client_of(job).get_job_id() == JobID(JOB_ID)
+
+
+def test_a_result_prints_its_job_and_runtime() -> None:
+    assert str(JobExecutionResult(JobID(JOB_ID), 5)) == f"Job with JobID {JOB_ID} has finished.\nJob Runtime: 5 ms"
+
+
+def test_terminal_states_are_those_that_nothing_follows() -> None:
+    ended = {JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED}
+
+    assert {status for status in JobStatus if status.is_globally_terminal_state()} == ended
+    assert {status for status in JobStatus if status.is_terminal_state()} == ended | {JobStatus.SUSPENDED}
+
+
+@pytest.mark.parametrize("text", ["", "0" * 31, "0" * 33, "G" * 32, "A" * 32])
+def test_a_job_id_has_32_hex_digits(text: str) -> None:
+    with pytest.raises(ValueError, match="32 lower-case hex digits"):
+        JobID(text)
+    assert repr(JobID(JOB_ID)) == f"JobID({JOB_ID})"

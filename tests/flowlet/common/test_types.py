@@ -1,0 +1,113 @@
+"""Promises of ``Row``."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.common import Row, RowKind
+
+
+def test_fields_are_found_by_position_and_by_name() -> None:
+    row = Row(name="Alice", age=11)
+
+    assert (row[0], row["age"], row.name, row[0:2]) == ("Alice", 11, "Alice", ["Alice", 11])
+
+
+def test_named_values_keep_the_order_in_which_they_are_written() -> None:
+    assert list(Row(b=1, a=2)) == [1, 2]
+    assert repr(Row(b=1, a=2)) == "Row(b=1, a=2)"
+
+
+def test_a_row_of_names_makes_rows() -> None:
+    person = Row("name", "age")
+
+    assert person("Alice", 11) == Row(name="Alice", age=11)
+    with pytest.raises(ValueError, match="makes rows of 2 values, got 1"):
+        person("Alice")
+
+
+def test_positional_and_named_values_do_not_mix() -> None:
+    with pytest.raises(ValueError, match="not of both"):
+        Row(1, b=2)
+
+
+def test_unknown_fields_are_refused_as_python_does() -> None:
+    row = Row(name="Alice")
+
+    with pytest.raises(KeyError, match="age"):
+        row["age"]
+    with pytest.raises(KeyError, match="age"):
+        Row("Alice")["age"]
+    with pytest.raises(AttributeError, match="no field 'age'"):
+        _ = row.age
+    with pytest.raises(AttributeError, match=r"row\['name'\] = value"):
+        row.name = "Bob"
+    assert not hasattr(Row("Alice"), "name")
+
+
+def test_fields_are_set_by_position_and_by_name() -> None:
+    row = Row(name="Alice", age=11)
+
+    row["name"] = "Bob"
+    row[1] = 12
+
+    assert row == Row(name="Bob", age=12)
+
+
+def test_containment_searches_values_and_length_counts_them() -> None:
+    row = Row(name="Alice")
+
+    assert "Alice" in row
+    assert "name" not in row
+    assert len(row) == 1
+
+
+def test_rows_are_equal_when_kind_names_and_values_are() -> None:
+    assert Row("a", 1) == Row("a", 1)
+    assert hash(Row("a", 1)) == hash(Row("a", 1))
+    assert Row("a", 1) != Row("a", 2)
+    assert Row("a") != Row(x="a")
+    assert Row(x="a") != Row(y="a")
+    assert Row("a") != Row.of_kind(RowKind.DELETE, "a")
+    assert Row("a") != ("a",)
+
+
+def test_as_dict_reaches_into_nested_rows_only_when_asked() -> None:
+    row = Row(key=1, value=Row(age=2, name="a"), many=[Row(x=1)], named={"k": Row(y=2)})
+
+    assert row.as_dict()["value"] == Row(age=2, name="a")
+    assert row.as_dict(recursive=True) == {"key": 1, "value": {"age": 2, "name": "a"}, "many": [{"x": 1}], "named": {"k": {"y": 2}}}
+    with pytest.raises(TypeError, match="no field names"):
+        Row(1).as_dict()
+
+
+def test_field_names_can_be_given_later_one_for_each_field() -> None:
+    row = Row("Alice", 11)
+
+    row.set_field_names(["name", "age"])
+
+    assert row == Row(name="Alice", age=11)
+    with pytest.raises(ValueError, match="1 names for 2 fields"):
+        row.set_field_names(["name"])
+
+
+def test_a_selection_by_names_keeps_kind_and_the_order_asked_for() -> None:
+    row = Row.of_kind(RowKind.UPDATE_AFTER, a=1, b=2, c=3)
+
+    assert row.get_fields_by_names(["c", "a"]) == Row.of_kind(RowKind.UPDATE_AFTER, c=3, a=1)
+
+
+def test_row_kinds_print_as_in_flink() -> None:
+    assert [str(kind) for kind in RowKind] == ["+I", "-U", "+U", "-D"]
+
+
+@given(values=st.lists(st.one_of(st.integers(), st.text(), st.none())), kind=st.sampled_from(RowKind), is_named=st.booleans())
+def test_pickling_keeps_everything(values: list[object], kind: RowKind, is_named: bool) -> None:
+    """Rows travel between processes: values, names and kind arrive as they were."""
+    row = Row.of_kind(kind, *values)
+    if is_named:
+        row.set_field_names([f"f{index}" for index in range(len(values))])
+
+    assert pickle.loads(pickle.dumps(row)) == row

@@ -1,0 +1,121 @@
+"""Promises of ``CloseableIterator``."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from flowlet.common import JobExecutionResult, JobID, JobStatus
+from flowlet.common.job_client import RunningJob, SubmittedJob
+from flowlet.datastream import CloseableIterator
+from flowlet.errors import JobExecutionError
+
+JOB_ID = "0123456789abcdef" * 2
+
+
+@dataclass
+class ScriptedJob:
+    """A running job with given records, which may fail behind them or while they are read."""
+
+    values: list[Any]
+    failure: Exception | None = None
+    read_failure: BaseException | None = None
+    state: JobStatus = JobStatus.RUNNING
+    job_id: str = JOB_ID
+    calls: list[str] = field(default_factory=list)
+
+    def status(self) -> JobStatus:
+        return self.state
+
+    def cancel(self) -> None:
+        self.calls.append("cancel")
+
+    def wait(self, timeout: float | None = None) -> JobExecutionResult:
+        self.calls.append("wait")
+        if self.failure is not None:
+            raise self.failure
+        return JobExecutionResult(JobID(JOB_ID), 1)
+
+    def collect(self, edge_id: str) -> Iterator[Any]:
+        self.calls.append(f"collect {edge_id}")
+        yield from self.values
+        if self.read_failure is not None:
+            raise self.read_failure
+
+    def metrics(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def iterator_of(job: ScriptedJob) -> CloseableIterator:
+    def release(running: RunningJob) -> None:
+        running.close()
+
+    return CloseableIterator(SubmittedJob(job, ("edge",)), release)
+
+
+def test_all_records_are_given_and_the_job_is_given_back_at_their_end() -> None:
+    job = ScriptedJob([1, None, 3])
+
+    with iterator_of(job) as values:
+        assert list(values) == [1, None, 3]
+        assert job.calls == ["collect edge", "wait", "close"]
+
+    assert job.calls == ["collect edge", "wait", "close"]
+
+
+def test_after_the_end_there_is_nothing_more() -> None:
+    values = iterator_of(ScriptedJob([1]))
+
+    assert values.next() == 1
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            values.next()
+
+
+def test_a_failure_behind_the_last_record_is_not_hidden() -> None:
+    job = ScriptedJob([1], failure=JobExecutionError("boom"))
+    values = iterator_of(job)
+
+    assert next(values) == 1
+    with pytest.raises(JobExecutionError, match="boom"):
+        next(values)
+    assert job.calls[-1] == "close"
+
+
+@pytest.mark.parametrize("failure", [JobExecutionError("boom"), KeyboardInterrupt()])
+def test_whatever_stops_the_reading_cancels_the_job(failure: BaseException) -> None:
+    job = ScriptedJob([1], read_failure=failure)
+    values = iterator_of(job)
+
+    next(values)
+    with pytest.raises(type(failure)):
+        next(values)
+
+    assert job.calls == ["collect edge", "cancel", "close"]
+
+
+def test_closing_early_cancels_the_job_once() -> None:
+    job = ScriptedJob([1, 2])
+    values = iterator_of(job)
+    next(values)
+
+    values.close()
+    values.close()
+
+    assert job.calls == ["collect edge", "cancel", "close"]
+    with pytest.raises(StopIteration):
+        next(values)
+
+
+@pytest.mark.parametrize("state", [JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED])
+def test_an_ended_job_is_not_cancelled(state: JobStatus) -> None:
+    job = ScriptedJob([1], state=state)
+
+    with iterator_of(job):
+        pass
+
+    assert job.calls == ["close"]
