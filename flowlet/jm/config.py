@@ -1,0 +1,38 @@
+"""Settings of a JobManager.
+
+Side:   pure.
+Units:  as the names say; one frozen object, checked when it is made.
+"""
+
+from dataclasses import dataclass, field, fields
+
+from flowlet.errors import ConfigError
+from flowlet.rpc.auth import SECRET_BYTES
+
+_MAX_VALUE = 1_000_000_000  # a timer cannot be set to infinity
+
+
+@dataclass(frozen=True, slots=True)
+class JobManagerConfig:
+    """Every knob of a JobManager; all that grows is bounded by one."""
+
+    secret: bytes = field(repr=False)
+    slot_request_timeout_s: float = 30.0  # how long a job waits for slots; Flink's slot.request.timeout is 300 s
+    heartbeat_interval_ms: int = 1000
+    heartbeat_timeout_s: float = 8.0  # of silence; Flink's 50 s would break "lost within 10 s"
+    registration_timeout_s: float = 5.0
+    shutdown_timeout_s: float = 0.6  # for cancelled jobs to end when the JobManager stops
+    max_active_jobs: int = 100
+    max_finished_jobs: int = 100
+    max_tasks_per_job: int = 10_000
+    max_task_managers: int = 1_000
+    max_slots_per_task_manager: int = 1_024
+    max_long_poll_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != SECRET_BYTES:
+            raise ConfigError(f"secret has {len(self.secret)} bytes, it must have {SECRET_BYTES}")
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, int | float) and not 0 < value <= _MAX_VALUE:
+                raise ConfigError(f"{item.name} is {value}, it must be more than 0 and at most {_MAX_VALUE}")

@@ -1,0 +1,183 @@
+"""What REST shows of a job: Flink's field names where Flink has them, ours beside them.
+
+Side:   pure.
+Units:  times in milliseconds since the epoch, -1 for "not yet" as in Flink; durations in milliseconds.
+Source: Flink ``JobDetailsInfo``, ``JobDetails``, ``ExecutionJobVertex.getAggregateJobVertexState``.
+Ours:   ``subtasks`` of each vertex, ``failure`` of the job.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from flowlet.graph.execution_graph import Execution, ExecutionGraph
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.rpc.messages import InputChannelDescriptor, JobGraphMessage, TaskMetrics, VertexMessage
+
+Document = dict[str, object]
+_NO_METRICS: Final = TaskMetrics()
+# The first of these that any subtask is in names the whole vertex; FINISHED comes later because it needs all of them.
+_PRECEDENCE: Final = (
+    ExecutionState.FAILED,
+    ExecutionState.CANCELING,
+    ExecutionState.CANCELED,
+    ExecutionState.INITIALIZING,
+    ExecutionState.RUNNING,
+)
+_BEFORE: Final = (ExecutionState.DEPLOYING, ExecutionState.SCHEDULED, ExecutionState.CREATED)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What the documents of one job are made of."""
+
+    job: JobGraphMessage
+    graph: ExecutionGraph
+    metrics: Mapping[bytes, TaskMetrics]
+    locations: Mapping[bytes, TaskManagerLocation]
+
+
+def job_document(view: JobView, now_ms: int) -> Document:
+    """All about one job (``GET /jobs/:jobid``)."""
+    graph = view.graph
+    return {
+        "jid": view.job.job_id,
+        "name": view.job.name,
+        "state": graph.status.name,
+        **_times(_start_ms(graph), _end_ms(graph), now_ms),
+        "now": now_ms,
+        "isStoppable": False,
+        "maxParallelism": max(vertex.max_parallelism for vertex in view.job.vertices),
+        "timestamps": {status.name: time_ms for status, time_ms in graph.timestamps.items()},
+        "status-counts": _state_counts(graph.executions.values()),
+        "vertices": [_vertex_document(view, vertex, now_ms) for vertex in view.job.vertices],
+        "plan": _plan(view.job),
+        "failure": msgspec.to_builtins(graph.failure),
+    }
+
+
+def job_overview_item(view: JobView, now_ms: int) -> Document:
+    """One line of ``GET /jobs/overview``."""
+    graph = view.graph
+    counts = {state.lower(): count for state, count in _state_counts(graph.executions.values()).items()}
+    return {
+        "jid": view.job.job_id,
+        "name": view.job.name,
+        "state": graph.status.name,
+        **_times(_start_ms(graph), _end_ms(graph), now_ms),
+        "last-modification": max(graph.timestamps.values()),
+        "tasks": {"total": len(graph.executions), **counts},
+    }
+
+
+def channel_document(channel: InputChannelDescriptor) -> Document:
+    """One channel that the client is to read; ids in hex."""
+    return {
+        "partition": channel.partition.hex(),
+        "producer": channel.producer.hex(),
+        "subpartition": channel.subpartition,
+        "tm_id": channel.tm_id,
+        "host": channel.host,
+        "port": channel.port,
+    }
+
+
+def vertex_status(states: Sequence[ExecutionState]) -> ExecutionState:
+    """One state for all subtasks of a vertex."""
+    for state in _PRECEDENCE:
+        if state in states:
+            return state
+    if ExecutionState.FINISHED in states:
+        return ExecutionState.FINISHED if set(states) == {ExecutionState.FINISHED} else ExecutionState.RUNNING
+    return next(state for state in _BEFORE if state in states)
+
+
+def _vertex_document(view: JobView, vertex: VertexMessage, now_ms: int) -> Document:
+    executions = view.graph.executions_of(vertex.id)
+    starts = [execution.start_ms for execution in executions if execution.start_ms is not None]
+    ends = [execution.end_ms for execution in executions if execution.end_ms is not None]
+    is_over = len(ends) == len(executions)
+    return {
+        "id": vertex.id,
+        "name": vertex.name,
+        "parallelism": vertex.parallelism,
+        "maxParallelism": vertex.max_parallelism,
+        "status": vertex_status([execution.state for execution in executions]).value,
+        **_times(min(starts) if starts else -1, max(ends) if is_over else -1, now_ms),
+        "tasks": _state_counts(executions),
+        "metrics": _vertex_metrics([view.metrics.get(execution.attempt, _NO_METRICS) for execution in executions], is_over=is_over),
+        "operators": vertex.operator_names,
+        "subtasks": [_subtask_document(view, execution, now_ms) for execution in executions],
+    }
+
+
+def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Document:
+    location = view.locations.get(execution.attempt)
+    start_ms = -1 if execution.start_ms is None else execution.start_ms
+    return {
+        "subtask": execution.vertex.subtask,
+        "state": execution.state.value,
+        "host": None if location is None else location.host,
+        "tm_id": None if location is None else location.tm_id,
+        "attempt": execution.attempt.hex(),
+        **_times(start_ms, -1 if execution.end_ms is None else execution.end_ms, now_ms),
+        "metrics": msgspec.to_builtins(view.metrics.get(execution.attempt, _NO_METRICS)),
+        "failure": msgspec.to_builtins(execution.failure),
+    }
+
+
+def _vertex_metrics(metrics: Sequence[TaskMetrics], *, is_over: bool) -> Document:
+    values = {
+        "read-bytes": sum(each.num_bytes_in_local + each.num_bytes_in_remote for each in metrics),
+        "write-bytes": sum(each.num_bytes_out for each in metrics),
+        "read-records": sum(each.num_records_in for each in metrics),
+        "write-records": sum(each.num_records_out for each in metrics),
+    }
+    return {
+        **values,
+        **{f"{name}-complete": is_over for name in values},
+        "accumulated-backpressured-time": sum(each.accumulated_back_pressured_ms for each in metrics),
+        "accumulated-idle-time": sum(each.accumulated_idle_ms for each in metrics),
+        "accumulated-busy-time": sum(each.accumulated_busy_ms for each in metrics),
+    }
+
+
+def _plan(job: JobGraphMessage) -> Document:
+    return {"jid": job.job_id, "name": job.name, "type": "STREAMING", "nodes": [_plan_node(job, vertex) for vertex in job.vertices]}
+
+
+def _plan_node(job: JobGraphMessage, vertex: VertexMessage) -> Document:
+    inputs = [edge for edge in job.edges if edge.target == vertex.id]
+    return {
+        "id": vertex.id,
+        "parallelism": vertex.parallelism,
+        "operator": "",
+        "description": vertex.name,
+        "inputs": [
+            {"num": number, "id": edge.source, "ship_strategy": edge.ship_strategy, "exchange": "pipelined_bounded"}
+            for number, edge in enumerate(inputs)
+        ],
+    }
+
+
+def _state_counts(executions: Iterable[Execution]) -> dict[str, int]:
+    counts = Counter(execution.state for execution in executions)
+    return {state.value: counts[state] for state in ExecutionState}
+
+
+def _start_ms(graph: ExecutionGraph) -> int:
+    return min(graph.timestamps.values())
+
+
+def _end_ms(graph: ExecutionGraph) -> int:
+    return graph.timestamps[graph.status] if graph.status.is_globally_terminal_state() else -1
+
+
+def _times(start_ms: int, end_ms: int, now_ms: int) -> Document:
+    if start_ms == -1:
+        return {"start-time": -1, "end-time": end_ms, "duration": -1}
+    return {"start-time": start_ms, "end-time": end_ms, "duration": (now_ms if end_ms == -1 else end_ms) - start_ms}

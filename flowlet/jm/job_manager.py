@@ -1,0 +1,86 @@
+"""``JobManager``: one port that takes jobs and TaskManagers.
+
+Side:       loop.
+Invariants: it listens on loopback only; an idle one wakes for heartbeats alone.
+Source:     Flink ``ClusterEntrypoint``, ``DispatcherRestEndpoint``.
+"""
+
+import os
+
+import structlog
+from aiohttp import web
+
+from flowlet.errors import ConfigError
+from flowlet.jm.config import JobManagerConfig
+from flowlet.jm.dispatcher import Dispatcher
+from flowlet.jm.rest import RestApi
+from flowlet.rpc.http import WallClock, wall_clock_ms
+from netstack.config import check_loopback
+from netstack.errors import ConfigError as NetstackConfigError
+
+# After the jobs had their time: for requests under way and for the WebSockets' goodbyes.
+_HANDLER_TIMEOUT_S = 0.3  # aiohttp waits this long twice: before and after it cancels
+_LINGERING_TIME_S = 1.0
+_KEEPALIVE_TIMEOUT_S = 75.0
+log = structlog.get_logger(__name__)
+
+
+class JobManager:
+    """A JobManager inside the process of its caller.
+
+    Threading: everything happens on the loop that calls ``start``; so must ``close``.
+    Life cycle: ``start`` once, ``close`` once or more.
+    """
+
+    def __init__(self, config: JobManagerConfig, *, clock: WallClock = wall_clock_ms) -> None:
+        self._config = config
+        self._clock = clock
+        self._runner: web.AppRunner | None = None
+        self._address: tuple[str, int] | None = None
+        self._jm_id = os.urandom(8).hex()
+        self.dispatcher = Dispatcher(config, clock)
+
+    def __repr__(self) -> str:
+        return f"<JobManager {'closed' if self._address is None else self._address} {self.dispatcher!r}>"
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
+        """Listen; the address that it got (port 0: a free one).
+
+        Raises:
+            ConfigError: the address cannot be listened on, or is not a loopback address.
+        """
+        assert self._runner is None, "started once"
+        try:
+            check_loopback(host)
+        except NetstackConfigError as error:
+            raise ConfigError(str(error)) from error
+        application = RestApi(self.dispatcher, self._config, self._jm_id, self._clock).create_application()
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            handler_cancellation=True,  # a client that is gone must not keep its long poll
+            shutdown_timeout=_HANDLER_TIMEOUT_S,
+            keepalive_timeout=_KEEPALIVE_TIMEOUT_S,
+            lingering_time=_LINGERING_TIME_S,
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except (OSError, OverflowError) as error:
+            await runner.cleanup()
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from error
+        self._runner = runner
+        self._address = (runner.addresses[0][0], runner.addresses[0][1])
+        log.info("JobManager started", address=f"{self._address[0]}:{self._address[1]}", jm_id=self._jm_id)
+        return self._address
+
+    async def close(self) -> None:
+        """Cancel the jobs, send the TaskManagers away and stop listening; within 2 s, idempotent."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        await self.dispatcher.close()
+        await runner.cleanup()
+        self._address = None
+        log.info("JobManager stopped", jm_id=self._jm_id)

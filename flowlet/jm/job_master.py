@@ -1,0 +1,214 @@
+"""One job in the JobManager: hands events to its execution graph and carries out what that orders.
+
+Side:       loop.
+Invariants: the user's code is kept only until the tasks are deployed; ``on_ended`` is called once, as the last effect.
+Source:     Flink ``JobMaster``.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol, assert_never
+
+import structlog
+
+from flowlet.common.job_status import JobStatus
+from flowlet.graph.execution_graph import (
+    CancelExecution,
+    CancelRequested,
+    Deploy,
+    Effect,
+    Event,
+    ExecutionGraph,
+    ExecutionReported,
+    ExecutionStateChanged,
+    JobStatusChanged,
+    ReleaseSlots,
+    SchedulingFailed,
+    SlotsAllocated,
+    TaskManagerLost,
+)
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm import failures
+from flowlet.jm.deployment import DeploymentPlan, TaskManagerLocation
+from flowlet.jm.job_document import JobView
+from flowlet.jm.scheduler import execution_vertices
+from flowlet.jm.submission import without_code
+from flowlet.rpc.http import WallClock
+from flowlet.rpc.messages import (
+    EdgeMessage,
+    FailureInfo,
+    InputChannelDescriptor,
+    JobGraphMessage,
+    TaskDeploymentDescriptor,
+    TaskMetrics,
+    TaskStateChanged,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class TaskManagerGateway(Protocol):
+    """How a job reaches the TaskManagers that are not lost; it never ends a job before it returns."""
+
+    def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
+        """Send a task."""
+
+    def cancel(self, tm_id: str, attempt: bytes) -> None:
+        """Ask for the end of a task."""
+
+
+class JobMaster:
+    """A submitted job until it is forgotten.
+
+    Threading: the JobManager's loop.
+    """
+
+    def __init__(
+        self, job: JobGraphMessage, gateway: TaskManagerGateway, on_ended: Callable[["JobMaster"], None], clock: WallClock
+    ) -> None:
+        self.job = job  # without code once it is deployed
+        self.graph = ExecutionGraph.create(execution_vertices(job), clock())
+        self._gateway = gateway
+        self._on_ended = on_ended
+        self._clock = clock
+        self._metrics: dict[bytes, TaskMetrics] = {}
+        self._locations: dict[bytes, TaskManagerLocation] = {}
+        self._plan: DeploymentPlan | None = None
+        self._changed = asyncio.Event()  # replaced at every change, so that everybody who waits wakes once
+
+    def __repr__(self) -> str:
+        return f"<JobMaster {self.job.job_id} {self.graph.status.name}>"
+
+    @property
+    def job_id(self) -> str:
+        """32 hex digits."""
+        return self.job.job_id
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the job has ended."""
+        return self.graph.status.is_globally_terminal_state()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the job has no slots yet."""
+        return self.graph.status is JobStatus.CREATED
+
+    @property
+    def view(self) -> JobView:
+        """For documents about it."""
+        return JobView(self.job, self.graph, self._metrics, self._locations)
+
+    def start(self, locations: Mapping[bytes, TaskManagerLocation]) -> None:
+        """Deploy every task to its place."""
+        self._locations = dict(locations)
+        self._plan = DeploymentPlan(self.job, self._locations)
+        self._handle(SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
+        self._drop_code()
+
+    def fail_scheduling(self, message: str) -> None:
+        """End the job for lack of slots."""
+        self._handle(SchedulingFailed(failures.no_slots(message, self._clock())))
+
+    def cancel(self) -> None:
+        """Cancel the job; idempotent, in every state."""
+        self._handle(CancelRequested())
+
+    def task_state_changed(self, tm_id: str, message: TaskStateChanged) -> None:
+        """A TaskManager reports; what does not fit is counted by the graph."""
+        if message.metrics is not None:
+            self.task_metrics(tm_id, message.attempt, message.metrics)
+        self._handle(ExecutionReported(message.attempt, tm_id, message.state, self._cause_of(message)))
+
+    def task_metrics(self, tm_id: str, attempt: bytes, metrics: TaskMetrics) -> bool:
+        """Keep the latest counters of a task; False if it is not one of this job's on that TaskManager."""
+        location = self._locations.get(attempt)
+        if location is None or location.tm_id != tm_id:
+            return False
+        if not self.graph.executions[attempt].state.is_terminal:
+            self._metrics[attempt] = metrics
+        return True
+
+    def task_manager_lost(self, location: TaskManagerLocation, reason: str) -> None:
+        """Fail the tasks there, if any."""
+        self._handle(TaskManagerLost(location.tm_id, failures.task_manager_lost(location, reason, self._clock())))
+
+    def edge(self, edge_id: str) -> EdgeMessage | None:
+        """The edge with this id, if the job has it."""
+        return next((edge for edge in self.job.edges if edge.id == edge_id), None)
+
+    def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
+        """Where the client reads an edge; the tasks are deployed."""
+        assert self._plan is not None, "deployed"
+        return self._plan.external_channels(edge)
+
+    async def wait_until_ended(self, timeout_s: float) -> bool:
+        """Whether the job has ended, at the latest after ``timeout_s``."""
+        return await self._wait_until(lambda: self.is_ended, timeout_s)
+
+    async def wait_until_deployed(self, timeout_s: float) -> bool:
+        """Whether the job has its slots (or has ended), at the latest after ``timeout_s``."""
+        return await self._wait_until(lambda: not self.is_waiting, timeout_s)
+
+    async def _wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not is_true():
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _cause_of(self, message: TaskStateChanged) -> FailureInfo | None:
+        location = self._locations.get(message.attempt)
+        if message.failure is not None or location is None:
+            return message.failure
+        subtask = self.graph.executions[message.attempt].vertex.subtask
+        name = self._task_name(message.attempt)
+        match message.state:
+            case ExecutionState.FAILED:
+                return failures.without_cause(location, name, subtask, self._clock())
+            case ExecutionState.CANCELED:
+                return failures.ended_unasked(location, name, subtask, self._clock())
+            case _:
+                return None
+
+    def _task_name(self, attempt: bytes) -> str:
+        vertex_id = self.graph.executions[attempt].vertex.vertex_id
+        return next(vertex.name for vertex in self.job.vertices if vertex.id == vertex_id)
+
+    def _handle(self, event: Event) -> None:
+        effects = self.graph.handle(event, self._clock())
+        if effects:
+            self._changed.set()
+            self._changed = asyncio.Event()
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Deploy(attempt, tm_id):
+                assert self._plan is not None, "start() made it"
+                vertex = self.graph.executions[attempt].vertex
+                self._gateway.deploy(tm_id, self._plan.describe_task(vertex.vertex_id, vertex.subtask))
+            case CancelExecution(attempt, tm_id):
+                self._gateway.cancel(tm_id, attempt)
+            case ExecutionStateChanged(attempt, state):
+                subtask = self.graph.executions[attempt].vertex.subtask
+                log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=subtask, state=state.value)
+            case JobStatusChanged(status):
+                self._log_status(status)
+            case ReleaseSlots():
+                self._drop_code()
+                self._on_ended(self)
+            case _:
+                assert_never(effect)
+
+    def _log_status(self, status: JobStatus) -> None:
+        cause = {} if self.graph.failure is None else {"cause": self.graph.failure.message[:1000]}
+        log.info("job status changed", job=self.job.job_id, name=self.job.name, status=status.name, **cause)
+
+    def _drop_code(self) -> None:
+        self.job = without_code(self.job)
+        if self._plan is not None:
+            self._plan = DeploymentPlan(self.job, self._locations)

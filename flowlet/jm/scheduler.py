@@ -1,0 +1,146 @@
+"""Who gets which slot.
+
+Side:       pure.
+Invariants: a slot belongs to one job at most; free + taken = all slots of the TaskManagers that are there; a job gets all its slots or
+            none.
+Source:     Flink ``SlotSharingGroup``, ``DefaultScheduler``, ``cluster.evenly-spread-out-slots``.
+Rules:      a slot sharing group takes as many slots as its widest vertex has subtasks; subtask i of each of its vertices goes to slot i.
+            A job's slots are dealt out one per TaskManager and round, in the order of registration.
+Absent:     slots of different sizes, giving single slots back before the job ends.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from flowlet.graph.execution_graph import ExecutionVertex
+from flowlet.rpc.messages import JobGraphMessage
+from netstack.ids import execution_attempt_id
+
+
+def slots_by_group(job: JobGraphMessage) -> dict[str, int]:
+    """How many slots each slot sharing group needs, in the order of first appearance."""
+    widths: dict[str, int] = {}
+    for vertex in job.vertices:
+        widths[vertex.slot_sharing_group] = max(widths.get(vertex.slot_sharing_group, 0), vertex.parallelism)
+    return widths
+
+
+def needed_slots(job: JobGraphMessage) -> int:
+    """How many slots the whole job needs."""
+    return sum(slots_by_group(job).values())
+
+
+def execution_vertices(job: JobGraphMessage) -> list[ExecutionVertex]:
+    """Every subtask with the id of its first attempt, vertices in the job's order."""
+    return [
+        ExecutionVertex(attempt_id(job.job_id, vertex.id, subtask), vertex.id, subtask)
+        for vertex in job.vertices
+        for subtask in range(vertex.parallelism)
+    ]
+
+
+def attempt_id(job_id: str, vertex_id: str, subtask: int) -> bytes:
+    """The id of the first attempt of a subtask."""
+    return execution_attempt_id(bytes.fromhex(job_id), bytes.fromhex(vertex_id), subtask, 0)
+
+
+def assign_tasks(job: JobGraphMessage, slots: list[str]) -> dict[bytes, str]:
+    """The TaskManager of each attempt, given the TaskManager of each of the job's slots."""
+    first: dict[str, int] = {}  # the index of each group's first slot
+    num_assigned = 0
+    for group, width in slots_by_group(job).items():
+        first[group] = num_assigned
+        num_assigned += width
+    assert num_assigned == len(slots), "the job has all its slots"
+    return {
+        attempt_id(job.job_id, vertex.id, subtask): slots[first[vertex.slot_sharing_group] + subtask]
+        for vertex in job.vertices
+        for subtask in range(vertex.parallelism)
+    }
+
+
+@dataclass(slots=True)
+class _Offer:
+    num_slots: int
+    num_free: int
+
+
+class SlotPool:
+    """The slots of all registered TaskManagers.
+
+    Threading: none; one owner.
+    """
+
+    def __init__(self) -> None:
+        self._offers: dict[str, _Offer] = {}  # by TaskManager, in the order of registration
+        self._taken: dict[str, list[str]] = {}  # the TaskManager of each slot of a job
+
+    def __repr__(self) -> str:
+        return f"<SlotPool {self.num_free} of {self.num_slots} slots free, {len(self._offers)} TaskManagers>"
+
+    @property
+    def num_slots(self) -> int:
+        """All slots."""
+        return sum(offer.num_slots for offer in self._offers.values())
+
+    @property
+    def num_free(self) -> int:
+        """The slots that no job has."""
+        return sum(offer.num_free for offer in self._offers.values())
+
+    def num_free_on(self, tm_id: str) -> int:
+        """The free slots of one TaskManager."""
+        return self._offers[tm_id].num_free
+
+    def add(self, tm_id: str, num_slots: int) -> None:
+        """A TaskManager registered."""
+        assert tm_id not in self._offers, "lost before it registers again"
+        self._offers[tm_id] = _Offer(num_slots, num_slots)
+
+    def remove(self, tm_id: str) -> None:
+        """A TaskManager is lost; slots that jobs still hold there are forgotten."""
+        del self._offers[tm_id]
+        self._taken = {job: [held for held in slots if held != tm_id] for job, slots in self._taken.items()}
+
+    def allocate(self, job_id: str, num_slots: int) -> list[str] | None:
+        """The TaskManagers of ``num_slots`` slots, one entry each; None, and nothing taken, if there are too few."""
+        assert job_id not in self._taken, "a job asks once"
+        if num_slots > self.num_free:
+            return None
+        slots: list[str] = []
+        while len(slots) < num_slots:
+            slots += self._one_round(num_slots - len(slots))
+        self._taken[job_id] = slots
+        return list(slots)
+
+    def _one_round(self, most: int) -> list[str]:
+        round_of = [tm_id for tm_id, offer in self._offers.items() if offer.num_free][:most]
+        for tm_id in round_of:
+            self._offers[tm_id].num_free -= 1
+        return round_of
+
+    def release(self, job_id: str) -> None:
+        """The job has ended; nothing happens if it has no slots."""
+        for tm_id in self._taken.pop(job_id, ()):
+            self._offers[tm_id].num_free += 1
+
+    def describe_shortage(self, num_slots: int, waited_s: float) -> str:
+        """Why a job cannot start, for its user."""
+        free = "" if self.num_free == self.num_slots else f" ({self.num_free} free)"
+        managers = "1 TaskManager" if len(self._offers) == 1 else f"{len(self._offers)} TaskManagers"
+        return (
+            f"job needs {_count(num_slots, 'slot')}, the cluster has {self.num_slots}{free} on {managers} after {waited_s:g} s: "
+            "start more TaskManagers or lower the parallelism"
+        )
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the books do not balance; for tests."""
+        held = Counter(tm_id for slots in self._taken.values() for tm_id in slots)
+        assert set(held) <= set(self._offers), "no slot of a lost TaskManager is held"
+        for tm_id, offer in self._offers.items():
+            assert offer.num_free >= 0, offer
+            assert offer.num_free + held[tm_id] == offer.num_slots, (tm_id, offer, held[tm_id])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

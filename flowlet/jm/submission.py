@@ -1,0 +1,121 @@
+"""What a submitted job must be before the JobManager takes it.
+
+Side:   pure.
+Source: Flink ``JobSubmitHandler``, ``JobGraph`` checks.  The client has checked its graph already; here nothing it says is believed, and
+        everything is bounded.
+"""
+
+from collections import Counter
+
+import msgspec
+
+from flowlet.common.execution_config import MAX_MAX_PARALLELISM
+from flowlet.errors import JobGraphError
+from flowlet.graph.job_graph import is_id
+from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, VertexMessage
+
+MAX_NAME_CHARS = 1_000
+MAX_OPERATORS_PER_VERTEX = 1_000
+MAX_EDGES = 10_000
+# A task travels as one message of at most 64 MiB: its operators, its outputs' partitioners and the addresses of its channels.
+MAX_CODE_BYTES_PER_VERTEX = 48 * 1024 * 1024
+
+
+def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
+    """Make sure that the job can be run as it is.
+
+    Raises:
+        JobGraphError: it cannot; the message names the vertex or edge.
+    """
+    if not is_id(job.job_id):
+        raise JobGraphError(f"a job id has 32 lower-case hex digits, got {job.job_id[:64]!r}")
+    _check_name("the job's name", job.name)
+    if not job.vertices:
+        raise JobGraphError("the job has no vertices")
+    num_tasks = sum(vertex.parallelism for vertex in job.vertices)
+    if num_tasks > max_tasks:
+        raise JobGraphError(f"the job has {num_tasks} tasks, the limit is {max_tasks}: lower the parallelism")
+    if len(job.edges) > MAX_EDGES:
+        raise JobGraphError(f"the job has {len(job.edges)} edges, the limit is {MAX_EDGES}")
+    positions = _check_vertices(job)
+    _check_edges(job, positions)
+
+
+def without_code(job: JobGraphMessage) -> JobGraphMessage:
+    """The same graph with empty blobs: what is kept of a job whose tasks are deployed."""
+    return msgspec.structs.replace(
+        job,
+        vertices=[msgspec.structs.replace(vertex, chain=b"") for vertex in job.vertices],
+        edges=[msgspec.structs.replace(edge, partitioner=b"") for edge in job.edges],
+    )
+
+
+def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
+    positions: dict[str, int] = {}
+    code_bytes = Counter({vertex.id: len(vertex.chain) for vertex in job.vertices})
+    for edge in job.edges:
+        code_bytes[edge.source] += len(edge.partitioner)
+    for position, vertex in enumerate(job.vertices):
+        if vertex.id in positions:
+            raise JobGraphError(f"the vertex id {vertex.id[:64]!r} occurs twice")
+        positions[vertex.id] = position
+        _check_vertex(vertex)
+        if code_bytes[vertex.id] > MAX_CODE_BYTES_PER_VERTEX:
+            raise JobGraphError(
+                f"vertex {vertex.name!r}: its code and data have {code_bytes[vertex.id]} bytes, the limit is {MAX_CODE_BYTES_PER_VERTEX}; "
+                "read large data in a source instead of shipping it with a function"
+            )
+    return positions
+
+
+def _check_vertex(vertex: VertexMessage) -> None:
+    if not is_id(vertex.id):
+        raise JobGraphError(f"a vertex id has 32 lower-case hex digits, got {vertex.id[:64]!r}")
+    _check_name(f"vertex {vertex.id}: its name", vertex.name)
+    _check_name(f"vertex {vertex.name!r}: its slot sharing group", vertex.slot_sharing_group)
+    if not 1 <= vertex.max_parallelism <= MAX_MAX_PARALLELISM:
+        raise JobGraphError(f"vertex {vertex.name!r}: max parallelism {vertex.max_parallelism} is not within 1 to {MAX_MAX_PARALLELISM}")
+    if not 1 <= vertex.parallelism <= vertex.max_parallelism:
+        raise JobGraphError(f"vertex {vertex.name!r}: parallelism {vertex.parallelism} is not within 1 to {vertex.max_parallelism}")
+    if not 1 <= len(vertex.operator_names) <= MAX_OPERATORS_PER_VERTEX:
+        raise JobGraphError(f"vertex {vertex.name!r}: {len(vertex.operator_names)} operators, not 1 to {MAX_OPERATORS_PER_VERTEX}")
+    for name in vertex.operator_names:
+        _check_name(f"vertex {vertex.name!r}: an operator's name", name)
+
+
+def _check_edges(job: JobGraphMessage, positions: dict[str, int]) -> None:
+    seen: set[str] = set()
+    for edge in job.edges:
+        if not is_id(edge.id):
+            raise JobGraphError(f"an edge id has 32 lower-case hex digits, got {edge.id[:64]!r}")
+        if edge.id in seen:
+            raise JobGraphError(f"the edge id {edge.id} occurs twice")
+        seen.add(edge.id)
+        _check_name(f"edge {edge.id}: its ship strategy", edge.ship_strategy)
+        if edge.buffer_timeout_ms < -1:
+            raise JobGraphError(f"edge {edge.id}: buffer timeout {edge.buffer_timeout_ms} ms, the least is -1")
+        _check_ends(edge, job.vertices, positions)
+
+
+def _check_ends(edge: EdgeMessage, vertices: list[VertexMessage], positions: dict[str, int]) -> None:
+    if edge.source not in positions:
+        raise JobGraphError(f"edge {edge.id}: its source {edge.source[:64]!r} is no vertex")
+    source = vertices[positions[edge.source]]
+    if not 0 <= edge.source_operator < len(source.operator_names):
+        raise JobGraphError(f"edge {edge.id}: vertex {source.name!r} has no operator {edge.source_operator}")
+    if edge.target is None:
+        return
+    if edge.target not in positions:
+        raise JobGraphError(f"edge {edge.id}: its target {edge.target[:64]!r} is no vertex")
+    target = vertices[positions[edge.target]]
+    if positions[edge.target] <= positions[edge.source]:
+        raise JobGraphError(f"edge {edge.id}: {target.name!r} comes before {source.name!r}; vertices must be in topological order")
+    if edge.is_pointwise and source.parallelism != target.parallelism:
+        raise JobGraphError(
+            f"edge {edge.id}: pointwise, but {source.name!r} has parallelism {source.parallelism} and {target.name!r} {target.parallelism}"
+        )
+
+
+def _check_name(what: str, name: str) -> None:
+    if not 1 <= len(name) <= MAX_NAME_CHARS:
+        raise JobGraphError(f"{what} has {len(name)} characters, not 1 to {MAX_NAME_CHARS}")

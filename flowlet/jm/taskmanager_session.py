@@ -1,0 +1,253 @@
+"""The JobManager's end of one TaskManager's WebSocket.
+
+Side:       loop.
+Invariants: a TaskManager is registered at most once per session, and taken off the list exactly when the session ends, whatever ended it;
+            messages leave in the order of ``send``; nothing is sent before ``Registered``.
+Units:      as the names say.
+Source:     Flink ``HeartbeatManager``, ``TaskExecutorRegistration``.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Protocol, assert_never
+
+import aiohttp
+import msgspec
+import structlog
+from aiohttp import web
+
+from flowlet.jm.config import JobManagerConfig
+from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.rpc.http import MAX_MESSAGE_BYTES
+from flowlet.rpc.messages import (
+    PROTOCOL_VERSION,
+    Heartbeat,
+    Registered,
+    RegisterTaskManager,
+    RegistrationRefused,
+    TaskStateChanged,
+    ToJobManager,
+    ToTaskManager,
+)
+
+# Each task gets one DeployTask and one CancelTask at most; a TaskManager that lets this many pile up does not read.
+MAX_QUEUED_MESSAGES: Final = 50_000
+_CLOSE_TIMEOUT_S: Final = 0.3
+_STALL_S: Final = 1.0  # our own loop was late by this much: its view of the others' silence is worth nothing
+_MAX_CLOSE_REASON_BYTES: Final = 123  # RFC 6455, section 5.5
+_TM_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
+
+log = structlog.get_logger(__name__)
+_decoder: Final = msgspec.msgpack.Decoder(ToJobManager)
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+class SessionListener(Protocol):
+    """Who is told what a TaskManager says."""
+
+    def task_manager_registered(self, session: "TaskManagerSession") -> str | None:
+        """Take it in; or the reason why not."""
+
+    def task_manager_lost(self, session: "TaskManagerSession", reason: str) -> None:
+        """The session has ended."""
+
+    def heartbeat(self, session: "TaskManagerSession", message: Heartbeat) -> None:
+        """It lives, and these are its tasks."""
+
+    def task_state_changed(self, session: "TaskManagerSession", message: TaskStateChanged) -> None:
+        """A task moved on."""
+
+
+class TaskManagerSession:
+    """A connected TaskManager, from the handshake to the end of the connection.
+
+    Threading: the JobManager's loop.  Life cycle: ``run`` once.
+    """
+
+    def __init__(
+        self,
+        websocket: web.WebSocketResponse,
+        listener: SessionListener,
+        config: JobManagerConfig,
+        jm_id: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._websocket = websocket
+        self._listener = listener
+        self._config = config
+        self._jm_id = jm_id
+        self._outgoing: asyncio.Queue[ToTaskManager | None] = asyncio.Queue(MAX_QUEUED_MESSAGES + 1)
+        self._end_reason: str | None = None  # ours; None while it is open
+        self._registration: RegisterTaskManager | None = None
+        self._monotonic = monotonic
+        self._last_heard_s = monotonic()
+
+    def __repr__(self) -> str:
+        name = "unregistered" if self._registration is None else self._registration.tm_id
+        return f"<TaskManagerSession {name}{'' if self._end_reason is None else ' closing'}>"
+
+    @property
+    def tm_id(self) -> str:
+        """The TaskManager's name for itself."""
+        return self._registered.tm_id
+
+    @property
+    def num_slots(self) -> int:
+        """How many slots it offers."""
+        return self._registered.num_slots
+
+    @property
+    def location(self) -> TaskManagerLocation:
+        """Where its data port is."""
+        message = self._registered
+        return TaskManagerLocation(message.tm_id, message.data_host, message.data_port, message.pid)
+
+    @property
+    def silence_s(self) -> float:
+        """How long ago it said something."""
+        return self._monotonic() - self._last_heard_s
+
+    @property
+    def _registered(self) -> RegisterTaskManager:
+        assert self._registration is not None, "the session is made known after that"
+        return self._registration
+
+    def send(self, message: ToTaskManager) -> None:
+        """Send after all earlier ones; after the session's end it goes nowhere."""
+        if self._end_reason is not None:
+            return
+        if self._outgoing.qsize() >= MAX_QUEUED_MESSAGES:
+            self.close(f"it does not read its messages, {MAX_QUEUED_MESSAGES} are waiting")
+            return
+        self._outgoing.put_nowait(message)
+
+    def close(self, reason: str) -> None:
+        """End the session once everything sent so far is out; idempotent."""
+        if self._end_reason is None:
+            self._end_reason = reason
+            self._outgoing.put_nowait(None)
+
+    async def run(self) -> None:
+        """Serve the connection until it ends."""
+        self._registration = await self._receive_registration()
+        if self._registration is None:
+            return
+        refusal = check_registration(self._registration, self._config) or self._listener.task_manager_registered(self)
+        if refusal is not None:
+            await self._refuse(refusal)
+            return
+        self.send(Registered(self._jm_id, self._config.heartbeat_interval_ms))
+        writer = asyncio.create_task(self._write(), name=f"writer to TaskManager {self.tm_id}")
+        reason = "the JobManager is shutting down"
+        try:
+            reason = await self._read()
+        finally:
+            # What it still sends, or we would still send, belongs to nobody from here on.
+            reason, self._end_reason = self._end_reason or reason, self._end_reason or reason
+            self._listener.task_manager_lost(self, reason)
+            writer.cancel()
+            with suppress(asyncio.CancelledError):
+                await writer
+            await self._close_websocket(aiohttp.WSCloseCode.GOING_AWAY, reason)
+
+    async def _receive_registration(self) -> RegisterTaskManager | None:
+        with suppress(TimeoutError):
+            received = await self._websocket.receive(timeout=self._config.registration_timeout_s)
+            message = decode(received)
+            if isinstance(message, RegisterTaskManager):
+                return message
+        await self._close_websocket(aiohttp.WSCloseCode.POLICY_VIOLATION, "the first message must be a registration")
+        return None
+
+    async def _refuse(self, reason: str) -> None:
+        assert self._registration is not None, "there is somebody to refuse"
+        log.warning("TaskManager refused", tm_id=self._registration.tm_id[:64], reason=reason)
+        with suppress(ConnectionError):
+            await self._websocket.send_bytes(_encoder.encode(RegistrationRefused(reason)))
+        await self._close_websocket(aiohttp.WSCloseCode.POLICY_VIOLATION, reason)
+
+    async def _read(self) -> str:
+        timeout_s = self._config.heartbeat_timeout_s
+        while True:
+            started_s = self._monotonic()
+            try:
+                received = await self._websocket.receive(timeout=timeout_s)
+            except TimeoutError:
+                if self._monotonic() - started_s > timeout_s + _STALL_S:
+                    continue
+                return f"no message from it for {timeout_s:g} s"
+            message = decode(received)
+            if isinstance(message, str):
+                return message
+            self._last_heard_s = self._monotonic()
+            problem = self._dispatch(message)
+            if problem is not None:
+                return problem
+
+    def _dispatch(self, message: ToJobManager) -> str | None:
+        match message:
+            case Heartbeat():
+                self._listener.heartbeat(self, message)
+            case TaskStateChanged():
+                self._listener.task_state_changed(self, message)
+            case RegisterTaskManager():
+                return "it registered twice on one connection"
+            case _:
+                assert_never(message)
+        return None
+
+    async def _write(self) -> None:
+        with suppress(ConnectionError):  # the reading side sees it as well, and reports it
+            while (message := await self._outgoing.get()) is not None:
+                await self._websocket.send_bytes(_encoder.encode(message))
+            assert self._end_reason is not None, "close() set it"
+            await self._close_websocket(aiohttp.WSCloseCode.GOING_AWAY, self._end_reason)
+
+    async def _close_websocket(self, code: int, reason: str) -> None:
+        shortened = reason.encode()[:_MAX_CLOSE_REASON_BYTES].decode("utf-8", "ignore").encode()
+        with suppress(TimeoutError):  # a peer that does not read must not hold us up; the server drops its connection
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._websocket.close(code=code, message=shortened)
+
+
+def new_websocket() -> web.WebSocketResponse:
+    """A WebSocket with our limits."""
+    return web.WebSocketResponse(timeout=_CLOSE_TIMEOUT_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False)
+
+
+def decode(received: aiohttp.WSMessage) -> ToJobManager | str:
+    """The message; or, in words for people, why the session is over."""
+    match received.type:
+        case aiohttp.WSMsgType.BINARY:
+            try:
+                message: ToJobManager = _decoder.decode(received.data)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                return f"it sent an invalid message: {str(error)[:200]}"
+            return message
+        case aiohttp.WSMsgType.CLOSE:
+            return f"it closed the connection{': ' + repr(received.extra)[1:-1] if received.extra else ''}"
+        case aiohttp.WSMsgType.ERROR:
+            return f"the connection broke: {str(received.data)[:200]}"
+        case aiohttp.WSMsgType.CLOSED | aiohttp.WSMsgType.CLOSING:
+            return "its connection was closed"
+        case _:
+            return "it sent a text message"
+
+
+def check_registration(message: RegisterTaskManager, config: JobManagerConfig) -> str | None:
+    """Why a TaskManager cannot be taken in, if so."""
+    if message.protocol_version != PROTOCOL_VERSION:
+        return f"protocol version {message.protocol_version}, this JobManager speaks {PROTOCOL_VERSION}: use the same release of flowlet"
+    if _TM_ID.fullmatch(message.tm_id) is None:
+        return "its id must be 1 to 64 letters, digits and _ . : -"
+    if not 1 <= message.num_slots <= config.max_slots_per_task_manager:
+        return f"{message.num_slots} slots, allowed are 1 to {config.max_slots_per_task_manager}"
+    if not 1 <= message.data_port <= 65_535:
+        return f"data port {message.data_port}"
+    if not 1 <= len(message.data_host) <= 255 or not message.data_host.isprintable():
+        return "data host"
+    return None

@@ -1,0 +1,124 @@
+"""A TaskManager for tests: speaks the real protocol over a real WebSocket, but runs nothing and decides nothing."""
+
+import asyncio
+from typing import Self, TypeVar
+
+import aiohttp
+import msgspec
+
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.messages import (
+    CancelTask,
+    DeployTask,
+    EdgeMessage,
+    FailureInfo,
+    Heartbeat,
+    JobGraphMessage,
+    Registered,
+    RegisterTaskManager,
+    TaskDeploymentDescriptor,
+    TaskMetrics,
+    TaskReport,
+    TaskStateChanged,
+    ToJobManager,
+    ToTaskManager,
+    VertexMessage,
+)
+
+SECRET = b"s" * 32
+JOB_ID, SOURCE_ID, SINK_ID, EDGE_ID, COLLECT_ID = (f"{number:032x}" for number in range(1, 6))
+_PATIENCE_S = 10.0  # never used up unless a test fails
+_Message = TypeVar("_Message", bound=ToTaskManager)
+
+
+def vertex(vertex_id: str, name: str, parallelism: int = 1, group: str = "default") -> VertexMessage:
+    return VertexMessage(vertex_id, name, parallelism, 128, group, [name], f"chain of {name}".encode())
+
+
+def edge(edge_id: str, source: str, target: str | None, *, is_pointwise: bool = False) -> EdgeMessage:
+    return EdgeMessage(edge_id, source, 0, target, is_pointwise, "FORWARD" if is_pointwise else "HASH", b"partitioner", 100)
+
+
+def word_count(job_id: str = JOB_ID, *, sources: int = 1, sinks: int = 1) -> JobGraphMessage:
+    """A source, a keyed sink, and an edge that the client reads."""
+    vertices = [vertex(SOURCE_ID, "source", sources), vertex(SINK_ID, "sink", sinks)]
+    return JobGraphMessage(job_id, "word count", vertices, [edge(EDGE_ID, SOURCE_ID, SINK_ID), edge(COLLECT_ID, SINK_ID, None)])
+
+
+def registration(tm_id: str = "tm-1", slots: int = 1, port: int = 6000) -> RegisterTaskManager:
+    return RegisterTaskManager(tm_id, slots, "127.0.0.1", port, pid=42)
+
+
+def user_failure(message: str = "boom", exception_type: str = "builtins.ValueError") -> FailureInfo:
+    return FailureInfo(exception_type, message, "Traceback ...", "map", "source", 0, "'the'", "tm-1", 1)
+
+
+class ScriptedTaskManager:
+    """Registered when ``connect`` returns; every wait ends with an error after ten seconds."""
+
+    def __init__(self, client: RpcClient, websocket: aiohttp.ClientWebSocketResponse, tm_id: str) -> None:
+        self._client = client
+        self.websocket = websocket
+        self.tm_id = tm_id
+
+    @classmethod
+    async def open(cls, address: tuple[str, int], tm_id: str = "tm-1") -> Self:
+        """Connected, not registered."""
+        client = RpcClient(*address, SECRET)
+        return cls(client, await client.connect_websocket("/rpc/taskmanager"), tm_id)
+
+    @classmethod
+    async def connect(cls, address: tuple[str, int], tm_id: str = "tm-1", slots: int = 1, port: int = 6000) -> Self:
+        task_manager = await cls.open(address, tm_id)
+        await task_manager.send(registration(tm_id, slots, port))
+        await task_manager.expect(Registered)
+        return task_manager
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """For rough handling."""
+        connection = self.websocket._response.connection
+        assert connection is not None
+        assert connection.transport is not None
+        return connection.transport
+
+    async def send(self, message: ToJobManager) -> None:
+        await self.websocket.send_bytes(msgspec.msgpack.encode(message))
+
+    async def expect(self, kind: type[_Message]) -> _Message:
+        """The next message, which must be of this kind."""
+        async with asyncio.timeout(_PATIENCE_S):
+            received = await self.websocket.receive()
+        assert received.type is aiohttp.WSMsgType.BINARY, received
+        message: ToTaskManager = msgspec.msgpack.decode(received.data, type=ToTaskManager)
+        assert isinstance(message, kind), message
+        return message
+
+    async def expect_deployment(self) -> TaskDeploymentDescriptor:
+        return (await self.expect(DeployTask)).task
+
+    async def expect_cancel(self) -> bytes:
+        return (await self.expect(CancelTask)).attempt
+
+    async def expect_close(self) -> str:
+        """The reason with which the JobManager closes the connection."""
+        async with asyncio.timeout(_PATIENCE_S):
+            received = await self.websocket.receive()
+        assert received.type is aiohttp.WSMsgType.CLOSE, received
+        assert isinstance(received.extra, str)
+        return received.extra
+
+    async def report(
+        self, attempt: bytes, state: ExecutionState, failure: FailureInfo | None = None, metrics: TaskMetrics | None = None
+    ) -> None:
+        await self.send(TaskStateChanged(attempt, state, failure, metrics))
+
+    async def heartbeat(self, **metrics_of: TaskMetrics) -> None:
+        """``a00ff=...``: the letter a and then an attempt in hex, because names cannot begin with a digit."""
+        tasks = [TaskReport(bytes.fromhex(name[1:]), metrics) for name, metrics in metrics_of.items()]
+        await self.send(Heartbeat(self.tm_id, tasks))
+
+    async def close(self) -> None:
+        await self.websocket.close()
+        await self._client.close()

@@ -1,0 +1,106 @@
+"""Tests of ``flowlet.jm.dispatcher``: several jobs and TaskManagers at once."""
+
+import pytest
+
+from flowlet.errors import JobGraphError
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm.dispatcher import DuplicateJobError
+from flowlet.jm.job_manager import JobManager
+from flowlet.rpc.messages import Heartbeat, RegistrationRefused, TaskMetrics, TaskReport, TaskStateChanged
+from tests.flowlet.jm.conftest import Connect, StartJobManager
+from tests.flowlet.jm.scripted_task_manager import JOB_ID, ScriptedTaskManager, registration, user_failure, word_count
+
+Address = tuple[str, int]
+SECOND_ID, THIRD_ID = "e" * 32, "f" * 32
+
+
+async def test_a_job_that_fits_passes_one_that_does_not(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+    """The large one is not started with half of its slots either."""
+    dispatcher = job_managers[0].dispatcher
+    large, small = dispatcher.submit(word_count(sinks=2)), dispatcher.submit(word_count(SECOND_ID))
+
+    task_manager = await connect(address)
+
+    assert (await task_manager.expect_deployment()).job_id == SECOND_ID
+    assert (large.graph.status.name, small.graph.status.name) == ("CREATED", "RUNNING")
+
+
+async def test_a_lost_task_manager_fails_only_the_jobs_it_ran(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+    dispatcher = job_managers[0].dispatcher
+    first, second = await connect(address, "tm-1"), await connect(address, "tm-2")
+    here, there = dispatcher.submit(word_count()), dispatcher.submit(word_count(SECOND_ID))
+    await first.expect_deployment()
+    await second.expect_deployment()
+
+    await first.close()
+
+    assert await here.wait_until_ended(5)
+    assert here.graph.status.name == "FAILED"
+    assert there.graph.status.name == "RUNNING"
+
+
+async def test_two_jobs_on_one_lost_task_manager_both_fail(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+    """Neither is started again on slots that are gone, and a waiting one goes on waiting."""
+    dispatcher = job_managers[0].dispatcher
+    task_manager = await connect(address, slots=2)
+    running = [dispatcher.submit(word_count()), dispatcher.submit(word_count(SECOND_ID))]
+    waiting = dispatcher.submit(word_count(THIRD_ID))
+    await task_manager.expect_deployment()
+
+    await task_manager.close()
+
+    assert [await job.wait_until_ended(5) for job in running] == [True, True]
+    assert waiting.graph.status.name == "CREATED"
+
+
+async def test_messages_of_a_session_that_is_over_are_counted_and_ignored(
+    address: Address, connect: Connect, job_managers: list[JobManager]
+) -> None:
+    """They may still be on their way when the TaskManager has registered again and runs the same job's successor."""
+    dispatcher = job_managers[0].dispatcher
+    first = await connect(address)
+    stale = next(dispatcher.sessions())
+    await connect(address)
+    job = dispatcher.submit(word_count())
+    attempt = next(iter(job.graph.executions))
+
+    dispatcher.heartbeat(stale, Heartbeat("tm-1", [TaskReport(attempt, TaskMetrics(num_records_in=1))]))
+    dispatcher.task_state_changed(stale, TaskStateChanged(attempt, ExecutionState.FAILED, user_failure()))
+    dispatcher.task_manager_lost(stale, "late")
+
+    assert dispatcher.num_ignored_messages == 2
+    assert job.graph.status.name == "RUNNING"
+    assert job.view.metrics == {}
+    await first.expect_close()
+
+
+async def test_a_stopping_one_takes_no_task_manager(address: Address, job_managers: list[JobManager]) -> None:
+    await job_managers[0].dispatcher.close()
+    task_manager = await ScriptedTaskManager.open(address)
+    await task_manager.send(registration())
+
+    assert (await task_manager.expect(RegistrationRefused)).reason == "the JobManager is shutting down"
+    await task_manager.close()
+
+
+async def test_a_refused_job_leaves_nothing(address: Address, job_managers: list[JobManager]) -> None:
+    dispatcher = job_managers[0].dispatcher
+    job = dispatcher.submit(word_count())
+
+    with pytest.raises(DuplicateJobError, match=JOB_ID):
+        dispatcher.submit(word_count())
+    with pytest.raises(JobGraphError):
+        dispatcher.submit(word_count("x"))
+
+    assert list(dispatcher.jobs()) == [job]
+    assert dispatcher.job("x") is None
+
+
+async def test_ended_jobs_do_not_count_as_active(start_job_manager: StartJobManager, job_managers: list[JobManager]) -> None:
+    await start_job_manager(max_active_jobs=1)
+    dispatcher = job_managers[0].dispatcher
+
+    for job_id in (JOB_ID, SECOND_ID, THIRD_ID):
+        dispatcher.submit(word_count(job_id)).cancel()
+
+    assert dispatcher.overview()["jobs-cancelled"] == 3

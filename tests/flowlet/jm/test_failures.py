@@ -1,0 +1,38 @@
+"""Tests of ``flowlet.jm.failures``: who, where and why, in every one."""
+
+import pytest
+
+from flowlet.graph.execution_graph import is_symptom
+from flowlet.jm import failures
+from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.rpc.messages import FailureInfo
+
+PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
+
+
+def test_a_lost_task_manager_is_named_with_address_and_process() -> None:
+    failure = failures.task_manager_lost(PLACE, "it closed the connection", 7)
+
+    assert failure.message == "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost: it closed the connection"
+    assert (failure.tm_id, failure.timestamp_ms) == ("tm-1", 7)
+
+
+def test_a_lack_of_slots_names_no_task_manager() -> None:
+    failure = failures.no_slots("job needs 4 slots", 7)
+
+    assert (failure.message, failure.tm_id, failure.subtask) == ("job needs 4 slots", "", -1)
+
+
+@pytest.mark.parametrize("failure", [failures.ended_unasked(PLACE, "map", 3, 7), failures.without_cause(PLACE, "map", 3, 7)])
+def test_what_a_task_did_names_the_task(failure: FailureInfo) -> None:
+    assert "'map' (subtask 3)" in failure.message
+    assert "TaskManager tm-1 (127.0.0.1:6000, pid 42)" in failure.message
+    assert (failure.task_name, failure.subtask, failure.tm_id) == ("map", 3, "tm-1")
+
+
+@pytest.mark.parametrize(
+    "failure", [failures.task_manager_lost(PLACE, "x", 7), failures.no_slots("x", 7), failures.ended_unasked(PLACE, "map", 3, 7)]
+)
+def test_they_are_causes_and_not_symptoms(failure: FailureInfo) -> None:
+    """So they replace what consumers report about the broken connection."""
+    assert not is_symptom(failure)

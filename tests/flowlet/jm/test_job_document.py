@@ -1,0 +1,172 @@
+"""Tests of ``flowlet.jm.job_document``: names, sums and times."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from flowlet.graph.execution_graph import CancelRequested, ExecutionGraph, ExecutionReported, SlotsAllocated
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.jm.job_document import JobView, job_document, job_overview_item, vertex_status
+from flowlet.jm.scheduler import attempt_id, execution_vertices
+from flowlet.rpc.messages import TaskMetrics
+from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, user_failure, word_count
+
+JOB = word_count(sinks=2)
+PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
+SOURCE, SINK_0, SINK_1 = attempt_id(JOB_ID, SOURCE_ID, 0), attempt_id(JOB_ID, SINK_ID, 0), attempt_id(JOB_ID, SINK_ID, 1)
+LOCATIONS = dict.fromkeys((SOURCE, SINK_0, SINK_1), PLACE)
+
+
+def waiting() -> JobView:
+    return JobView(JOB, ExecutionGraph.create(execution_vertices(JOB), 1_000), {}, {})
+
+
+def running(**metrics: TaskMetrics) -> JobView:
+    """Deployed at 2,000."""
+    by_attempt = {"source": SOURCE, "sink_0": SINK_0, "sink_1": SINK_1}
+    view = JobView(JOB, waiting().graph, {by_attempt[name]: value for name, value in metrics.items()}, LOCATIONS)
+    view.graph.handle(SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
+    return view
+
+
+def report(view: JobView, attempt: bytes, state: ExecutionState, now_ms: int) -> None:
+    failure = user_failure() if state is ExecutionState.FAILED else None
+    view.graph.handle(ExecutionReported(attempt, "tm-1", state, failure), now_ms)
+
+
+def part(document: object, *path: str | int) -> object:
+    for step in path:
+        document = document[step]  # type: ignore[index]  # documents are nested lists and dicts
+    return document
+
+
+def test_a_waiting_job_has_no_times_of_tasks() -> None:
+    document = job_document(waiting(), 1_500)
+
+    assert (document["state"], document["start-time"], document["end-time"], document["duration"]) == ("CREATED", 1_000, -1, 500)
+    assert part(document, "vertices", 0, "start-time") == -1
+    assert part(document, "vertices", 0, "duration") == -1
+    assert part(document, "vertices", 0, "subtasks", 0, "host") is None
+
+
+def test_a_running_job_runs_since_its_deployment() -> None:
+    document = job_document(running(), 2_500)
+
+    assert document["timestamps"] == {"CREATED": 1_000, "RUNNING": 2_000}
+    assert part(document, "vertices", 1, "start-time") == 2_000
+    assert part(document, "vertices", 1, "duration") == 500
+    assert part(document, "vertices", 1, "subtasks", 1, "tm_id") == "tm-1"
+    assert part(document, "vertices", 1, "subtasks", 1, "subtask") == 1
+
+
+def test_a_vertex_has_ended_with_its_last_subtask() -> None:
+    view = running()
+    report(view, SINK_0, ExecutionState.FINISHED, 3_000)
+    early = job_document(view, 3_500)
+    report(view, SINK_1, ExecutionState.FINISHED, 4_000)
+    late = job_document(view, 9_000)
+
+    assert (part(early, "vertices", 1, "status"), part(early, "vertices", 1, "end-time")) == ("RUNNING", -1)
+    assert (part(late, "vertices", 1, "status"), part(late, "vertices", 1, "end-time")) == ("FINISHED", 4_000)
+    assert part(late, "vertices", 1, "duration") == 2_000
+    assert part(late, "vertices", 1, "metrics", "read-records-complete") is True
+    assert part(late, "vertices", 0, "metrics", "read-records-complete") is False
+
+
+def test_metrics_are_summed_over_the_subtasks() -> None:
+    one = TaskMetrics(1, 2, 4, 8, num_bytes_out=16, accumulated_idle_ms=32, accumulated_busy_ms=64, accumulated_back_pressured_ms=128)
+
+    metrics = part(job_document(running(sink_0=one, sink_1=one), 2_500), "vertices", 1, "metrics")
+
+    assert metrics == {
+        "read-records": 2,
+        "write-records": 4,
+        "read-bytes": 24,
+        "write-bytes": 32,
+        "read-records-complete": False,
+        "write-records-complete": False,
+        "read-bytes-complete": False,
+        "write-bytes-complete": False,
+        "accumulated-idle-time": 64,
+        "accumulated-busy-time": 128,
+        "accumulated-backpressured-time": 256,
+    }
+
+
+def test_a_failed_job_shows_its_cause_and_each_tasks_own() -> None:
+    view = running()
+    report(view, SOURCE, ExecutionState.FAILED, 3_000)
+
+    document = job_document(view, 3_500)
+
+    assert document["state"] == "FAILING"
+    assert document["failure"] == part(document, "vertices", 0, "subtasks", 0, "failure") == msgspec.to_builtins(user_failure())
+    assert part(document, "vertices", 1, "subtasks", 0, "failure") is None
+    assert document["status-counts"] == {state.value: 0 for state in ExecutionState} | {"FAILED": 1, "CANCELING": 2}
+
+
+def test_an_ended_jobs_duration_stands_still() -> None:
+    view = waiting()
+    view.graph.handle(CancelRequested(), 3_000)
+
+    document = job_overview_item(view, 9_000)
+
+    assert (document["state"], document["end-time"], document["duration"], document["last-modification"]) == (
+        "CANCELED",
+        3_000,
+        2_000,
+        3_000,
+    )
+    assert part(document, "tasks", "canceled") == part(document, "tasks", "total") == 3
+
+
+def test_the_plan_has_the_inputs_of_each_vertex() -> None:
+    """What the client reads is no input of any."""
+    job = msgspec.structs.replace(JOB, edges=[*JOB.edges, edge("9" * 32, SOURCE_ID, SINK_ID)])
+    view = JobView(job, waiting().graph, {}, {})
+
+    nodes = part(job_document(view, 0), "plan", "nodes")
+
+    assert part(nodes, 0, "inputs") == []
+    assert part(nodes, 1, "inputs") == [
+        {"num": number, "id": SOURCE_ID, "ship_strategy": "HASH", "exchange": "pipelined_bounded"} for number in (0, 1)
+    ]
+    assert COLLECT_ID in {each.id for each in job.edges}
+
+
+def test_every_document_is_json() -> None:
+    view = running(source=TaskMetrics())
+    report(view, SOURCE, ExecutionState.FAILED, 3_000)
+
+    for document in (job_document(view, 3_500), job_overview_item(view, 3_500)):
+        assert msgspec.json.decode(msgspec.json.encode(document)) == document
+
+
+S = ExecutionState
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([S.RUNNING, S.FAILED, S.CANCELING], S.FAILED),
+        ([S.RUNNING, S.CANCELING, S.CANCELED], S.CANCELING),
+        ([S.RUNNING, S.CANCELED], S.CANCELED),
+        ([S.RUNNING, S.INITIALIZING], S.INITIALIZING),
+        ([S.RUNNING, S.FINISHED, S.DEPLOYING], S.RUNNING),
+        ([S.FINISHED, S.DEPLOYING], S.RUNNING),
+        ([S.FINISHED, S.FINISHED], S.FINISHED),
+        ([S.DEPLOYING, S.SCHEDULED], S.DEPLOYING),
+        ([S.SCHEDULED, S.CREATED], S.SCHEDULED),
+        ([S.CREATED], S.CREATED),
+    ],
+)
+def test_the_status_of_a_vertex(states: list[ExecutionState], expected: ExecutionState) -> None:
+    assert vertex_status(states) is expected
+
+
+@pytest.mark.parametrize("states", list(itertools.combinations_with_replacement(ExecutionState, 3)))
+def test_every_mix_of_states_has_a_status(states: tuple[ExecutionState, ...]) -> None:
+    """And the order of the subtasks does not matter."""
+    assert len({vertex_status(list(order)) for order in itertools.permutations(states)}) == 1

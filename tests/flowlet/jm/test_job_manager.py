@@ -1,0 +1,94 @@
+"""Tests of ``flowlet.jm.job_manager``: where it listens, and how it ends."""
+
+import asyncio
+import socket
+
+import pytest
+
+from flowlet.errors import ConfigError
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm.config import JobManagerConfig
+from flowlet.jm.dispatcher import BusyError
+from flowlet.jm.job_manager import JobManager
+from flowlet.rpc.http import RpcClient
+from tests.flowlet.jm.conftest import Connect
+from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, word_count
+
+Address = tuple[str, int]
+
+
+async def test_port_0_picks_a_free_one() -> None:
+    job_manager = JobManager(JobManagerConfig(SECRET))
+
+    host, port = await job_manager.start()
+    listening = repr(job_manager)
+    await job_manager.close()
+
+    assert (host, port > 0) == ("127.0.0.1", True)
+    assert str(port) in listening
+    assert "closed" in repr(job_manager)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org", ""])
+async def test_only_loopback_addresses_are_listened_on(host: str) -> None:
+    with pytest.raises(ConfigError, match="only loopback"):
+        await JobManager(JobManagerConfig(SECRET)).start(host, 0)
+
+
+async def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            await JobManager(JobManagerConfig(SECRET)).start("127.0.0.1", port)
+
+
+async def test_the_end_is_idempotent_and_frees_the_port() -> None:
+    job_manager = JobManager(JobManagerConfig(SECRET))
+    host, port = await job_manager.start()
+
+    await job_manager.close()
+    await job_manager.close()
+
+    with socket.create_server((host, port)):
+        pass
+
+
+async def test_one_that_never_started_can_be_closed() -> None:
+    await JobManager(JobManagerConfig(SECRET)).close()
+
+
+async def test_the_end_cancels_jobs_and_waits_for_them(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+    """As long as the TaskManagers cooperate they end as cancelled, not as lost."""
+    task_manager = await connect(address)
+    job = job_managers[0].dispatcher.submit(word_count())
+    attempts = [(await task_manager.expect_deployment()).attempt for _ in range(2)]
+    job_managers[0].dispatcher._config = JobManagerConfig(SECRET, shutdown_timeout_s=10)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(job_managers[0].close())
+        for attempt in [await task_manager.expect_cancel() for _ in attempts]:
+            await task_manager.report(attempt, ExecutionState.CANCELED)
+        reason = await task_manager.expect_close()
+
+    assert reason == "the JobManager is shutting down"
+    assert job.graph.status.name == "CANCELED"
+
+
+async def test_the_end_answers_those_who_wait_for_a_job(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+    """Also if its TaskManager does not cooperate."""
+    await connect(address)
+    job_managers[0].dispatcher.submit(word_count())
+
+    async with RpcClient(*address, SECRET) as client, asyncio.TaskGroup() as group:
+        waiting = group.create_task(client.request("GET", f"/jobs/{JOB_ID}/execution-result?timeout_ms=60000"))
+        await client.request("GET", "/overview")  # by now the other request is being served, too
+        await job_managers[0].close()
+
+    assert b'"state":"CANCELED"' in waiting.result().body
+
+
+async def test_a_stopping_one_takes_no_job(address: Address, job_managers: list[JobManager]) -> None:
+    await job_managers[0].close()
+
+    with pytest.raises(BusyError, match="stopping"):
+        job_managers[0].dispatcher.submit(word_count())

@@ -1,0 +1,124 @@
+"""Tests of ``flowlet.jm.job_master``: effects become orders, and everybody who waits is told."""
+
+import asyncio
+
+import pytest
+
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.jm.job_master import JobMaster
+from flowlet.rpc.messages import TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
+from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, user_failure, word_count
+
+PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
+
+
+class Recorder:
+    """A gateway that notes what it is told, and the owner that is told of the end."""
+
+    def __init__(self) -> None:
+        self.deployed: list[TaskDeploymentDescriptor] = []
+        self.cancelled: list[bytes] = []
+        self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
+
+    def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
+        assert tm_id == "tm-1"
+        self.deployed.append(task)
+
+    def cancel(self, tm_id: str, attempt: bytes) -> None:
+        assert tm_id == "tm-1"
+        self.cancelled.append(attempt)
+
+    def on_ended(self, master: JobMaster) -> None:
+        self.ended.append((master, len(self.cancelled)))
+
+
+@pytest.fixture
+async def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+async def master(recorder: Recorder) -> JobMaster:
+    """Deployed: a source and a sink."""
+    master = JobMaster(word_count(), recorder, recorder.on_ended, lambda: 1_000)
+    master.start(dict.fromkeys(master.graph.executions, PLACE))
+    return master
+
+
+def report(master: JobMaster, attempt: bytes, state: ExecutionState, *, tm_id: str = "tm-1", num_records: int | None = None) -> None:
+    failure = user_failure() if state is ExecutionState.FAILED else None
+    metrics = None if num_records is None else TaskMetrics(num_records_in=num_records)
+    master.task_state_changed(tm_id, TaskStateChanged(attempt, state, failure, metrics))
+
+
+async def test_tasks_are_deployed_with_their_code_which_is_then_dropped(master: JobMaster, recorder: Recorder) -> None:
+    assert [task.chain for task in recorder.deployed] == [b"chain of source", b"chain of sink"]
+    assert [vertex.chain for vertex in master.job.vertices] == [b"", b""]
+
+
+async def test_external_channels_are_known_without_the_code(master: JobMaster, recorder: Recorder) -> None:
+    edge = master.edge(COLLECT_ID)
+    assert edge is not None
+
+    (channel,) = master.external_channels(edge)
+
+    assert (channel.producer, channel.port) == (recorder.deployed[1].attempt, 6000)
+
+
+async def test_the_owner_is_told_once_and_last(master: JobMaster, recorder: Recorder) -> None:
+    source, sink = master.graph.executions
+    report(master, source, ExecutionState.FAILED)
+    before = list(recorder.ended)
+    report(master, sink, ExecutionState.CANCELED)
+    report(master, sink, ExecutionState.FAILED)
+    master.cancel()
+
+    assert before == []
+    assert recorder.ended == [(master, 1)]
+
+
+async def test_a_job_that_ends_without_slots_drops_its_code_too(recorder: Recorder) -> None:
+    master = JobMaster(word_count(), recorder, recorder.on_ended, lambda: 1_000)
+
+    master.fail_scheduling("no slots")
+
+    assert master.graph.failure is not None
+    assert master.graph.failure.message == "no slots"
+    assert [vertex.chain for vertex in master.job.vertices] == [b"", b""]
+
+
+async def test_the_last_message_brings_the_final_metrics(master: JobMaster) -> None:
+    source, _ = master.graph.executions
+    report(master, source, ExecutionState.FINISHED, num_records=9)
+
+    late = master.task_metrics("tm-1", source, TaskMetrics(num_records_in=5))
+
+    assert late is True
+    assert master.view.metrics[source].num_records_in == 9
+
+
+async def test_metrics_from_elsewhere_are_not_taken(master: JobMaster) -> None:
+    source, _ = master.graph.executions
+
+    assert not master.task_metrics("tm-2", source, TaskMetrics(num_records_in=5))
+    report(master, source, ExecutionState.RUNNING, tm_id="tm-2", num_records=5)
+    assert not master.task_metrics("tm-1", b"x" * 40, TaskMetrics())
+    assert master.view.metrics == {}
+    assert master.graph.num_ignored_events == 1
+
+
+async def test_who_waits_for_the_deployment_is_woken_by_the_end_as_well(recorder: Recorder) -> None:
+    master = JobMaster(word_count(), recorder, recorder.on_ended, lambda: 1_000)
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(master.wait_until_deployed(10))
+        asyncio.get_running_loop().call_soon(master.cancel)
+
+    assert waiting.result() is True
+    assert master.is_ended
+
+
+async def test_a_wait_ends_with_its_time(master: JobMaster) -> None:
+    assert await master.wait_until_ended(0) is False
+    assert await master.wait_until_deployed(0) is True

@@ -1,0 +1,113 @@
+"""Tests of ``python -m flowlet.jm`` as a process."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.secret import load_or_create_secret
+
+pytestmark = pytest.mark.slow
+READY = re.compile(r"JobManager listening on http://127\.0\.0\.1:(\d+)\n")
+_PATIENCE_S = 30
+
+
+def command(tmp_path: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "flowlet.jm", "--secret-file", str(tmp_path / "secret"), *options]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A JobManager on a free port, not ready yet."""
+    process = subprocess.Popen(command(tmp_path, "--port", "0"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        yield process
+        if process.poll() is None:
+            process.kill()
+
+
+def wait_until_ready(process: subprocess.Popen[str]) -> int:
+    """The port."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    match = READY.fullmatch(line)
+    assert match is not None, (line, process.stderr.read() if process.stderr is not None else "")
+    return int(match[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_in_order(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    """Exit code 0 within two seconds, one line on standard output, no traceback."""
+    wait_until_ready(process)
+    started_s = time.monotonic()
+
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=_PATIENCE_S)
+
+    assert time.monotonic() - started_s < 2
+    assert (process.returncode, output) == (0, "")
+    assert "Traceback" not in errors
+
+
+async def test_it_serves_who_knows_the_secret(process: subprocess.Popen[str], tmp_path: Path) -> None:
+    port = wait_until_ready(process)
+
+    async with RpcClient("127.0.0.1", port, load_or_create_secret(tmp_path / "secret")) as client:
+        answer = await client.request("GET", "/overview")
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/overview") as refused:
+        status = refused.status
+
+    assert (answer.status, status) == (200, 401)
+
+
+def run(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(tmp_path, *options), capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--host", "0.0.0.0"], "refusing to listen on 0.0.0.0: only loopback"),
+        (["--port", "x"], "--port"),
+        (["--port", "65536"], "--port"),
+        (["--bogus"], "--bogus"),
+        (["--slot-request-timeout", "0"], "slot_request_timeout_s is 0.0"),
+        (["--log-level", "loud"], "loud"),
+    ],
+)
+def test_a_bad_option_is_one_line_and_exit_code_2(tmp_path: Path, options: list[str], message: str) -> None:
+    done = run(tmp_path, *options)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("python -m flowlet.jm: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        done = run(tmp_path, "--port", str(port))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"python -m flowlet.jm: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_a_secret_that_others_can_read_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("ab" * 32)
+    (tmp_path / "secret").chmod(0o644)
+
+    done = run(tmp_path, "--port", "0")
+
+    assert done.returncode == 2
+    assert "chmod 600" in done.stderr
+    assert "abab" not in done.stderr

@@ -1,0 +1,154 @@
+"""Tests of ``flowlet.jm.scheduler``: slot counts, places, and the books of the pool."""
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from flowlet.jm.scheduler import SlotPool, assign_tasks, attempt_id, execution_vertices, needed_slots, slots_by_group
+from flowlet.rpc.messages import JobGraphMessage
+from tests.flowlet.jm.scripted_task_manager import JOB_ID, SINK_ID, SOURCE_ID, vertex, word_count
+
+
+def two_groups() -> JobGraphMessage:
+    """Group a: vertices of width 1 and 3; group b: one of width 2."""
+    middle = f"{99:032x}"
+    vertices = [vertex(SOURCE_ID, "source", 1, "a"), vertex(middle, "middle", 2, "b"), vertex(SINK_ID, "sink", 3, "a")]
+    return msgspec.structs.replace(word_count(), vertices=vertices, edges=[])
+
+
+def pool_of(**slots: int) -> SlotPool:
+    pool = SlotPool()
+    for tm_id, num_slots in slots.items():
+        pool.add(tm_id, num_slots)
+    return pool
+
+
+def test_a_group_needs_the_slots_of_its_widest_vertex() -> None:
+    assert slots_by_group(two_groups()) == {"a": 3, "b": 2}
+    assert needed_slots(two_groups()) == 5
+
+
+def test_subtask_i_goes_to_slot_i_of_its_group() -> None:
+    """So one slot runs one subtask of every vertex of the group."""
+    places = assign_tasks(two_groups(), ["s0", "s1", "s2", "s3", "s4"])
+
+    middle = f"{99:032x}"
+    assert places[attempt_id(JOB_ID, SOURCE_ID, 0)] == "s0"
+    assert [places[attempt_id(JOB_ID, SINK_ID, subtask)] for subtask in range(3)] == ["s0", "s1", "s2"]
+    assert [places[attempt_id(JOB_ID, middle, subtask)] for subtask in range(2)] == ["s3", "s4"]
+
+
+def test_every_subtask_is_an_execution_in_the_jobs_order() -> None:
+    vertices = execution_vertices(two_groups())
+
+    assert [(each.vertex_id, each.subtask) for each in vertices][:3] == [(SOURCE_ID, 0), (f"{99:032x}", 0), (f"{99:032x}", 1)]
+    assert {each.attempt for each in vertices} == assign_tasks(two_groups(), [""] * 5).keys()
+
+
+def test_an_attempt_id_holds_job_vertex_subtask_and_attempt() -> None:
+    assert attempt_id(JOB_ID, SINK_ID, 2).hex() == JOB_ID + SINK_ID + "00000002" + "00000000"
+
+
+def test_slots_are_dealt_out_round_robin() -> None:
+    """In the order of registration, and past those that are full."""
+    assert pool_of(x=1, y=3, z=2).allocate("job", 5) == ["x", "y", "z", "y", "z"]
+
+
+def test_fewer_slots_than_task_managers_go_to_the_first_ones() -> None:
+    assert pool_of(x=2, y=2, z=2).allocate("job", 2) == ["x", "y"]
+
+
+def test_a_job_gets_all_or_nothing() -> None:
+    pool = pool_of(x=1, y=1)
+
+    assert pool.allocate("job", 3) is None
+    assert pool.num_free == 2
+
+
+def test_released_slots_are_free_again() -> None:
+    pool = pool_of(x=2)
+    pool.allocate("job", 2)
+
+    pool.release("job")
+
+    assert pool.num_free_on("x") == 2
+
+
+def test_slots_of_a_lost_task_manager_do_not_come_back() -> None:
+    """Not even when the job that held them ends after the TaskManager has registered again."""
+    pool = pool_of(x=1, y=1)
+    pool.allocate("job", 2)
+    pool.remove("x")
+    pool.add("x", 1)
+
+    pool.release("job")
+
+    pool.check_invariants()
+    assert (pool.num_slots, pool.num_free) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("slots", "taken", "expected"),
+    [
+        ({}, 0, "job needs 4 slots, the cluster has 0 on 0 TaskManagers after 30 s: "),
+        ({"x": 2}, 0, "job needs 4 slots, the cluster has 2 on 1 TaskManager after 30 s: "),
+        ({"x": 2, "y": 3}, 4, "job needs 4 slots, the cluster has 5 (1 free) on 2 TaskManagers after 30 s: "),
+    ],
+)
+def test_a_shortage_is_described_with_its_numbers(slots: dict[str, int], taken: int, expected: str) -> None:
+    pool = pool_of(**slots)
+    pool.allocate("other", taken)
+
+    assert pool.describe_shortage(4, 30.0) == expected + "start more TaskManagers or lower the parallelism"
+
+
+class SlotPoolMachine(RuleBasedStateMachine):
+    """Any order of registrations, losses, jobs and their ends: the books balance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = SlotPool()
+        self.present: set[str] = set()
+        self.jobs: set[str] = set()
+
+    @rule(tm_id=st.sampled_from("xyz"), num_slots=st.integers(1, 4))
+    def register(self, tm_id: str, num_slots: int) -> None:
+        if tm_id not in self.present:
+            self.pool.add(tm_id, num_slots)
+            self.present.add(tm_id)
+
+    @precondition(lambda self: self.present)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        tm_id = data.draw(st.sampled_from(sorted(self.present)))
+        self.pool.remove(tm_id)
+        self.present.remove(tm_id)
+
+    @rule(job=st.sampled_from("abc"), num_slots=st.integers(1, 6))
+    def allocate(self, job: str, num_slots: int) -> None:
+        if job in self.jobs:
+            return
+        free = self.pool.num_free
+        slots = self.pool.allocate(job, num_slots)
+        assert (slots is None) == (num_slots > free)
+        if slots is not None:
+            assert len(slots) == num_slots
+            assert set(slots) <= self.present
+            self.jobs.add(job)
+
+    @rule(job=st.sampled_from("abc"))
+    def release(self, job: str) -> None:
+        self.pool.release(job)
+        self.jobs.discard(job)
+
+    @invariant()
+    def books_balance(self) -> None:
+        self.pool.check_invariants()
+        if not self.jobs:
+            assert self.pool.num_free == self.pool.num_slots
+
+
+TestSlotPoolMachine = SlotPoolMachine.TestCase
+TestSlotPoolMachine.settings = settings(max_examples=40, stateful_step_count=20)

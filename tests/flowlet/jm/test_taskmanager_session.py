@@ -1,0 +1,305 @@
+"""Tests of ``flowlet.jm.taskmanager_session``: registration, replacement, bad messages, and TaskManagers that do not behave."""
+
+import asyncio
+from typing import Any, cast
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm import taskmanager_session
+from flowlet.jm.config import JobManagerConfig
+from flowlet.jm.job_manager import JobManager
+from flowlet.jm.taskmanager_session import TaskManagerSession, decode
+from flowlet.rpc.auth import AuthenticationError
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.messages import (
+    Heartbeat,
+    Registered,
+    RegisterTaskManager,
+    RegistrationRefused,
+    TaskMetrics,
+)
+from tests.flowlet.jm.conftest import Connect, StartJobManager
+from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, ScriptedTaskManager, registration, user_failure, word_count
+
+Address = tuple[str, int]
+
+
+def num_task_managers(job_managers: list[JobManager]) -> int:
+    return len(list(job_managers[0].dispatcher.sessions()))
+
+
+class TestRegistration:
+    async def test_the_welcome_says_how_often_to_report(self, address: Address) -> None:
+        task_manager = await ScriptedTaskManager.open(address)
+        await task_manager.send(registration())
+
+        welcome = await task_manager.expect(Registered)
+
+        assert welcome.heartbeat_interval_ms == 1000
+        assert len(welcome.jm_id) == 16
+        await task_manager.close()
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"protocol_version": 2}, "protocol version 2, this JobManager speaks 1"),
+            ({"tm_id": ""}, "its id must be"),
+            ({"tm_id": "x" * 65}, "its id must be"),
+            ({"tm_id": "a b"}, "its id must be"),
+            ({"tm_id": "tm\n"}, "its id must be"),
+            ({"num_slots": 0}, "0 slots, allowed are 1 to 1024"),
+            ({"num_slots": 1025}, "1025 slots"),
+            ({"data_port": 0}, "data port 0"),
+            ({"data_port": 65_536}, "data port 65536"),
+            ({"data_host": ""}, "data host"),
+            ({"data_host": "a\x1b[2J"}, "data host"),
+        ],
+    )
+    async def test_a_bad_one_is_refused_with_the_reason(
+        self, address: Address, job_managers: list[JobManager], changes: dict[str, Any], reason: str
+    ) -> None:
+        task_manager = await ScriptedTaskManager.open(address)
+        await task_manager.send(msgspec.structs.replace(registration(), **changes))
+
+        refusal = await task_manager.expect(RegistrationRefused)
+
+        assert refusal.reason.startswith(reason)
+        assert (await task_manager.expect_close()).startswith(reason)
+        assert num_task_managers(job_managers) == 0
+        await task_manager.close()
+
+    @pytest.mark.parametrize("first", [Heartbeat("tm-1", []), None])
+    async def test_anything_else_first_ends_the_connection(self, address: Address, first: Heartbeat | None) -> None:
+        task_manager = await ScriptedTaskManager.open(address)
+        if first is None:
+            await task_manager.websocket.send_str("hello")
+        else:
+            await task_manager.send(first)
+
+        assert await task_manager.expect_close() == "the first message must be a registration"
+        await task_manager.close()
+
+    async def test_silence_instead_ends_the_connection(self, start_job_manager: StartJobManager) -> None:
+        task_manager = await ScriptedTaskManager.open(await start_job_manager(registration_timeout_s=0.01))
+
+        assert await task_manager.expect_close() == "the first message must be a registration"
+        await task_manager.close()
+
+    async def test_too_many_are_refused(self, start_job_manager: StartJobManager, connect: Connect) -> None:
+        address = await start_job_manager(max_task_managers=1)
+        await connect(address, "tm-1")
+        second = await ScriptedTaskManager.open(address, "tm-2")
+        await second.send(registration("tm-2"))
+
+        assert "1 TaskManagers already" in (await second.expect(RegistrationRefused)).reason
+        await second.close()
+
+    async def test_a_second_session_replaces_the_first(self, address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+        """Its tasks are lost, and what the first session still says is about nothing."""
+        first = await connect(address)
+        job_managers[0].dispatcher.submit(word_count())
+        attempts = [(await first.expect_deployment()).attempt for _ in range(2)]
+
+        second = await connect(address)
+
+        assert await first.expect_close() == "it registered again"
+        job = job_managers[0].dispatcher.job(JOB_ID)
+        assert job is not None
+        assert await job.wait_until_ended(5)
+        assert job.graph.failure is not None
+        assert job.graph.failure.message.endswith("was lost: it registered again")
+        assert num_task_managers(job_managers) == 1
+        await second.report(attempts[0], ExecutionState.RUNNING)
+        await second.heartbeat(**{f"a{attempts[0].hex()}": TaskMetrics(num_records_in=1)})
+        job_managers[0].dispatcher.submit(word_count("f" * 32))
+        assert (await second.expect_deployment()).job_id == "f" * 32
+
+
+class TestMessages:
+    @pytest.mark.parametrize(
+        "data", [b"", b"\xc1", msgspec.msgpack.encode({"type": "Nothing"}), msgspec.msgpack.encode({"type": "DeployTask"})]
+    )
+    async def test_an_invalid_one_ends_the_session(
+        self, address: Address, connect: Connect, job_managers: list[JobManager], data: bytes
+    ) -> None:
+        """Also one that only a JobManager may send."""
+        task_manager = await connect(address)
+        await task_manager.websocket.send_bytes(data)
+
+        assert (await task_manager.expect_close()).startswith("it sent an invalid message: ")
+        assert num_task_managers(job_managers) == 0
+
+    async def test_a_text_ends_the_session(self, address: Address, connect: Connect) -> None:
+        task_manager = await connect(address)
+        await task_manager.websocket.send_str("{}")
+
+        assert await task_manager.expect_close() == "it sent a text message"
+
+    async def test_a_second_registration_ends_the_session(self, address: Address, connect: Connect) -> None:
+        task_manager = await connect(address)
+        await task_manager.send(registration())
+
+        assert await task_manager.expect_close() == "it registered twice on one connection"
+
+    async def test_a_message_about_somebody_elses_task_is_counted_and_ignored(
+        self, address: Address, connect: Connect, job_managers: list[JobManager]
+    ) -> None:
+        owner = await connect(address, "tm-1")
+        dispatcher = job_managers[0].dispatcher
+        dispatcher.submit(word_count())
+        attempt = (await owner.expect_deployment()).attempt
+        stranger = await connect(address, "tm-2")
+        await stranger.report(attempt, ExecutionState.FAILED, user_failure())
+        await stranger.report(b"", ExecutionState.FAILED, user_failure())
+        await stranger.send(registration())  # ends the session: everything before it has been read then
+        await stranger.expect_close()
+
+        job = dispatcher.job(JOB_ID)
+
+        assert job is not None
+        assert job.graph.status.name == "RUNNING"
+        assert dispatcher.num_ignored_messages == 2
+
+    async def test_a_heartbeat_is_a_sign_of_life(self, address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+        task_manager = await connect(address)
+        session = next(job_managers[0].dispatcher.sessions())
+        session._last_heard_s -= 1_000
+
+        await task_manager.heartbeat()
+        await task_manager.websocket.send_str("the end")
+        await task_manager.expect_close()
+
+        assert session.silence_s < 1_000
+
+
+class SilentWebSocket:
+    """aiohttp's WebSocket, as far as reading goes: times out again and again, each time after the next of ``delays_s``."""
+
+    def __init__(self, *delays_s: float) -> None:
+        self.now_s = 0.0
+        self.delays_s = list(delays_s)
+
+    async def receive(self, timeout: float) -> Any:  # noqa: ASYNC109 - aiohttp's signature
+        self.now_s += self.delays_s.pop(0)
+        raise TimeoutError
+
+
+@pytest.mark.parametrize(("delays_s", "num_left"), [([8.0, 8.0], 1), ([8.9, 8.0], 1), ([9.1, 30.0, 8.0, 8.0], 1)])
+async def test_silence_while_our_own_loop_stood_still_does_not_count(
+    job_managers: list[JobManager], address: Address, delays_s: list[float], num_left: int
+) -> None:
+    """What they sent meanwhile is still in the socket; they get another full time."""
+    websocket = SilentWebSocket(*delays_s)
+    session = TaskManagerSession(
+        cast(web.WebSocketResponse, websocket),
+        job_managers[0].dispatcher,
+        JobManagerConfig(SECRET),
+        "jm",
+        monotonic=lambda: websocket.now_s,
+    )
+
+    assert await session._read() == "no message from it for 8 s"
+    assert len(websocket.delays_s) == num_left
+
+
+class TestBadTaskManagers:
+    async def test_one_with_too_many_unread_messages_is_lost(
+        self, address: Address, connect: Connect, job_managers: list[JobManager], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The queue is bounded; what was in it before still goes out."""
+        monkeypatch.setattr(taskmanager_session, "MAX_QUEUED_MESSAGES", 1)
+        task_manager = await connect(address)
+        job = job_managers[0].dispatcher.submit(word_count())
+
+        await task_manager.expect_deployment()
+        reason = await task_manager.expect_close()
+
+        assert reason == "it does not read its messages, 1 are waiting"
+        assert await job.wait_until_ended(5)
+        assert job.graph.failure is not None
+        assert job.graph.failure.message.endswith(reason)
+
+    async def test_one_that_cuts_the_connection_is_lost_at_once(
+        self, address: Address, connect: Connect, job_managers: list[JobManager]
+    ) -> None:
+        """As if its process was killed: no goodbye."""
+        task_manager = await connect(address)
+        dispatcher = job_managers[0].dispatcher
+        job = dispatcher.submit(word_count())
+        task_manager.transport.abort()
+
+        assert await job.wait_until_ended(5)
+
+        assert job.graph.failure is not None
+        assert "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost" in job.graph.failure.message
+        assert num_task_managers(job_managers) == 0
+
+    @pytest.mark.slow
+    async def test_one_that_does_not_read_cannot_hold_up_the_end(self, address: Address, job_managers: list[JobManager]) -> None:
+        """Its receive buffer is full; the JobManager still closes within two seconds."""
+        loop = asyncio.get_running_loop()
+        task_manager = await ScriptedTaskManager.connect(address)
+        task_manager.transport.pause_reading()
+        big = word_count()
+        chain = b"x" * (40 << 20)
+        job_managers[0].dispatcher.submit(
+            msgspec.structs.replace(big, vertices=[msgspec.structs.replace(vertex, chain=chain) for vertex in big.vertices])
+        )
+        started_s = loop.time()
+
+        await job_managers[0].close()
+
+        assert loop.time() - started_s < 2
+        await task_manager.close()
+
+
+async def test_the_end_of_the_job_manager_is_told(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+    """Running jobs get their cancel first."""
+    task_manager = await connect(address)
+    job_managers[0].dispatcher.submit(word_count())
+    attempts = [(await task_manager.expect_deployment()).attempt for _ in range(2)]
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(job_managers[0].close())
+        cancelled = [await task_manager.expect_cancel() for _ in attempts]
+        reason = await task_manager.expect_close()
+
+    assert cancelled == attempts
+    assert reason == "the JobManager is shutting down"
+
+
+def websocket_message(kind: aiohttp.WSMsgType, data: object = None, extra: str | None = None) -> Any:
+    return aiohttp.WSMessage(kind, data, extra)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (websocket_message(aiohttp.WSMsgType.CLOSE, 1000, ""), "it closed the connection"),
+        (websocket_message(aiohttp.WSMsgType.CLOSE, 1001, "bye\x1b\n"), "it closed the connection: bye\\x1b\\n"),
+        (websocket_message(aiohttp.WSMsgType.ERROR, ValueError("bad frame")), "the connection broke: bad frame"),
+        (websocket_message(aiohttp.WSMsgType.CLOSED), "its connection was closed"),
+        (websocket_message(aiohttp.WSMsgType.CLOSING), "its connection was closed"),
+        (websocket_message(aiohttp.WSMsgType.TEXT, "x"), "it sent a text message"),
+    ],
+)
+def test_the_end_of_a_connection_in_words(message: Any, reason: str) -> None:
+    assert decode(message) == reason
+
+
+def test_a_message_is_decoded() -> None:
+    data = msgspec.msgpack.encode(registration())
+
+    assert decode(websocket_message(aiohttp.WSMsgType.BINARY, data)) == registration()
+    assert isinstance(decode(websocket_message(aiohttp.WSMsgType.BINARY, data)), RegisterTaskManager)
+
+
+async def test_a_client_with_another_secret_gets_no_websocket(address: Address, job_managers: list[JobManager]) -> None:
+    async with RpcClient(*address, b"t" * 32) as client:
+        with pytest.raises(AuthenticationError):
+            await client.connect_websocket("/rpc/taskmanager")
+    assert num_task_managers(job_managers) == 0
