@@ -1,0 +1,78 @@
+# Needs make, python3 (3.11 or newer) and its venv module; everything else goes into .venv.
+# The first call of a target sets .venv up, later calls are quick.
+
+# The first of python3.11, python3 that is new enough and can make virtual environments.
+PYTHON ?= $(shell for p in python3.11 python3; do \
+	"$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+CASE ?= wordcount
+SOURCES := netstack flowlet tests bench examples
+
+# A virtual environment is bound to its folder: in a moved or copied checkout it is set up again.
+ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
+.PHONY: $(VENV)/installed
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint types fmt test-fast test-uvloop cov bench wheel clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/installed  ## set up .venv and run the main job: count words on two TaskManagers (ARGS="--top 5 ...")
+	@$(PY) examples/word_count.py $(ARGS)
+
+test: $(VENV)/installed-dev  ## lint, types and every test, slow ones too
+	$(PY) -m ruff check $(SOURCES)
+	$(PY) -m ruff format --check $(SOURCES)
+	$(PY) -m mypy
+	$(PY) -m pytest $(ARGS)
+
+lint: $(VENV)/installed-dev  ## ruff: rules and format, changes nothing
+	$(PY) -m ruff check $(SOURCES)
+	$(PY) -m ruff format --check $(SOURCES)
+
+types: $(VENV)/installed-dev  ## mypy --strict on everything
+	$(PY) -m mypy
+
+fmt: $(VENV)/installed-dev  ## format the code and apply safe fixes
+	$(PY) -m ruff format $(SOURCES)
+	$(PY) -m ruff check --fix $(SOURCES)
+
+test-fast: $(VENV)/installed-dev  ## the tests that take less than a quarter of a second each
+	$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones on uvloop
+	$(PY) -m pytest --uvloop $(ARGS)
+
+cov: $(VENV)/installed-dev  ## run the quick tests and list the lines and branches they miss
+	$(PY) -m coverage run -m pytest -q -m "not slow" $(ARGS)
+	$(PY) -m coverage report --show-missing --skip-covered
+
+bench: $(VENV)/installed-dev  ## run one benchmark: make bench CASE=wordcount|isolation|idle
+	@$(PY) -m bench $(CASE) $(ARGS)
+
+wheel: $(VENV)/installed-dev  ## build dist/*.whl and test it in an environment of its own
+	$(PY) -m build --wheel --no-isolation --outdir dist
+	$(PY) -m pytest -q tests/test_packaging.py
+
+clean:  ## remove everything that was generated, .venv too
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/installed: pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then echo "flowlet needs Python 3.11 or newer with venv (Debian: apt install python3 python3-venv)" >&2; exit 2; fi
+	@echo "setting up $(VENV) with $(PYTHON) (only needed once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade "pip>=25.1"  # the first version that knows --group
+	@$(PIP) install --editable .
+	@rm -f $(VENV)/installed-dev
+	@printf '%s' "$(CURDIR)" > $(VENV)/location
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	@echo "adding the development tools to $(VENV) (only needed once)"
+	@$(PIP) install --group dev
+	@touch $@

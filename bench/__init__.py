@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m bench CASE`` prints one JSON object per case."""

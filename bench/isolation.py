@@ -1,0 +1,201 @@
+"""Two channels on one TCP connection: does a consumer that stalls slow the other one down?
+
+Side:  any; the classes below run inside the TaskManagers.
+Job:   source 1 -> consumer 1, source 2 -> consumer 2; both sources in one TaskManager, both consumers in the other, so that one TCP
+       connection carries both channels.  ``beside``: consumer 1 blocks in a system call (it reads a FIFO) for the whole window;
+       ``alone``: source 1 and consumer 1 are not there.
+Unit:  records/s of consumer 2 beside the stalled one, in percent of its rate alone; memory growth of both TaskManagers in the details.
+"""
+
+import os
+import select
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.cluster import Cluster
+from bench.report import ProcessUse, Result
+from flowlet.client.executor import RemoteTarget, RunningJob, execute
+from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, stable_id
+from flowlet.graph.partitioner import Rebalance
+from flowlet.operators.base import StreamOperator
+from flowlet.operators.chain import ChainedOperator
+from flowlet.operators.source import Source, SourceOperator, SourceReader
+from flowlet.records import Chunk
+
+RECORDS_PER_CHUNK = 1000
+WARM_UP_S = 1.0
+START_TIMEOUT_S = 30.0
+WINDOW_S = 10.0
+
+
+class EndlessReader:
+    """Gives the same thousand strings again and again."""
+
+    def __init__(self) -> None:
+        self._values = [f"record {number:06d} of an endless stream" for number in range(RECORDS_PER_CHUNK)]
+
+    def poll_chunk(self) -> Chunk | None:
+        """The next thousand records; there is always one."""
+        return Chunk(self._values.copy())  # the consumer owns the list
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class EndlessSource(Source):
+    """A source without an end."""
+
+    is_bounded = False
+
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        """One reader per subtask."""
+        return EndlessReader()
+
+
+class StallingConsumer(StreamOperator):
+    """Blocks in the operating system at its first chunk until somebody writes into ``release``; says so through ``stalled``."""
+
+    def __init__(self, stalled: Path, release: Path) -> None:
+        self.name = "stalled consumer"
+        self._stalled, self._release = stalled, release
+        self._has_stalled = False
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Stall once."""
+        if not self._has_stalled:
+            self._has_stalled = True
+            self._stalled.write_bytes(b"stalled\n")
+            self._release.read_bytes()
+
+
+class CountingConsumer(StreamOperator):
+    """Counts records, and appends ``monotonic_ns count`` to a file about twenty times per second."""
+
+    def __init__(self, progress: Path) -> None:
+        self.name = "counting consumer"
+        self._progress = progress
+        self._count = 0
+        self._next_report_ns = 0
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Count a chunk."""
+        self._count += len(chunk.values)
+        now = time.monotonic_ns()
+        if now >= self._next_report_ns:
+            self._next_report_ns = now + 50_000_000
+            with self._progress.open("a", encoding="ascii") as out:
+                out.write(f"{now} {self._count}\n")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one window showed."""
+
+    records_per_s: float
+    rss_growth_bytes: tuple[int, ...]  # per TaskManager
+
+
+def vertex(name: str, operator: StreamOperator) -> JobVertex:
+    """A task of its own, in a slot of its own."""
+    return JobVertex(id=stable_id(name), name=name, parallelism=1, chain=[ChainedOperator(operator, -1)], slot_sharing_group=name)
+
+
+def pair(number: int, consumer: StreamOperator) -> tuple[list[JobVertex], JobEdge]:
+    """A source, a consumer, and the edge between them."""
+    source = vertex(f"source {number}", SourceOperator(EndlessSource()))
+    target = vertex(f"consumer {number}", consumer)
+    return [source, target], JobEdge(source.id, 0, target.id, Rebalance())
+
+
+def counts(progress: Path) -> list[tuple[int, int]]:
+    """What the counting consumer wrote so far."""
+    lines = progress.read_text(encoding="ascii").splitlines() if progress.exists() else []
+    return [(int(when), int(count)) for when, count in (line.split() for line in lines if line.count(" ") == 1)]
+
+
+def rate_between(samples: list[tuple[int, int]], start_ns: int, end_ns: int) -> float:
+    """Records per second between two moments."""
+    inside = [sample for sample in samples if start_ns <= sample[0] <= end_ns]
+    (first_ns, first_count), (last_ns, last_count) = inside[0], inside[-1]
+    return (last_count - first_count) / ((last_ns - first_ns) / 1e9)
+
+
+def wait_for_fifo(fifo: int) -> None:
+    """Until somebody wrote into it."""
+    readable, _, _ = select.select([fifo], [], [], START_TIMEOUT_S)
+    if not readable:
+        raise TimeoutError("the stalling consumer was not reached in time")
+
+
+@contextmanager
+def running(cluster: Cluster, vertices: list[JobVertex], edges: list[JobEdge]) -> Iterator[RunningJob]:
+    """A job that is cancelled at the end of the block."""
+    host, _, port = cluster.address.rpartition(":")
+    job = execute(JobGraph("isolation", vertices=vertices, edges=edges), RemoteTarget(host, int(port), cluster.secret_file))
+    try:
+        yield job
+    finally:
+        job.cancel()
+        job.close()
+
+
+def measure(folder: Path, *, is_beside_a_stalled_one: bool, window_s: float) -> Sample:
+    """The rate of consumer 2 in a fresh cluster."""
+    progress, stalled, release = folder / "progress", folder / "stalled", folder / "release"
+    vertices, edge = pair(2, CountingConsumer(progress))
+    edges = [edge]
+    for fifo in (stalled, release):
+        os.mkfifo(fifo)
+    stalled_fd, release_fd = (os.open(fifo, os.O_RDWR | os.O_NONBLOCK) for fifo in (stalled, release))
+    if is_beside_a_stalled_one:
+        more_vertices, more_edge = pair(1, StallingConsumer(stalled, release))
+        vertices, edges = [*more_vertices, *vertices], [more_edge, *edges]
+    try:
+        with Cluster(folder, slots=2) as cluster, running(cluster, vertices, edges):
+            if is_beside_a_stalled_one:
+                wait_for_fifo(stalled_fd)
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while not counts(progress) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(WARM_UP_S)
+            before, start_ns = [ProcessUse.of(tm.pid).rss_bytes for tm in cluster.task_managers], time.monotonic_ns()
+            time.sleep(window_s)
+            end_ns, after = time.monotonic_ns(), [ProcessUse.of(tm.pid).rss_bytes for tm in cluster.task_managers]
+            os.close(release_fd)  # end of file: the stalled consumer goes on
+            release_fd = -1
+    finally:
+        os.close(stalled_fd)
+        if release_fd >= 0:
+            os.close(release_fd)
+    return Sample(rate_between(counts(progress), start_ns, end_ns), tuple(new - old for old, new in zip(before, after, strict=True)))
+
+
+def compare(folder: Path, window_s: float) -> tuple[list[Sample], Sample]:
+    """One window beside a stalled consumer, and one alone before and after it: a shared machine is not equally quick all the time."""
+    samples = []
+    for name, is_beside in (("alone", False), ("beside", True), ("alone again", False)):
+        (folder / name).mkdir()
+        samples.append(measure(folder / name, is_beside_a_stalled_one=is_beside, window_s=window_s))
+    before, beside, after = samples
+    return [before, after], beside
+
+
+def percent_of_alone(alone: list[Sample], beside: Sample) -> float:
+    """The rate beside the stalled consumer, in percent of the mean rate alone."""
+    return 100.0 * beside.records_per_s / statistics.mean(sample.records_per_s for sample in alone)
+
+
+def run(num_runs: int) -> list[Result]:
+    """Compare ``num_runs`` times."""
+    percent, samples = [], []
+    for _ in range(num_runs):
+        with tempfile.TemporaryDirectory() as folder:
+            alone, beside = compare(Path(folder), WINDOW_S)
+        percent.append(percent_of_alone(alone, beside))
+        samples.append({"alone": [asdict(sample) for sample in alone], "beside": asdict(beside)})
+    return [Result("isolation", "percent of the rate alone", percent, {"window_s": WINDOW_S, "samples": samples})]

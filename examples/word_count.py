@@ -1,0 +1,324 @@
+"""Count the words of many files on a flowlet cluster.
+
+Without arguments it counts the words of the Python standard library's own source files, on an embedded cluster: one JobManager and two
+TaskManager processes, whose data crosses real TCP connections.  With ``--jobmanager HOST:PORT`` it uses a cluster that runs already.
+"""
+
+import argparse
+import csv
+import os
+import re
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from flowlet.client import translate
+from flowlet.common import Configuration, Types, WatermarkStrategy
+from flowlet.common.job_client import RunningJob, SubmittedJob
+from flowlet.datastream import CloseableIterator, DataStream, RuntimeExecutionMode, StreamExecutionEnvironment
+from flowlet.datastream.connectors.file_system import FileSource, StreamFormat
+from flowlet.errors import FlowletError
+from flowlet.graph.stream_graph import StreamGraph
+
+REPORT_INTERVAL_S = 0.25
+REPORT_WIDTH = 130  # of tables that do not go to a terminal
+_WORD = re.compile(r"\w+")
+
+
+class InputError(Exception):
+    """An input or output cannot be used; the message is one line."""
+
+
+# ---------------------------------------------------------------- the job
+
+
+def split(line: str) -> list[tuple[str, int]]:
+    """The words of a line, each with the count 1."""
+    return [(word, 1) for word in _WORD.findall(line.lower())]
+
+
+def word_of(pair: tuple[str, int]) -> str:
+    """The key: the word."""
+    return pair[0]
+
+
+def build(env: StreamExecutionEnvironment, files: Sequence[str]) -> DataStream:
+    """The stream of final counts: lines -> words -> the sum per word."""
+    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), *files).build()
+    lines = env.from_source(source, WatermarkStrategy.no_watermarks(), "read lines")
+    words = lines.flat_map(split, Types.TUPLE([Types.STRING(), Types.LONG()])).name("split")
+    return words.key_by(word_of, Types.STRING()).sum(1).name("count")
+
+
+# ---------------------------------------------------------------- inputs and outputs
+
+
+def find_files(inputs: Sequence[Path]) -> list[str]:
+    """Every file to read: the files given, and the ``*.py`` and ``*.txt`` files below the folders given.
+
+    Raises:
+        InputError: something is missing, is neither file nor folder, cannot be read, or a folder has no such file.
+    """
+    files: list[str] = []
+    for path in inputs:
+        found = list(_files_below(path)) if path.is_dir() else [path]
+        if not found:
+            raise InputError(f"{path}: the folder has no *.py or *.txt file")
+        for file in found:
+            _check_readable(file)
+        files += map(str, found)
+    return files
+
+
+def default_inputs() -> list[str]:
+    """The source files of the standard library, without what was installed beside it."""
+    library = Path(sysconfig.get_path("stdlib"))
+    found = [file for file in _files_below(library) if not {"site-packages", "dist-packages"} & set(file.parts)]
+    return [str(file) for file in found if file.suffix == ".py" and os.access(file, os.R_OK)]
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
+        raise InputError(f"{error.filename}: {error.strerror}") from error
+
+    for parent, folders, names in os.walk(folder, onerror=fail):
+        folders.sort()
+        yield from (Path(parent, name) for name in sorted(names) if name.endswith((".py", ".txt")))
+
+
+def _check_readable(file: Path) -> None:
+    try:
+        if not file.is_file():
+            reason = "not a file or folder" if file.exists() else "no such file or folder"
+            raise InputError(f"{file}: {reason}")
+        with file.open("rb"):
+            pass
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from error
+
+
+def check_output(file: Path) -> None:
+    """Find out before the job runs whether its result can be written.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if file.is_dir():
+        raise InputError(f"{file}: is a folder")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{file}: cannot be written, its folder is missing or read-only")
+
+
+def write_csv(file: Path, counts: Sequence[tuple[str, int]]) -> None:
+    """The whole file or none: written beside it, then renamed."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8", newline="") as out:
+            writer = csv.writer(out, lineterminator="\n")
+            writer.writerow(("word", "count"))
+            writer.writerows(counts)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+class ProgressView:
+    """Records and records per second: a live line on a terminal, a plain line per second elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bar = self._progress.add_task("counting words", total=None, text="")
+        self._last_records = 0
+        self._last_time = time.monotonic()
+
+    def __enter__(self) -> "ProgressView":
+        self._progress.start()
+        return self
+
+    def start(self) -> None:
+        """The job begins: count the seconds from here."""
+        self._last_time = time.monotonic()
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def show(self, records: int) -> None:
+        """Tell how many words the sources have given so far; call as often as you like, more often than once a second changes nothing."""
+        now = time.monotonic()
+        elapsed = now - self._last_time
+        if elapsed < 1.0:
+            return
+        text = f"{records:,} words, {(records - self._last_records) / elapsed:,.0f} records/s"
+        self._last_records, self._last_time = records, now
+        if self._console.is_terminal:
+            self._progress.update(self._bar, text=text)
+        else:
+            self._console.print(f"counting words: {text}", highlight=False, soft_wrap=True)
+
+
+def records_so_far(document: dict[str, Any]) -> int:
+    """Words that the sources have emitted."""
+    subtasks = document["vertices"][0]["subtasks"]
+    return sum(subtask["metrics"]["num_records_out"] for subtask in subtasks)
+
+
+def top_table(counts: Sequence[tuple[str, int]], top: int) -> Table:
+    """The most frequent words."""
+    table = Table("#", "word", "count", title=f"the {min(top, len(counts))} most frequent words", min_width=32)
+    table.columns[0].justify = table.columns[2].justify = "right"
+    for rank, (word, count) in enumerate(counts[:top], start=1):
+        table.add_row(str(rank), word, f"{count:,}")
+    return table
+
+
+def task_table(document: dict[str, Any]) -> Table:
+    """What each subtask read (first line) and wrote (second line), and what it did with its time."""
+    table = Table("task", "", title="tasks (times in ms)", show_lines=True)
+    for name in ("records", "bytes", "buffers", "credits granted", "idle", "busy", "backpressured"):
+        table.add_column(name, justify="right")
+    for vertex in document["vertices"]:
+        for subtask in vertex["subtasks"]:
+            metrics = subtask["metrics"]
+            bytes_in = metrics["num_bytes_in_local"] + metrics["num_bytes_in_remote"]
+            table.add_row(
+                f"{vertex['name']}\nsubtask {subtask['subtask'] + 1} of {vertex['parallelism']}, {subtask['state']}",
+                "in\nout",
+                f"{metrics['num_records_in']:,}\n{metrics['num_records_out']:,}",
+                f"{bytes_in:,}\n{metrics['num_bytes_out']:,}",
+                f"{metrics['num_buffers_in']:,}\n{metrics['num_buffers_out']:,}",
+                f"{metrics['num_credits_granted']:,}",
+                *(f"{metrics[f'accumulated_{what}_ms']:,}" for what in ("idle", "busy", "back_pressured")),
+            )
+    return table
+
+
+# ---------------------------------------------------------------- running it
+
+
+class Observer:
+    """Starts the job of an environment and shows how far it is, until it is closed."""
+
+    def __init__(self, view: ProgressView) -> None:
+        self.job: RunningJob | None = None
+        self._view = view
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="progress")
+
+    def submit(self, graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001
+        """What the environment calls to start a job."""
+        submitted = translate.submit(graph, address, in_process)
+        self.job = submitted.job
+        self._view.start()
+        self._thread.start()
+        return submitted
+
+    def __enter__(self) -> "Observer":
+        self._view.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._view.__exit__(*exception)
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(REPORT_INTERVAL_S):
+            assert self.job is not None, "the thread starts with the job"
+            try:
+                self._view.show(records_so_far(self.job.metrics()))
+            except FlowletError:
+                return  # the job is over, or its JobManager is gone: the main thread hears of it and says so
+
+
+def count_words(files: Sequence[str], options: argparse.Namespace, view: ProgressView) -> tuple[list[tuple[str, int]], dict[str, Any]]:
+    """Run the job; return the counts, most frequent words first, and the job's document with the counters of every task.
+
+    Raises:
+        FlowletError: the job could not be started, or it failed.
+    """
+    configuration = Configuration()
+    if options.jobmanager is not None:
+        configuration.set_string("flowlet.jobmanager", options.jobmanager)
+    with Observer(view) as observer:
+        env = StreamExecutionEnvironment(configuration, submit=observer.submit)
+        env.set_parallelism(options.parallelism).set_runtime_mode(RuntimeExecutionMode.BATCH)
+        results = build(env, files).execute_and_collect("word count")
+        assert isinstance(results, CloseableIterator)
+        with results:
+            counts = sorted(results, key=lambda pair: (-pair[1], pair[0]))
+    assert observer.job is not None
+    return counts, observer.job.metrics()
+
+
+def report(console: Console, counts: Sequence[tuple[str, int]], document: dict[str, Any], top: int) -> None:
+    """What the user reads at the end."""
+    total, seconds = sum(count for _, count in counts), max(document["duration"], 1) / 1000
+    console.print(top_table(counts, top))
+    console.print(task_table(document))
+    console.print(f"{total:,} words, {len(counts):,} different ones, in {seconds:.1f} s: {total / seconds:,.0f} words/s", highlight=False)
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; a wrong one ends the program with exit code 2."""
+
+    def positive(text: str) -> int:
+        if (number := int(text)) < 1:
+            raise ValueError(text)
+        return number
+
+    def address(text: str) -> str:
+        host, _, port = text.rpartition(":")
+        if not host or not 1 <= int(port) <= 65535:
+            raise ValueError(text)
+        return text
+
+    parser = argparse.ArgumentParser(description="Count words on a flowlet cluster.")
+    parser.add_argument("--input", nargs="+", type=Path, metavar="FILE|DIR", help="default: the standard library's source files")
+    parser.add_argument("--output", type=Path, metavar="FILE.csv", help="write all counts: word,count")
+    parser.add_argument("--parallelism", type=positive, default=2, metavar="N", help="subtasks of each operator (default: 2)")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="read the input N times (default: 1)")
+    parser.add_argument("--jobmanager", type=address, metavar="HOST:PORT", help="use this cluster; default: start one")
+    parser.add_argument("--top", type=positive, default=20, metavar="N", help="how many words to show (default: 20)")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Check the input, run the job, show the result; return the exit code."""
+    options = parse_options()
+    console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
+    try:
+        files = default_inputs() if options.input is None else find_files(options.input)
+        if options.output is not None:
+            check_output(options.output)
+        counts, document = count_words(files * options.repeat, options, ProgressView(console))
+        if options.output is not None:
+            write_csv(options.output, counts)
+    except InputError as error:
+        print(f"word_count: {error}", file=sys.stderr)
+        return 2
+    except FlowletError as error:
+        print(f"word_count: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("word_count: interrupted", file=sys.stderr)
+        return 130
+    report(console, counts, document, options.top)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""The command ``flowlet``: look at a cluster, cancel jobs, start the processes.
+
+Side:   shared.
+Rules:  every error is one line on standard error, exit code 2; ``jm`` and ``tm`` replace this process: signals and output are theirs.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flowlet.client.remote import JobDocument, JobManagerApi, RemoteTarget
+from flowlet.client.running_job import describe_end
+from flowlet.common.job_status import JobStatus
+from flowlet.errors import FlowletError
+from flowlet.tm.command import parse_address
+
+T = TypeVar("T")
+
+_EXIT_ERROR: Final = 2
+_PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+_METRICS: Final = {
+    "records in": "num_records_in",
+    "records out": "num_records_out",
+    "bytes out": "num_bytes_out",
+    "busy ms": "accumulated_busy_ms",
+    "idle ms": "accumulated_idle_ms",
+    "backpressured ms": "accumulated_back_pressured_ms",
+}
+
+JobManagerOption = Annotated[str, typer.Option(envvar="FLOWLET_JOBMANAGER", help="Where the JobManager listens, host:port.")]
+SecretFileOption = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
+JobArgument = Annotated[str, typer.Argument(help="The job's id, or the first digits of it.")]
+_DEFAULT_JOBMANAGER: Final = "127.0.0.1:8081"
+
+app = typer.Typer(
+    name="flowlet",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Stateful stream processing in pure Python.",
+)
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run_command())
+
+
+def run_command(arguments: list[str] | None = None) -> int:
+    """Parse a command line (None: of this process) and run it; the exit code."""
+    try:
+        app(arguments, standalone_mode=False)
+    except typer.TyperException as error:
+        message = error.format_message()
+    except (FlowletError, OSError) as error:
+        message = str(error)
+    except typer.Abort:
+        message = "interrupted"
+    else:
+        return 0
+    print(f"flowlet: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
+    return _EXIT_ERROR
+
+
+@app.callback(invoke_without_command=True)
+def options(*, show_version: Annotated[bool, typer.Option("--version", help="Print the version and end.", is_eager=True)] = False) -> None:
+    """Stateful stream processing in pure Python."""
+    if show_version:
+        typer.echo(f"flowlet {installed_version()}")
+        raise typer.Exit
+
+
+@app.command("list")
+def list_jobs(jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
+    """List the jobs."""
+    jobs = _ask(jobmanager, secret_file, JobManagerApi.list_jobs)
+    rows = [(job["jid"], job["name"], job["state"], f"{job['duration'] / 1000:.1f} s", str(job["tasks"]["total"])) for job in jobs]
+    _print_table(("job", "name", "state", "duration", "tasks"), rows)
+
+
+@app.command("job")
+def show_job(job: JobArgument, jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
+    """Show one job: its tasks with their counters, and why it failed."""
+
+    async def find(api: JobManagerApi) -> JobDocument:
+        return await api.job(await _full_job_id(api, job))
+
+    document = _ask(jobmanager, secret_file, find)
+    typer.echo(f"{document['name']}  {document['jid']}  {document['state']}  {document['duration'] / 1000:.1f} s")
+    rows = [
+        (
+            f"{vertex['name']} ({each['subtask'] + 1}/{vertex['parallelism']})",
+            each["state"],
+            *(f"{each['metrics'][key]:,}" for key in _METRICS.values()),
+        )
+        for vertex in document["vertices"]
+        for each in vertex["subtasks"]
+    ]
+    _print_table(("task", "state", *_METRICS), rows)
+    if document["state"] == JobStatus.FAILED.name:
+        typer.echo(describe_end(document))
+
+
+@app.command()
+def cancel(job: JobArgument, jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
+    """Cancel a job and wait for its end."""
+
+    async def cancel_and_wait(api: JobManagerApi) -> JobDocument:
+        job_id = await _full_job_id(api, job)
+        await api.cancel(job_id)
+        document = await api.wait_terminal(job_id, None)
+        assert document is not None, "no timeout was given"
+        return document
+
+    document = _ask(jobmanager, secret_file, cancel_and_wait)
+    typer.echo(f"{document['jid']} {document['state']}")
+
+
+@app.command("taskmanagers")
+def list_task_managers(jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
+    """List the TaskManagers."""
+    documents = _ask(jobmanager, secret_file, JobManagerApi.list_task_managers)
+    columns = tuple(documents[0]) if documents else ("id",)
+    _print_table(columns, [tuple(str(document[column]) for column in columns) for document in documents])
+
+
+@app.command("jm", context_settings=_PASS_ON)
+def start_job_manager(ctx: typer.Context) -> None:
+    """Start a JobManager: the same as ``python -m flowlet.jm``."""
+    _become("flowlet.jm", ctx.args)
+
+
+@app.command("tm", context_settings=_PASS_ON)
+def start_task_manager(ctx: typer.Context) -> None:
+    """Start a TaskManager: the same as ``python -m flowlet.tm``."""
+    _become("flowlet.tm", ctx.args)
+
+
+def installed_version() -> str:
+    """The version of the installed package."""
+    try:
+        return version("flowlet")
+    except PackageNotFoundError:  # run from a source folder that was never installed
+        return "(not installed)"
+
+
+def _become(module: str, arguments: list[str]) -> None:
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - our own module, no shell
+
+
+def _ask(jobmanager: str, secret_file: Path | None, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
+    host, port = parse_address(jobmanager, "--jobmanager")
+    client = RemoteTarget(host, port, secret_file).open(needed_slots=0)
+    try:
+        return client.call(request)
+    finally:
+        client.close()
+
+
+async def _full_job_id(api: JobManagerApi, prefix: str) -> str:
+    found = [job["jid"] for job in await api.list_jobs() if job["jid"].startswith(prefix)]
+    if len(found) != 1:
+        raise FlowletError(f"no job's id begins with {prefix!r}" if not found else f"{len(found)} jobs' ids begin with {prefix!r}")
+    job_id: str = found[0]
+    return job_id
+
+
+def _print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Columns fit a terminal; into a pipe every row is whole."""
+    console = Console(width=None if sys.stdout.isatty() else 10_000)
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, crop=False)
+
+
+if __name__ == "__main__":
+    main()

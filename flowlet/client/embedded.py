@@ -1,0 +1,195 @@
+"""A cluster of its own for one program: a JobManager in this process, TaskManagers as children or in this process, too.
+
+Side:       shared.
+Invariants: whatever way the program ends, no child, thread, socket or file stays: ``close``, else at exit, else (killed) the children
+            notice that their parent is gone.  The secret is made for this cluster and is readable by this user alone.
+Source:     Flink ``MiniCluster`` as used by ``LocalExecutor``; processes because of the interpreter lock.
+"""
+
+import asyncio
+import atexit
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
+from flowlet.client.remote import ClusterClient
+from flowlet.errors import ConfigError
+from flowlet.jm.config import JobManagerConfig
+from flowlet.jm.job_manager import JobManager
+from flowlet.logs import configure_embedded_logging
+from flowlet.rpc.auth import SECRET_BYTES
+from flowlet.rpc.http import RpcClient
+from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
+from netstack.eventloop import EventLoopThread
+
+_log = structlog.get_logger(__name__)
+
+_LOCAL_VARIABLE: Final = "FLOWLET_LOCAL"
+_IN_PROCESS: Final = "inprocess"
+_HOST: Final = "127.0.0.1"
+_READY_TIMEOUT_S: Final = 60.0  # a TaskManager needs under a second; a loaded machine needs more
+_STOP_TASKS_S: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedTarget:
+    """A new cluster for one job; it ends when the job is closed.
+
+    ``in_process`` None: everything runs in this process if ``parallelism`` is 1 or ``FLOWLET_LOCAL=inprocess`` is set, so that a debugger
+    works.  ``num_task_managers`` None: one in this process, else as many as there are cores, but not more than ``parallelism``.
+    """
+
+    parallelism: int = 1
+    num_task_managers: int | None = None
+    in_process: bool | None = None
+
+    def open(self, needed_slots: int) -> ClusterClient:
+        """Start the cluster; returns when its TaskManagers are registered.
+
+        Raises:
+            FlowletError: a TaskManager could not be started.
+        """
+        in_process = self.in_process
+        if in_process is None:
+            in_process = self.parallelism == 1 or os.environ.get(_LOCAL_VARIABLE, "").strip().lower() == _IN_PROCESS
+        num_task_managers = self.num_task_managers
+        if num_task_managers is None:
+            num_task_managers = 1 if in_process else min(self.parallelism, len(os.sched_getaffinity(0)))
+        if num_task_managers < 1:
+            raise ConfigError(f"num_task_managers is {num_task_managers}, it must be 1 or more")
+        slots = -(-needed_slots // num_task_managers)
+        return EmbeddedCluster.start(num_task_managers, slots, in_process=in_process)
+
+
+class EmbeddedCluster(ClusterClient):
+    """A running embedded cluster and the client of it.
+
+    Threading and life cycle: as ``ClusterClient``; ``close`` cancels running jobs and ends everything, within two seconds as a rule.
+    """
+
+    def __init__(self, loop: EventLoopThread, rpc: RpcClient, job_manager: JobManager, address: tuple[str, int], secret: bytes) -> None:
+        super().__init__(loop, rpc)
+        self.host, self.port = address
+        self.secret = secret
+        self.task_executors: list[TaskExecutor] = []  # those in this process
+        self._job_manager = job_manager
+        self._children: list[TaskManagerProcess] = []
+        self._forwarder: OutputForwarder | None = None
+        self._folder: Path | None = None  # with the secret file of the children
+        atexit.register(self.close)
+
+    @classmethod
+    def start(
+        cls, num_task_managers: int, num_slots: int, *, in_process: bool, config: TaskExecutorConfig | None = None
+    ) -> "EmbeddedCluster":
+        """A cluster whose TaskManagers, ``num_slots`` slots each, are registered; ``config`` is for TaskManagers in this process alone.
+
+        Raises:
+            FlowletError: a TaskManager could not be started.
+        """
+        configure_embedded_logging()
+        secret = secrets.token_bytes(SECRET_BYTES)
+        loop = EventLoopThread.start("flowlet-client")
+        try:
+            job_manager, rpc, address = loop.submit(_start_job_manager(secret)).result()
+        except BaseException:
+            loop.close()
+            raise
+        cluster = cls(loop, rpc, job_manager, address, secret)
+        try:
+            if in_process:
+                cluster._start_in_process(num_task_managers, replace(config or TaskExecutorConfig(), num_slots=num_slots))
+            else:
+                cluster._start_children(num_task_managers, num_slots)
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    def pids(self) -> list[int]:
+        """The process ids of the TaskManagers that are children."""
+        return [child.pid for child in self._children]
+
+    def after_job(self) -> None:
+        """Show what the TaskManagers printed before the job ended."""
+        if self._forwarder is not None:
+            self._forwarder.drain()
+
+    def stop_task_manager(self, index: int) -> None:
+        """End one TaskManager of this process, as a crash of it would look to the JobManager; later ones move up."""
+        executor = self.task_executors.pop(index)
+        self.loop.submit(executor.stop(_STOP_TASKS_S)).result()
+
+    # ---------------------------------------------------------------- start
+
+    def _start_in_process(self, num_task_managers: int, config: TaskExecutorConfig) -> None:
+        for _ in range(num_task_managers):
+            executor = self.loop.submit(self._start_executor(config)).result()
+            self.task_executors.append(executor)
+        for executor in self.task_executors:
+            self.run(asyncio.wait_for(executor.is_registered.wait(), _READY_TIMEOUT_S))
+
+    async def _start_executor(self, config: TaskExecutorConfig) -> TaskExecutor:
+        hooks = ProcessHooks(failed=lambda reason: _log.error("a TaskManager in this process cannot go on", reason=reason))
+        executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", config, self.loop, hooks)
+        await executor.start(self._rpc)
+        return executor
+
+    def _start_children(self, num_task_managers: int, num_slots: int) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="flowlet-"))  # mode 0700
+        secret_file = write_secret(self._folder / "secret", self.secret)
+        self._forwarder = OutputForwarder()
+        cpus = sorted(os.sched_getaffinity(0))
+        pins = cpus if num_task_managers == len(cpus) else [None] * num_task_managers
+        for pin_cpu in pins:
+            options = TaskManagerOptions(f"{self.host}:{self.port}", secret_file, num_slots, pin_cpu=pin_cpu)
+            self._children.append(TaskManagerProcess(options, self._forwarder))
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        for child in self._children:
+            child.wait_ready(deadline)
+
+    # ---------------------------------------------------------------- end
+
+    def _shut_down(self) -> None:
+        atexit.unregister(self.close)
+        with ExitStack() as steps:  # the last one first; each is taken whatever the others do
+            steps.callback(self._remove_folder)
+            steps.callback(self._stop_children)
+            steps.callback(super()._shut_down)
+            steps.callback(self._stop_executors)
+            steps.callback(lambda: self.loop.submit(self._job_manager.close()).result())
+
+    def _stop_executors(self) -> None:
+        for executor in self.task_executors:
+            for task in self.loop.submit(executor.stop(_STOP_TASKS_S)).result():
+                _log.warning("a task does not end; its thread stays", task=task.describe_stuck())
+
+    def _stop_children(self) -> None:
+        if self._forwarder is not None:
+            stop_all(self._children, self._forwarder)
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+async def _start_job_manager(secret: bytes) -> tuple[JobManager, RpcClient, tuple[str, int]]:
+    job_manager = JobManager(JobManagerConfig(secret=secret))
+    address = await job_manager.start(_HOST, 0)
+    return job_manager, RpcClient(*address, secret), address
+
+
+def write_secret(path: Path, secret: bytes) -> Path:
+    """A new file that this user alone can read; returns its path."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="ascii") as file:
+        file.write(secret.hex() + "\n")
+    return path

@@ -1,0 +1,77 @@
+"""Runs a job graph: on a cluster inside this program, or on one that runs already.
+
+Side:   shared.  Any thread of the user's.
+Source: Flink ``PipelineExecutor``, ``EmbeddedExecutor``.
+"""
+
+from typing import Protocol
+
+from flowlet.client.embedded import EmbeddedTarget
+from flowlet.client.remote import ClusterClient, RemoteTarget
+from flowlet.client.running_job import RunningJob
+from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
+from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, VertexMessage
+from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
+
+__all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
+
+
+class Target(Protocol):
+    """Where jobs can run."""
+
+    def open(self, needed_slots: int) -> ClusterClient:
+        """A client of a cluster that has, or may get, that many slots."""
+
+
+def execute(job_graph: JobGraph, target: Target) -> RunningJob:
+    """Start a job; returns when the JobManager has taken it.
+
+    Raises:
+        JobGraphError: the graph is not valid.
+        JobSubmissionError: the JobManager did not take it, or a function cannot be sent to a TaskManager.
+        FlowletError: there is no cluster, or it could not be started.
+    """
+    job_graph.validate()
+    message = to_message(job_graph)
+    client = target.open(needed_slots(job_graph))
+    try:
+        client.call(lambda api: api.submit(message))
+    except BaseException:
+        client.close()
+        raise
+    return RunningJob(client, job_graph.job_id, job_graph.name)
+
+
+def to_message(job_graph: JobGraph) -> JobGraphMessage:
+    """The job as it travels, with operators and partitioners as opaque blobs.
+
+    Raises:
+        JobSubmissionError: something in it cannot be pickled; names the vertex or edge.
+    """
+    vertices = [_vertex_message(vertex) for vertex in job_graph.topological_order()]
+    return JobGraphMessage(job_graph.job_id, job_graph.name, vertices, [_edge_message(edge) for edge in job_graph.edges])
+
+
+def _vertex_message(vertex: JobVertex) -> VertexMessage:
+    return VertexMessage(
+        id=vertex.id,
+        name=vertex.name,
+        parallelism=vertex.parallelism,
+        max_parallelism=vertex.max_parallelism,
+        slot_sharing_group=vertex.slot_sharing_group,
+        operator_names=vertex.operator_names,
+        chain=dump_chain(vertex.chain, vertex.name),
+    )
+
+
+def _edge_message(edge: JobEdge) -> EdgeMessage:
+    return EdgeMessage(
+        id=edge.id,
+        source=edge.source,
+        source_operator=edge.source_operator,
+        target=edge.target,
+        is_pointwise=edge.partitioner.is_pointwise,
+        ship_strategy=edge.partitioner.ship_strategy,
+        partitioner=dump_partitioner(edge.partitioner, edge.name or edge.id),
+        buffer_timeout_ms=edge.buffer_timeout_ms,
+    )

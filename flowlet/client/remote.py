@@ -1,0 +1,255 @@
+"""The client's side of the control plane: questions to a JobManager, asked from the user's thread.
+
+Side:       shared.  ``ClusterClient`` on any thread; the coroutines run on its loop thread.
+Invariants: a call that is under way when the client is closed ends with an error, it never hangs; Ctrl-C ends a call at once.
+Units:      seconds; on the wire milliseconds.
+"""
+
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from flowlet.errors import FlowletError, JobSubmissionError
+from flowlet.rpc.http import RpcClient, RpcStatusError
+from flowlet.rpc.messages import InputChannelDescriptor, JobGraphMessage
+from flowlet.rpc.secret import load_or_create_secret
+from netstack.eventloop import EventLoopThread
+
+T = TypeVar("T")
+JobDocument = dict[str, Any]
+
+# The JobManager answers a long poll after at most this; then it is asked again.  Also how late a dead JobManager is noticed.
+LONG_POLL_S: Final = 10.0
+_ANSWER_MARGIN_S: Final = 10.0
+_SUBMIT_TIMEOUT_S: Final = 60.0
+_NO_CONTENT, _NOT_FOUND, _CONFLICT = 204, 404, 409
+
+
+class JobEndedError(FlowletError):
+    """What was asked for needs a running job, and the job has ended."""
+
+
+class _ChannelDocument(msgspec.Struct, frozen=True):
+    partition: str  # hex
+    producer: str  # hex
+    subpartition: int
+    tm_id: str
+    host: str
+    port: int
+
+    def descriptor(self) -> InputChannelDescriptor:
+        partition, producer = bytes.fromhex(self.partition), bytes.fromhex(self.producer)
+        return InputChannelDescriptor(partition, producer, self.subpartition, self.tm_id, self.host, self.port)
+
+
+class JobManagerApi:
+    """Typed requests.  Threading: the loop that ``rpc`` was made on.
+
+    Every method raises RpcConnectError if there is no JobManager, AuthenticationError if it has another secret, and RpcStatusError with
+    its words if it says no.
+    """
+
+    def __init__(self, rpc: RpcClient) -> None:
+        self._rpc = rpc
+
+    def __repr__(self) -> str:
+        return f"<JobManagerApi over {self._rpc!r}>"
+
+    async def overview(self) -> JobDocument:
+        """Counts of TaskManagers, slots and jobs."""
+        return await self._get("/overview")
+
+    async def list_jobs(self) -> list[JobDocument]:
+        """One short document per job."""
+        jobs: list[JobDocument] = (await self._get("/jobs/overview"))["jobs"]
+        return jobs
+
+    async def list_task_managers(self) -> list[JobDocument]:
+        """One document per TaskManager."""
+        task_managers: list[JobDocument] = (await self._get("/taskmanagers"))["taskmanagers"]
+        return task_managers
+
+    async def job(self, job_id: str) -> JobDocument:
+        """The whole document of a job."""
+        return await self._get(f"/jobs/{job_id}")
+
+    async def submit(self, job: JobGraphMessage) -> None:
+        """Hand a job over.
+
+        Raises:
+            JobSubmissionError: the JobManager does not take it; says why.
+        """
+        try:
+            (await self._rpc.request("POST", "/jobs", body=msgspec.msgpack.encode(job), timeout_s=_SUBMIT_TIMEOUT_S)).raise_for_status()
+        except RpcStatusError as error:
+            raise JobSubmissionError(f"job {job.name!r} was refused: {error}") from error
+
+    async def cancel(self, job_id: str) -> None:
+        """Ask for the end of a job; one that has ended already stays as it is."""
+        try:
+            (await self._rpc.request("PATCH", f"/jobs/{job_id}?mode=cancel")).raise_for_status()
+        except RpcStatusError as error:
+            if error.status != _CONFLICT:
+                raise
+
+    async def wait_terminal(self, job_id: str, timeout_s: float | None) -> JobDocument | None:
+        """The document once the job has ended; None if it has not within ``timeout_s`` (None: for ever)."""
+        document: JobDocument | None = await self._poll(f"/jobs/{job_id}/execution-result", timeout_s)
+        return document
+
+    async def wait_channels(self, job_id: str, edge_id: str) -> list[InputChannelDescriptor]:
+        """Where an external edge can be read, once its producers are deployed.
+
+        Raises:
+            JobEndedError: the job ended before.
+        """
+        try:
+            documents = await self._poll(f"/jobs/{job_id}/collect/{edge_id}", None)
+        except RpcStatusError as error:
+            if error.status != _CONFLICT:
+                raise
+            raise JobEndedError(str(error)) from error
+        return [channel.descriptor() for channel in msgspec.convert(documents, list[_ChannelDocument])]
+
+    async def _get(self, path: str) -> JobDocument:
+        answer = (await self._rpc.request("GET", path)).raise_for_status()
+        document: JobDocument = msgspec.json.decode(answer.body)
+        return document
+
+    async def _poll(self, path: str, timeout_s: float | None) -> Any:
+        left_s = timeout_s
+        while True:
+            slice_s = LONG_POLL_S if left_s is None else min(left_s, LONG_POLL_S)
+            url = f"{path}?timeout_ms={round(slice_s * 1000)}"
+            answer = (await self._rpc.request("GET", url, timeout_s=slice_s + _ANSWER_MARGIN_S)).raise_for_status()
+            if answer.status != _NO_CONTENT:
+                return msgspec.json.decode(answer.body)
+            if left_s is not None:
+                left_s -= slice_s
+                if left_s <= 0:
+                    return None
+
+
+async def create_rpc_client(host: str, port: int, secret: bytes) -> RpcClient:
+    """An ``RpcClient`` of the running loop."""
+    return RpcClient(host, port, secret)
+
+
+class ClusterClient:
+    """A connection to a JobManager for the user's thread.
+
+    Threading: any thread but the loop's.
+    Life cycle: ``close`` it; the loop thread ends with it.
+    """
+
+    def __init__(self, loop: EventLoopThread, rpc: RpcClient) -> None:
+        self.loop = loop
+        self._rpc = rpc
+        self._api = JobManagerApi(rpc)
+        self._lock = threading.Lock()
+        self._pending: set[concurrent.futures.Future[Any]] = set()  # Guarded by _lock.
+        self._is_closed = False  # Guarded by _lock.
+
+    @classmethod
+    def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
+        """A client with a loop thread of its own; nothing is sent yet."""
+        loop = EventLoopThread.start("flowlet-client")
+        return cls(loop, loop.submit(create_rpc_client(host, port, secret)).result())
+
+    def __repr__(self) -> str:
+        return f"<ClusterClient of {self._rpc.authority}{' closed' if self._is_closed else ''}>"
+
+    def call(self, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
+        """Run a request on the loop and wait for its result.
+
+        Raises:
+            FlowletError: the client is closed, or was closed meanwhile; and whatever the request raises.
+        """
+        return self.run(request(self._api))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As ``call``, for any coroutine."""
+        future = self._submit(coroutine)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise FlowletError("the connection to the cluster was closed") from None
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def begin(self, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> "concurrent.futures.Future[T]":
+        """As ``call``, without waiting; cancelled when the client closes.
+
+        Raises:
+            FlowletError: the client is closed.
+        """
+        return self._submit(request(self._api))
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        with self._lock:
+            if self._is_closed:
+                coroutine.close()
+                raise FlowletError("the connection to the cluster was closed")
+            future = self.loop.submit(coroutine)
+            self._pending.add(future)
+        future.add_done_callback(self._forget)
+        return future
+
+    def _forget(self, future: "concurrent.futures.Future[Any]") -> None:
+        with self._lock:
+            self._pending.discard(future)
+
+    def after_job(self) -> None:
+        """Called when a job has ended: what the cluster still has to show is shown."""
+
+    def close(self) -> None:
+        """End calls under way, the connections and the loop thread; idempotent."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            pending = list(self._pending)
+        for future in pending:
+            future.cancel()
+        try:
+            self._shut_down()
+        finally:
+            self.loop.close()
+
+    def _shut_down(self) -> None:
+        """Close what lives on the loop, just before it ends."""
+        self.loop.submit(self._rpc.close()).result()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTarget:
+    """A cluster that runs already.
+
+    The secret is ``secret``, else what is in ``secret_file``, else in ``$FLOWLET_SECRET_FILE``, else in ``~/.flowlet/secret``.
+    """
+
+    host: str
+    port: int
+    secret_file: Path | None = None
+    secret: bytes | None = field(default=None, repr=False)
+
+    def open(self, needed_slots: int) -> ClusterClient:
+        """A client of the cluster, checked to be reachable.
+
+        Raises:
+            FlowletError: no JobManager answers there, or it has another secret.
+        """
+        secret = load_or_create_secret(self.secret_file) if self.secret is None else self.secret
+        client = ClusterClient.connect(self.host, self.port, secret)
+        try:
+            client.call(JobManagerApi.overview)
+        except BaseException:
+            client.close()
+            raise
+        return client

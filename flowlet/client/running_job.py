@@ -1,0 +1,179 @@
+"""A submitted job, as the user's program sees it.
+
+Side:   shared.  Every method on any thread of the user's.
+Units:  seconds, but ``JobExecutionResult`` in milliseconds.
+"""
+
+import contextlib
+import threading
+from typing import Final
+
+import msgspec
+
+from flowlet.client.collect import CollectedValues
+from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
+from flowlet.common.job_execution_result import JobExecutionResult
+from flowlet.common.job_id import JobID
+from flowlet.common.job_status import JobStatus
+from flowlet.errors import FlowletError, JobExecutionError
+from flowlet.rpc.messages import FailureInfo
+
+# After Ctrl-C: how long the cancelled job may take before the user's program goes on.
+_INTERRUPT_GRACE_S: Final = 2.0
+# After an error while collecting: how long the job's own failure, which explains it, may take to arrive.
+_EXPLANATION_GRACE_S: Final = 10.0
+
+
+class RunningJob:
+    """A handle of one job.
+
+    Life cycle: ``close`` it.  That ends an embedded cluster, and the job with it if it still runs; a job on a remote cluster goes on.
+    """
+
+    def __init__(self, client: ClusterClient, job_id: str, name: str) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._name = name
+        self._lock = threading.Lock()
+        self._collecting: list[CollectedValues] = []  # Guarded by _lock.
+        self._last_document: JobDocument | None = None  # The terminal one, once seen; written whole, read anywhere.
+
+    def __repr__(self) -> str:
+        return f"<RunningJob {self._name!r} {self._job_id} at {self._client!r}>"
+
+    @property
+    def job_id(self) -> str:
+        """32 hex digits."""
+        return self._job_id
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._name
+
+    def status(self) -> JobStatus:
+        """The state that the JobManager has for it now."""
+        return JobStatus[self.metrics()["state"]]
+
+    def metrics(self) -> JobDocument:
+        """The job's document: its vertices, their subtasks, and the counters of each.
+
+        Once the job has been seen to have ended it is the last one, and stays available after ``close``.
+        """
+        if self._last_document is not None:
+            return self._last_document
+        return self._remember(self._client.call(lambda api: api.job(self._job_id)))
+
+    def cancel(self) -> None:
+        """Ask for the end of the job; returns without waiting for it.  A job that has ended stays as it is."""
+        if self._last_document is None:
+            self._client.call(lambda api: api.cancel(self._job_id))
+
+    def wait(self, timeout: float | None = None) -> JobExecutionResult:
+        """Wait until the job has finished.  Ctrl-C cancels it.
+
+        Raises:
+            JobExecutionError: it failed or was cancelled; the text shows task, record and the user's traceback.
+            TimeoutError: it has not ended within ``timeout``.
+        """
+        try:
+            document = self._wait_terminal(timeout)
+        except KeyboardInterrupt:
+            self._cancel_after_interrupt()
+            raise
+        if document is None:
+            raise TimeoutError(f"job {self._name!r} has not ended within {timeout:g} s")
+        if document["state"] != JobStatus.FINISHED.name:
+            raise JobExecutionError(describe_end(document))
+        self._release_readers()  # a job that finished was read to its end
+        return JobExecutionResult(JobID(self._job_id), max(0, int(document["duration"])))
+
+    def collect(self, edge_id: str) -> CollectedValues:
+        """The values on an external edge in the order of their arrival, until its end; an edge can be read once.
+
+        Blocks until the tasks are deployed.  Only what is read is sent: a reader that pauses makes the job pause.  Closing the
+        iterator before its end cancels the job.
+
+        Raises:
+            JobExecutionError: the job failed before or, from the iterator, while it was read.
+        """
+        try:
+            channels = self._client.call(lambda api: api.wait_channels(self._job_id, edge_id))
+        except JobEndedError as error:
+            raise self.explain(error) from error
+        except KeyboardInterrupt:
+            self._cancel_after_interrupt()
+            raise
+        values = CollectedValues(self._client, channels, self)
+        with self._lock:
+            self._collecting.append(values)
+        return values
+
+    def explain(self, error: Exception) -> JobExecutionError:
+        """The failure of the job that lies behind an error of the client's."""
+        try:
+            document = self._wait_terminal(_EXPLANATION_GRACE_S)
+        except FlowletError as second:
+            return JobExecutionError(f"job {self._name!r}: {error}; and then: {second}")
+        if document is None or document["state"] == JobStatus.FINISHED.name:
+            return JobExecutionError(f"job {self._name!r}: its results could not be read: {error}")
+        return JobExecutionError(describe_end(document))
+
+    def cancel_quietly(self) -> None:
+        """``cancel``, but a cluster that cannot be reached is no error."""
+        with contextlib.suppress(FlowletError):  # the cluster is gone, and the job with it or beyond our reach
+            self.cancel()
+
+    def close(self) -> None:
+        """Give back the connection, and the embedded cluster if there is one; more than once does nothing."""
+        self._release_readers()
+        self._client.close()
+
+    def _release_readers(self) -> None:
+        with self._lock:
+            collecting, self._collecting = self._collecting, []
+        for values in collecting:
+            values.release()
+
+    def _wait_terminal(self, timeout_s: float | None) -> JobDocument | None:
+        if self._last_document is None:
+            document = self._client.call(lambda api: api.wait_terminal(self._job_id, timeout_s))
+            if document is None:
+                return None
+            self._client.after_job()
+            self._remember(document)
+        return self._last_document
+
+    def _remember(self, document: JobDocument) -> JobDocument:
+        if JobStatus[document["state"]].is_globally_terminal_state():
+            self._last_document = document
+        return document
+
+    def _cancel_after_interrupt(self) -> None:
+        with contextlib.suppress(FlowletError, KeyboardInterrupt):  # a second Ctrl-C does not want to wait for this
+            self.cancel()
+            self._wait_terminal(_INTERRUPT_GRACE_S)
+
+
+def describe_end(document: JobDocument) -> str:
+    """Why a job did not finish, for people: task, operator, subtask, TaskManager, record, and the traceback as text."""
+    name = document["name"]
+    failure = None if document.get("failure") is None else msgspec.convert(document["failure"], FailureInfo)
+    if document["state"] == JobStatus.CANCELED.name:
+        return f"job {name!r} was cancelled"
+    if failure is None:
+        return f"job {name!r} ended as {document['state']}"
+    if not failure.task_name:
+        return f"job {name!r} failed: {failure.message}"
+    lines = [f"job {name!r} failed: {_where(document, failure)}"]
+    if failure.record_preview is not None:
+        lines.append(f"while processing the record {failure.record_preview}")
+    lines.append(failure.traceback.rstrip() or f"{failure.exception_type}: {failure.message}")
+    return "\n".join(lines)
+
+
+def _where(document: JobDocument, failure: FailureInfo) -> str:
+    operator = "" if failure.operator is None else f", operator {failure.operator!r}"
+    parallelism = next((f"/{vertex['parallelism']}" for vertex in document["vertices"] if vertex["name"] == failure.task_name), "")
+    at = f" on {failure.tm_id}" if failure.tm_id else ""
+    return f"task {failure.task_name!r}{operator}, subtask {failure.subtask + 1}{parallelism}{at}"

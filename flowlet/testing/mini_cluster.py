@@ -1,0 +1,72 @@
+"""A whole cluster in one process, for tests and for looking at a job in a debugger.
+
+Side:       shared.
+Invariants: after ``close`` no thread, socket or file of it is left.
+Source:     Flink ``MiniCluster``.
+"""
+
+from types import TracebackType
+from typing import Self
+
+from flowlet.client.embedded import EmbeddedCluster
+from flowlet.client.executor import execute
+from flowlet.client.remote import RemoteTarget
+from flowlet.client.running_job import RunningJob
+from flowlet.graph.job_graph import JobGraph
+from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
+
+
+class MiniCluster:
+    """One JobManager and some TaskManagers on an event loop thread of their own; data between TaskManagers crosses real TCP.
+
+    Threading: any thread but the cluster's own.
+    Life cycle: running once made; ``close`` it, or use ``with``.
+
+    Args:
+        num_task_managers: how many.
+        slots_per_task_manager: slots of each.
+        config: other settings of every TaskManager.
+    """
+
+    def __init__(self, num_task_managers: int = 2, slots_per_task_manager: int = 1, config: TaskExecutorConfig | None = None) -> None:
+        self._cluster = EmbeddedCluster.start(num_task_managers, slots_per_task_manager, in_process=True, config=config)
+        self._jobs: list[RunningJob] = []
+
+    def __repr__(self) -> str:
+        return f"<MiniCluster at {self._cluster.host}:{self._cluster.port}, {len(self._cluster.task_executors)} TaskManagers>"
+
+    @property
+    def target(self) -> RemoteTarget:
+        """What ``flowlet.client.executor.execute`` and other clients need to reach it."""
+        return RemoteTarget(self._cluster.host, self._cluster.port, secret=self._cluster.secret)
+
+    @property
+    def task_executors(self) -> list[TaskExecutor]:
+        """The TaskManagers; look, and use their loop to touch."""
+        return list(self._cluster.task_executors)
+
+    def execute(self, job_graph: JobGraph) -> RunningJob:
+        """Start a job; it is closed with the cluster at the latest.
+
+        Raises:
+            FlowletError: as ``flowlet.client.executor.execute``.
+        """
+        job = execute(job_graph, self.target)
+        self._jobs.append(job)
+        return job
+
+    def stop_task_manager(self, index: int) -> None:
+        """Take one TaskManager away; jobs with tasks there fail."""
+        self._cluster.stop_task_manager(index)
+
+    def close(self) -> None:
+        """End jobs and cluster; idempotent."""
+        for job in self._jobs:
+            job.close()
+        self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()

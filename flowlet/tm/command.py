@@ -1,0 +1,227 @@
+"""The TaskManager as a program: options, signals, the event loop, and a quick end.
+
+Side:       shared.  Runs the loop on the main thread.
+Invariants: one line on standard output when ready; SIGINT, SIGTERM, SIGHUP and the parent's death end the process within ``STOP_S``,
+            even if a task does not let go; every error is one line and exit code 2.
+"""
+
+import asyncio
+import faulthandler
+import os
+import secrets
+import signal
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import structlog
+import typer
+import uvloop
+
+from flowlet.errors import ConfigError, FlowletError
+from flowlet.logs import configure_logging
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.secret import load_or_create_secret
+from flowlet.tm.process_model import DEFAULT_SWITCH_INTERVAL_MS, GarbageCollectorTuning, ParentWatch, apply_switch_interval, pin_to_cpu
+from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
+from netstack.config import NetstackConfig
+from netstack.errors import NetstackError
+from netstack.eventloop import EventLoopThread
+
+_log = structlog.get_logger(__name__)
+
+_PROGRAM: Final = "python -m flowlet.tm"
+_EXIT_FAILURE: Final = 2
+STOP_S: Final = 1.8  # of the promised 2 s
+_TASKS_STOP_S: Final = 1.3
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """What concerns the process, not the TaskManager in it."""
+
+    jobmanager_host: str
+    jobmanager_port: int
+    secret: bytes
+    parent_pid: int | None = None
+
+
+@app.command()
+def taskmanager(
+    jobmanager: Annotated[str, typer.Option(help="Where the JobManager listens, host:port.")],
+    slots: Annotated[int, typer.Option(min=1, help="How many subtasks of one slot sharing group may run here.")] = 1,
+    host: Annotated[str, typer.Option(help="The address of the data port.")] = "127.0.0.1",
+    data_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 0,
+    network_memory: Annotated[str, typer.Option(help="Memory for network buffers: bytes, or with k, m or g.")] = "64m",
+    parent_pid: Annotated[int | None, typer.Option(help="End when this process, our parent, ends.")] = None,
+    pin_cpu: Annotated[int | None, typer.Option(help="Run on this core only.")] = None,
+    switch_interval_ms: Annotated[float, typer.Option(help="sys.setswitchinterval.")] = DEFAULT_SWITCH_INTERVAL_MS,
+    secret_file: Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "info",
+    log_format: Annotated[str, typer.Option(help="auto, console or json.")] = "auto",
+) -> None:
+    """Run a TaskManager until a signal comes."""
+    configure_logging(log_level, log_format)
+    if pin_cpu is not None:
+        pin_to_cpu(pin_cpu)
+    apply_switch_interval(switch_interval_ms)
+    jm_host, jm_port = parse_address(jobmanager, "--jobmanager")
+    process = ProcessOptions(jm_host, jm_port, load_or_create_secret(secret_file), parent_pid)
+    network = NetstackConfig(network_memory_bytes=parse_memory_size(network_memory, "--network-memory"))
+    run(process, TaskExecutorConfig(num_slots=slots, host=host, data_port=data_port, network=network))
+
+
+def run_command(arguments: list[str] | None = None) -> int:
+    """Parse the command line (None: of this process) and run; the exit code.  Every error is one line."""
+    try:
+        app(arguments, prog_name=_PROGRAM, standalone_mode=False)
+    except typer.TyperException as error:
+        message = error.format_message()
+    except (FlowletError, NetstackError, OSError) as error:
+        message = str(error)
+    else:
+        return 0
+    _complain(message)
+    return _EXIT_FAILURE
+
+
+def _complain(message: str) -> None:
+    print(f"{_PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
+
+
+def run(process: ProcessOptions, config: TaskExecutorConfig) -> None:
+    """Run until a signal comes, the parent dies, or the JobManager refuses us.
+
+    Raises:
+        FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
+    """
+    faulthandler.enable()
+    if isinstance(sys.stdout, TextIOWrapper):  # a user's print() shall appear when it happens, also through a pipe
+        sys.stdout.reconfigure(line_buffering=True)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        failure = runner.run(_Process(process, config).run())
+    if failure is not None:
+        raise FlowletError(failure)
+
+
+class _Process:
+    """The life of the process on its loop."""
+
+    def __init__(self, options: ProcessOptions, config: TaskExecutorConfig) -> None:
+        self._options = options
+        self._config = config
+        self._stop = asyncio.Event()
+        self._failure: str | None = None
+        self._num_signals = 0
+
+    async def run(self) -> str | None:
+        """Returns why it could not go on; None after a signal."""
+        loop = asyncio.get_running_loop()
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, self._signalled, number)
+        parent_pid = self._options.parent_pid
+        watch = None if parent_pid is None else ParentWatch(loop, parent_pid, self._parent_died)
+        try:
+            with closing(EventLoopThread.adopt(loop, "flowlet-tm")) as event_loop:
+                await self._serve(event_loop)
+        finally:
+            if watch is not None:
+                watch.close()
+        return self._failure
+
+    async def _serve(self, event_loop: EventLoopThread) -> None:
+        options, gc_tuning = self._options, GarbageCollectorTuning()
+
+        def busy() -> None:  # the collector is tuned after the whole batch of deployments was taken in, not in the middle of it
+            event_loop.loop.call_soon(gc_tuning.freeze)
+
+        hooks = ProcessHooks(busy=busy, idle=gc_tuning.thaw, failed=self._failed)
+        executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", self._config, event_loop, hooks)
+        async with RpcClient(options.jobmanager_host, options.jobmanager_port, options.secret) as rpc:
+            try:
+                address = await executor.start(rpc)
+                if await self._registered_before_stop(executor):
+                    self._announce(executor.tm_id, f"{address}")
+                await self._stop.wait()
+            finally:
+                await self._shut_down(executor)
+
+    async def _registered_before_stop(self, executor: TaskExecutor) -> bool:
+        registered = asyncio.create_task(executor.is_registered.wait(), name="registered")
+        stopped = asyncio.create_task(self._stop.wait(), name="stopped")
+        done, pending = await asyncio.wait((registered, stopped), return_when=asyncio.FIRST_COMPLETED)
+        for waiter in pending:
+            waiter.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        return registered in done
+
+    def _announce(self, tm_id: str, address: str) -> None:
+        jobmanager = f"{self._options.jobmanager_host}:{self._options.jobmanager_port}"
+        print(f"TaskManager {tm_id} listening on {address}, registered at {jobmanager}", flush=True)  # noqa: T201 - the ready line
+
+    async def _shut_down(self, executor: TaskExecutor) -> None:
+        try:
+            async with asyncio.timeout(STOP_S):
+                stuck = await executor.stop(_TASKS_STOP_S)
+        except TimeoutError:
+            _exit_now("the network stack did not close in time", self._failure)
+        if stuck:
+            _exit_now("tasks did not end in time:\n" + "\n".join(task.describe_stuck() for task in stuck), self._failure)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._num_signals += 1
+        if self._num_signals > 1:
+            _exit_now(f"{number.name} again", self._failure)
+        _log.info("stopping", signal=number.name)
+        self._stop.set()
+
+    def _parent_died(self) -> None:
+        _log.info("stopping: the parent process is gone")
+        self._stop.set()
+
+    def _failed(self, reason: str) -> None:
+        _log.error("stopping", reason=reason)
+        self._failure = self._failure or reason
+        self._stop.set()
+
+
+def _exit_now(reason: str, failure: str | None) -> NoReturn:
+    """End without asking the threads that do not listen."""
+    _log.warning("leaving the hard way", reason=reason)
+    if failure is None:
+        os._exit(0)
+    _complain(failure)
+    os._exit(_EXIT_FAILURE)
+
+
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """Host and port of ``host:port``.
+
+    Raises:
+        ConfigError: it is something else; names the option.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{option} is {text!r}, expected host:port, such as 127.0.0.1:8081")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def parse_memory_size(text: str, option: str) -> int:
+    """Bytes of ``1048576``, ``1024k``, ``64m`` or ``1g``.
+
+    Raises:
+        ConfigError: it is something else; names the option.
+    """
+    number, unit = text.strip().lower().removesuffix("b"), ""
+    if number[-1:] in _UNITS and number:
+        number, unit = number[:-1], number[-1]
+    if not number.isascii() or not number.isdigit():
+        raise ConfigError(f"{option} is {text!r}, expected a number of bytes, or one with k, m or g, such as 64m")
+    return int(number) * _UNITS[unit]

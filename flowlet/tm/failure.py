@@ -1,0 +1,84 @@
+"""Why a task failed, as text that a person at the client can use.
+
+Side:       pure.
+Invariants: nothing of the user's exception but text leaves the process; every text is bounded.
+Rules:      of a failing user function only the user's frames are shown, of an engine error all frames.
+"""
+
+import traceback
+from types import FrameType
+from typing import Final
+
+import flowlet
+import netstack
+from flowlet.errors import UserFunctionError
+from flowlet.rpc.messages import FailureInfo, TaskDeploymentDescriptor
+
+_MAX_MESSAGE_CHARS: Final = 8 * 1024
+_MAX_TRACEBACK_CHARS: Final = 64 * 1024
+_ENGINE_FOLDERS: Final = tuple(f"{package.__path__[0]}/" for package in (flowlet, netstack))
+
+
+def failure_info(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id: str, timestamp_ms: int) -> FailureInfo:
+    """Describe what ended a task: the user's own exception if one of the user's functions raised, else the engine's."""
+    operator = record_preview = None
+    cause = error
+    if isinstance(error, UserFunctionError):
+        operator, record_preview = error.operator, error.record_preview
+        cause = error.__cause__ or error
+    lines = traceback.TracebackException.from_exception(cause, max_group_depth=4)
+    notes: list[str] = []
+    if cause is not error:
+        _keep_user_frames(lines)
+        notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]  # our own exception, which is not shown, may bear some
+    return FailureInfo(
+        exception_type=_type_name(type(cause)),
+        message=_shorten(_safe_str(cause), _MAX_MESSAGE_CHARS),
+        traceback=_shorten("".join([*lines.format(), *notes]), _MAX_TRACEBACK_CHARS),
+        operator=operator,
+        task_name=descriptor.task_name,
+        subtask=descriptor.subtask,
+        record_preview=record_preview,
+        tm_id=tm_id,
+        timestamp_ms=timestamp_ms,
+    )
+
+
+def format_thread_stack(frame: FrameType) -> str:
+    """The stack of a running thread, innermost call last, from an entry of ``sys._current_frames()``."""
+    return "".join(traceback.format_stack(frame)).rstrip()
+
+
+def _keep_user_frames(lines: traceback.TracebackException) -> None:
+    """Drop the engine's frames, also of the exceptions that led to this one."""
+    todo, seen = [lines], set()
+    while todo:
+        each = todo.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.stack = traceback.StackSummary.from_list([frame for frame in each.stack if not _is_engine_file(frame.filename)])
+        todo += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
+
+
+def _is_engine_file(filename: str) -> bool:
+    return filename.startswith(_ENGINE_FOLDERS)
+
+
+def _type_name(kind: type[BaseException]) -> str:
+    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _safe_str(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - the text of a user's exception is the user's code
+        return f"<its text cannot be shown: str() raised {type(failure).__name__}>"
+
+
+def _shorten(text: str, limit: int) -> str:
+    """Head and tail: the cause stands at the end of a traceback, the entry point at its start."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -1,0 +1,191 @@
+"""The TaskManager's control connection: one WebSocket to the JobManager, made again whenever it is lost.
+
+Side:       loop.
+Invariants: at most one session at a time; a session begins with the registration; what is sent while there is no session is dropped,
+            because a JobManager that lost a TaskManager has given up its tasks already.
+Units:      seconds, but ``heartbeat_interval_ms``.
+Source:     Flink ``RegisteredRpcConnection``, ``TaskExecutorToJobManagerHeartbeat``, over WebSocket in place of Pekko.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import aiohttp
+import msgspec
+import structlog
+
+from flowlet.errors import FlowletError
+from flowlet.rpc.http import RpcClient, RpcConnectError, RpcStatusError
+from flowlet.rpc.messages import (
+    CancelTask,
+    DeployTask,
+    Heartbeat,
+    Registered,
+    RegisterTaskManager,
+    RegistrationRefused,
+    ToJobManager,
+    ToTaskManager,
+)
+
+_log = structlog.get_logger(__name__)
+
+_PATH: Final = "/rpc/taskmanager"
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(ToTaskManager)
+_MAX_QUEUED_MESSAGES: Final = 10_000  # a few per task and second; more means that the JobManager does not read
+_IDLE_HEARTBEAT_FACTOR: Final = 2  # a TaskManager without tasks has little to tell
+
+
+class RegistrationRefusedError(FlowletError):
+    """The JobManager does not want this TaskManager; the message says why.  Trying again does not help."""
+
+
+class JobManagerUnreachableError(FlowletError):
+    """No JobManager was reached for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReconnectConfig:
+    """How to go on without a JobManager."""
+
+    first_pause_s: float = 0.1  # Flink's cluster.registration.initial-timeout
+    longest_pause_s: float = 5.0
+    give_up_after_s: float = 300.0  # Flink's taskmanager.registration.timeout
+
+
+class SessionListener(Protocol):
+    """Who lives behind the connection; every call on the loop thread."""
+
+    def registered(self, jm_id: str) -> None:
+        """A session began."""
+
+    def deploy(self, message: DeployTask) -> None:
+        """Run a task."""
+
+    def cancel(self, message: CancelTask) -> None:
+        """End a task."""
+
+    def heartbeat(self) -> Heartbeat:
+        """What to tell with the next heartbeat."""
+
+    def session_lost(self, reason: str) -> Awaitable[None]:
+        """A session ended; the next one is tried when this returns."""
+
+
+class JobManagerConnection:
+    """Keeps a session with the JobManager.
+
+    Life cycle: ``run`` in a task of its own; cancel that task to end, which closes the session.
+    """
+
+    def __init__(self, rpc: RpcClient, registration: RegisterTaskManager, listener: SessionListener, reconnect: ReconnectConfig) -> None:
+        self._rpc = rpc
+        self._registration = registration
+        self._listener = listener
+        self._reconnect = reconnect
+        self._outbox: asyncio.Queue[ToJobManager] | None = None  # None while there is no session
+        self._last_contact = 0.0
+
+    def __repr__(self) -> str:
+        return f"<JobManagerConnection {'off' if self._outbox is None else f'on, {self._outbox.qsize()} queued'}>"
+
+    def send(self, message: ToJobManager) -> None:
+        """Send soon, in order; dropped without a session."""
+        if self._outbox is None:
+            return
+        try:
+            self._outbox.put_nowait(message)
+        except asyncio.QueueFull:
+            _log.error("the JobManager does not read; a message was dropped", kind=type(message).__name__)
+
+    async def run(self) -> None:
+        """Register, serve the session, and again.
+
+        Raises:
+            RegistrationRefusedError: the JobManager refused us.
+            AuthenticationError: the two do not know the same secret.
+            JobManagerUnreachableError: none was reached for ``give_up_after_s``.
+        """
+        clock = asyncio.get_running_loop().time
+        pause_s = self._reconnect.first_pause_s
+        self._last_contact = clock()
+        while True:
+            contact_before = self._last_contact
+            reason = await self._try_session()
+            if self._last_contact != contact_before:
+                pause_s = self._reconnect.first_pause_s
+                _log.info("lost the JobManager", reason=reason)
+                await self._listener.session_lost(reason)
+            without_s = clock() - self._last_contact
+            if without_s > self._reconnect.give_up_after_s:
+                raise JobManagerUnreachableError(f"no JobManager for {without_s:.0f} s, giving up: {reason}")
+            _log.info("no JobManager yet, trying again", reason=reason, pause_s=pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._reconnect.longest_pause_s)
+
+    async def _try_session(self) -> str:
+        """One session from connecting to its end; returns why it ended."""
+        try:
+            socket = await self._rpc.connect_websocket(_PATH)
+            try:
+                return await self._serve(socket)
+            finally:
+                await socket.close(code=aiohttp.WSCloseCode.GOING_AWAY, message=b"the TaskManager is stopping")
+        except (RpcConnectError, RpcStatusError, OSError, aiohttp.ClientError) as error:
+            return str(error) or type(error).__name__
+        finally:
+            self._outbox = None
+
+    async def _serve(self, socket: aiohttp.ClientWebSocketResponse) -> str:
+        await socket.send_bytes(_ENCODER.encode(self._registration))
+        helpers: list[asyncio.Task[None]] = []
+        try:
+            async for frame in socket:
+                if frame.type is not aiohttp.WSMsgType.BINARY:
+                    return f"the JobManager sent a {frame.type.name} frame"
+                try:
+                    message: ToTaskManager = _DECODER.decode(frame.data)
+                except msgspec.MsgspecError as error:
+                    return f"the JobManager sent a message that is not understood: {error}"
+                match message:
+                    case Registered():
+                        helpers += self._begin(socket, message)
+                    case RegistrationRefused(reason=reason):
+                        raise RegistrationRefusedError(f"the JobManager refused this TaskManager: {reason}")
+                    case DeployTask():
+                        self._listener.deploy(message)
+                    case CancelTask():
+                        self._listener.cancel(message)
+            return f"the JobManager closed the connection ({socket.close_code})"
+        finally:
+            if helpers:
+                self._last_contact = asyncio.get_running_loop().time()
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+
+    def _begin(self, socket: aiohttp.ClientWebSocketResponse, welcome: Registered) -> list[asyncio.Task[None]]:
+        self._last_contact = asyncio.get_running_loop().time()
+        outbox = self._outbox = asyncio.Queue(_MAX_QUEUED_MESSAGES)
+        self._listener.registered(welcome.jm_id)
+        return [
+            asyncio.create_task(_send_all(socket, outbox), name="control messages"),
+            asyncio.create_task(self._send_heartbeats(welcome.heartbeat_interval_ms / 1000), name="heartbeats"),
+        ]
+
+    async def _send_heartbeats(self, interval_s: float) -> None:
+        while True:
+            heartbeat = self._listener.heartbeat()
+            self.send(heartbeat)
+            await asyncio.sleep(interval_s if heartbeat.tasks else interval_s * _IDLE_HEARTBEAT_FACTOR)
+
+
+async def _send_all(socket: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[ToJobManager]) -> None:
+    """Until cancelled or the connection is gone, which the reader notices as well."""
+    try:
+        while True:
+            await socket.send_bytes(_ENCODER.encode(await outbox.get()))
+    except (OSError, aiohttp.ClientError) as error:
+        _log.info("the control connection takes no more messages", error=str(error))

@@ -1,0 +1,205 @@
+"""One attempt to run one subtask: a thread around a ``StreamTask``, and what the JobManager hears of it.
+
+Side:       shared.  Created, started, cancelled and listened to on the loop thread; the work is done on the task's own thread.
+Invariants: exactly one terminal state is reported, last; a cancelled attempt reports CANCELED (or FINISHED, if it was quicker), whatever
+            error the cancellation led to; the loop never waits for a task.
+Source:     Flink ``Task``, ``Task.TaskCancelerWatchDog``.  Python threads cannot be interrupted, so the watchdog can only warn and end
+            the process.
+"""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from flowlet.errors import UserFunctionError
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.logs import bind_task
+from flowlet.rpc.messages import FailureInfo, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
+from flowlet.task.stream_task import StreamTask
+from flowlet.tm.deployment import create_task_from_descriptor, owner_name
+from flowlet.tm.failure import failure_info, format_thread_stack
+from netstack.environment import NetworkEnvironment
+from netstack.errors import PartitionNotFoundError, ProducerFailedError, ResourceClosedError, TransportError
+from netstack.eventloop import EventLoopThread
+
+_log = structlog.get_logger(__name__)
+
+# A consumer often hears of its producer's end before the JobManager hears the producer's reason.  Such a failure is held back a moment:
+# if the cancellation of the job arrives meanwhile, the real reason is known.
+_CONSEQUENCES = (ProducerFailedError, PartitionNotFoundError, TransportError)
+
+
+@dataclass(frozen=True, slots=True)
+class CancellationConfig:
+    """How long a task may take to notice that it was cancelled, and how long it waits to be cancelled when others failed."""
+
+    warn_interval_s: float = 30.0  # Flink's task.cancellation.interval
+    fatal_timeout_s: float = 180.0  # Flink's task.cancellation.timeout
+    consequence_grace_s: float = 1.0  # not measured; cause and consequence come within milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """What all tasks of one TaskManager share."""
+
+    tm_id: str
+    network: NetworkEnvironment
+    loop: EventLoopThread
+    report: "Callable[[Task, TaskStateChanged], None]"  # called on the loop thread
+    on_stuck: "Callable[[Task], None]"  # loop thread: a cancelled task did not end in time
+    cancellation: CancellationConfig = CancellationConfig()
+
+
+class Task:
+    """One attempt.
+
+    Threading: all methods on the loop thread, but ``metrics`` on any.
+    Life cycle: ``start`` once; it ends by itself or after ``cancel``; ``ended`` is set after the terminal state was reported.
+    """
+
+    def __init__(self, descriptor: TaskDeploymentDescriptor, context: TaskContext) -> None:
+        self.descriptor = descriptor
+        self.name = owner_name(descriptor)
+        self.state = ExecutionState.CREATED  # Loop thread only.
+        self.ended = asyncio.Event()  # Loop thread only.
+        self._context = context
+        self._thread = threading.Thread(target=self._run, name=f"task {self.name}", daemon=True)
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()  # Set by the loop thread under _lock.
+        self._stream_task: StreamTask | None = None  # Written by the task thread, under _lock.
+        self._final_metrics: TaskMetrics | None = None  # Written by the task thread, under _lock.
+        self._cancelled_at = 0.0  # Loop thread only.
+        self._watchdog: asyncio.TimerHandle | None = None  # Loop thread only.
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} {self.state.name}{', cancelled' if self._cancelled.is_set() else ''}>"
+
+    @property
+    def attempt(self) -> bytes:
+        """The id of the attempt, 40 bytes."""
+        return self.descriptor.attempt
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.state = ExecutionState.DEPLOYING
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Ask the task to end, in whatever state it is; a second call does nothing."""
+        if self._cancelled.is_set() or self.state.is_terminal:
+            return
+        with self._lock:
+            self._cancelled.set()
+            stream_task = self._stream_task
+        if stream_task is not None:
+            stream_task.cancel()
+        loop = self._context.loop.loop
+        self._cancelled_at = loop.time()
+        self._watchdog = loop.call_later(self._context.cancellation.warn_interval_s, self._check_cancellation)
+
+    def metrics(self) -> TaskMetrics:
+        """The counters so far; the last ones once the task ended."""
+        with self._lock:
+            stream_task, final = self._stream_task, self._final_metrics
+        if final is not None:
+            return final
+        return TaskMetrics() if stream_task is None else stream_task.metrics()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread itself, which has nothing left to do once ``ended`` is set."""
+        self._thread.join(timeout_s)
+
+    def describe_stuck(self) -> str:
+        """The name, what the task says it waits for, and the stack of its thread."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        stack = "(its thread has ended)" if frame is None else format_thread_stack(frame)
+        with self._lock:
+            stream_task = self._stream_task
+        return f"{self.name}, {stream_task!r}\n{stack}"
+
+    # ---------------------------------------------------------------- loop thread
+
+    def _check_cancellation(self) -> None:
+        loop, limits = self._context.loop.loop, self._context.cancellation
+        waited_s = loop.time() - self._cancelled_at
+        _log.warning("a cancelled task does not end", job=self.descriptor.job_name, seconds=round(waited_s), task=self.describe_stuck())
+        if waited_s >= limits.fatal_timeout_s:
+            self._watchdog = None
+            self._context.on_stuck(self)
+            return
+        self._watchdog = loop.call_later(limits.warn_interval_s, self._check_cancellation)
+
+    def _changed(self, change: TaskStateChanged) -> None:
+        self.state = change.state
+        self._context.report(self, change)
+        if change.state.is_terminal:
+            if self._watchdog is not None:
+                self._watchdog.cancel()
+                self._watchdog = None
+            self.ended.set()
+
+    # ---------------------------------------------------------------- task thread
+
+    def _run(self) -> None:
+        bind_task(self.descriptor.job_name, self.descriptor.task_name, self.descriptor.subtask)
+        try:
+            self._execute()
+        except BaseException as error:  # noqa: BLE001 - the top of the thread: whatever it is, it is reported
+            self._end(error)
+        else:
+            self._end(None)
+
+    def _execute(self) -> None:
+        stream_task = create_task_from_descriptor(self.descriptor, self._context.network, self._context.loop, self._context.tm_id)
+        stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
+        with self._lock:
+            self._stream_task = stream_task
+            is_cancelled = self._cancelled.is_set()
+        if is_cancelled:
+            stream_task.cancel()  # ``invoke`` then only cleans up
+        self._post(ExecutionState.INITIALIZING)
+        stream_task.invoke()
+
+    def _end(self, error: BaseException | None) -> None:
+        final_metrics = None if self._stream_task is None else self._stream_task.metrics()
+        failure = None
+        if error is None:
+            state = ExecutionState.FINISHED
+        elif self._was_cancelled(error):
+            state = ExecutionState.CANCELED
+        else:
+            state = ExecutionState.FAILED
+            failure = failure_info(error, self.descriptor, self._context.tm_id, time.time_ns() // 1_000_000)
+            _log_failure(error, failure)
+        with self._lock:
+            self._stream_task, self._final_metrics = None, final_metrics
+        self._post(state, failure)
+
+    def _was_cancelled(self, error: BaseException) -> bool:
+        if isinstance(error, _CONSEQUENCES):
+            return self._cancelled.wait(self._context.cancellation.consequence_grace_s)
+        return self._cancelled.is_set()
+
+    def _post(self, state: ExecutionState, failure: FailureInfo | None = None) -> None:
+        change = TaskStateChanged(self.attempt, state, failure, self._final_metrics)
+        try:
+            self._context.loop.execute_threadsafe(self._changed, change)
+        except ResourceClosedError:
+            _log.debug("nobody is left to hear of the state", state=state.name)
+
+
+def _log_failure(error: BaseException, failure: FailureInfo) -> None:
+    """The client shows the same text, so a user's error is no warning of the TaskManager's."""
+    log = _log.info if isinstance(error, UserFunctionError) else _log.warning
+    log(
+        "the task failed",
+        error=f"{failure.exception_type}: {failure.message}",
+        operator=failure.operator,
+        record=failure.record_preview,
+        traceback=failure.traceback,
+    )

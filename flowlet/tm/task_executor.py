@@ -1,0 +1,169 @@
+"""The TaskManager: runs the tasks that the JobManager deploys, and tells it how they fare.
+
+Side:       loop.
+Invariants: every task known here either runs or is about to be forgotten; a lost JobManager means that all tasks are cancelled before
+            the next registration; messages about unknown attempts are ignored.
+Source:     Flink ``TaskExecutor``.
+Absent:     slots as objects (the JobManager alone counts them), checkpoints, several network stacks.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.messages import CancelTask, DeployTask, Heartbeat, RegisterTaskManager, TaskReport, TaskStateChanged
+from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
+from flowlet.tm.task import CancellationConfig, Task, TaskContext
+from netstack.config import NetstackConfig
+from netstack.environment import NetworkEnvironment
+from netstack.eventloop import EventLoopThread
+from netstack.ids import ConnectionID
+
+_log = structlog.get_logger(__name__)
+
+_LOST_SESSION_GRACE_S = 5.0  # how long tasks of a lost JobManager may take before the next registration is tried anyway
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExecutorConfig:
+    """What a TaskManager is told at its start."""
+
+    num_slots: int = 1
+    host: str = "127.0.0.1"
+    data_port: int = 0
+    network: NetstackConfig = field(default_factory=NetstackConfig)
+    reconnect: ReconnectConfig = field(default_factory=ReconnectConfig)
+    cancellation: CancellationConfig = field(default_factory=CancellationConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessHooks:
+    """What the process around a TaskManager does at certain moments; every call on the loop thread."""
+
+    busy: Callable[[], None] = lambda: None  # the first task was deployed
+    idle: Callable[[], None] = lambda: None  # the last task ended
+    failed: Callable[[str], None] = lambda _reason: None  # this TaskManager cannot go on
+
+
+class TaskExecutor:
+    """One TaskManager.
+
+    Threading: the loop thread alone.  Life cycle: ``start`` once, ``stop`` once.
+    """
+
+    def __init__(self, tm_id: str, config: TaskExecutorConfig, loop: EventLoopThread, hooks: ProcessHooks | None = None) -> None:
+        self.tm_id = tm_id
+        self.is_registered = asyncio.Event()
+        self._config = config
+        self._hooks = hooks or ProcessHooks()
+        self._network = NetworkEnvironment(config.network, loop)
+        self._tasks: dict[bytes, Task] = {}
+        self._context = TaskContext(tm_id, self._network, loop, self._report, self._stuck, config.cancellation)
+        self._connection: JobManagerConnection | None = None
+        self._session: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<TaskExecutor {self.tm_id}, {len(self._tasks)} tasks, {self._connection!r}>"
+
+    @property
+    def network_memory_bytes(self) -> int:
+        """The memory for network buffers."""
+        return self._config.network.network_memory_bytes
+
+    async def start(self, rpc: RpcClient) -> ConnectionID:
+        """Open the data port and begin to register; returns where the data port is.  ``rpc`` stays the caller's.
+
+        Raises:
+            netstack.errors.ConfigError: the address is not a loopback address.
+            OSError: the address cannot be bound.
+        """
+        config = self._config
+        address = await self._network.start(config.host, config.data_port)
+        registration = RegisterTaskManager(self.tm_id, config.num_slots, address.host, address.port, os.getpid())
+        self._connection = JobManagerConnection(rpc, registration, self, config.reconnect)
+        self._session = asyncio.create_task(self._connection.run(), name=f"session of {self.tm_id}")
+        self._session.add_done_callback(self._session_ended)
+        return address
+
+    def _session_ended(self, session: asyncio.Task[None]) -> None:
+        if not session.cancelled() and (error := session.exception()) is not None:
+            self._hooks.failed(str(error) or type(error).__name__)
+
+    async def stop(self, timeout_s: float) -> list[Task]:
+        """Cancel all tasks, then close everything; returns the tasks that had not ended after ``timeout_s``."""
+        stuck = await self._cancel_all(timeout_s)
+        if self._session is not None:
+            self._session.cancel()
+            await asyncio.gather(self._session, return_exceptions=True)
+        await self._network.close()
+        return stuck
+
+    async def _cancel_all(self, timeout_s: float) -> list[Task]:
+        tasks = list(self._tasks.values())
+        if not tasks:
+            return []
+        for task in tasks:
+            task.cancel()
+        waiters = {asyncio.create_task(task.ended.wait(), name=f"end of {task.name}"): task for task in tasks}
+        done, pending = await asyncio.wait(waiters, timeout=timeout_s)
+        for waiter in pending:
+            waiter.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for waiter in done:
+            waiters[waiter].join(timeout_s=0.1)
+        return [waiters[waiter] for waiter in pending]
+
+    # ---------------------------------------------------------------- the session's listener
+
+    def registered(self, jm_id: str) -> None:
+        """The JobManager knows us."""
+        _log.info("registered", tm=self.tm_id, jobmanager=jm_id)
+        self.is_registered.set()
+
+    def deploy(self, message: DeployTask) -> None:
+        """Start a task."""
+        if message.task.attempt in self._tasks:
+            _log.warning("an attempt was deployed twice; the second one is ignored", task=message.task.task_name)
+            return
+        task = Task(message.task, self._context)
+        if not self._tasks:
+            self._hooks.busy()
+        self._tasks[task.attempt] = task
+        _log.info("deploying", job=message.task.job_name, task=task.name)
+        task.start()
+
+    def cancel(self, message: CancelTask) -> None:
+        """Cancel a task; one that is not here has ended already."""
+        task = self._tasks.get(message.attempt)
+        if task is not None:
+            _log.info("cancelling", job=task.descriptor.job_name, task=task.name)
+            task.cancel()
+
+    def heartbeat(self) -> Heartbeat:
+        """The counters of all tasks."""
+        return Heartbeat(self.tm_id, [TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()])
+
+    async def session_lost(self, reason: str) -> None:
+        """Nobody waits for the results any more."""
+        self.is_registered.clear()
+        for task in await self._cancel_all(_LOST_SESSION_GRACE_S):
+            _log.warning("a task of a lost JobManager still runs", task=task.describe_stuck(), reason=reason)
+
+    # ---------------------------------------------------------------- the tasks' reports
+
+    def _report(self, task: Task, change: TaskStateChanged) -> None:
+        if self._connection is not None:
+            self._connection.send(change)
+        if not change.state.is_terminal:
+            return
+        _log.info("task ended", job=task.descriptor.job_name, task=task.name, state=change.state.name)
+        del self._tasks[task.attempt]
+        if not self._tasks:
+            self._hooks.idle()
+
+    def _stuck(self, task: Task) -> None:
+        self._hooks.failed(f"a task did not end {self._config.cancellation.fatal_timeout_s:.0f} s after it was cancelled: {task.name}")

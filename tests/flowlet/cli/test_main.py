@@ -1,0 +1,172 @@
+"""The command ``flowlet``: what it prints, and its errors in one line."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowlet.cli.main import app, installed_version, run_command
+from flowlet.client.running_job import RunningJob
+from flowlet.common.job_status import JobStatus
+from flowlet.errors import JobExecutionError
+from flowlet.testing.mini_cluster import MiniCluster
+from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, mapped
+
+
+@pytest.fixture
+def cluster() -> Iterator[MiniCluster]:
+    with MiniCluster() as cluster:
+        yield cluster
+
+
+class Cli:
+    """Runs commands against a cluster, in this process."""
+
+    def __init__(self, cluster: MiniCluster, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        target = cluster.target
+        assert target.secret is not None
+        secret_file = folder / "secret"
+        secret_file.write_text(target.secret.hex() + "\n", encoding="ascii")
+        secret_file.chmod(0o600)
+        self._options = ["--jobmanager", f"{target.host}:{target.port}", "--secret-file", str(secret_file)]
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = run_command([*arguments, *self._options])
+        captured = self._capsys.readouterr()
+        return code, captured.out, captured.err
+
+
+@pytest.fixture
+def cli(cluster: MiniCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(cluster, tmp_path, capsys)
+
+
+def failed(cluster: MiniCluster) -> RunningJob:
+    job_graph, _ = mapped([0], lambda value: 1 // value, name="dividing")
+    job = cluster.execute(job_graph)
+    with pytest.raises(JobExecutionError):
+        job.wait(DEADLINE_S)
+    return job
+
+
+def test_an_empty_cluster_lists_only_the_columns(cli: Cli) -> None:
+    code, out, err = cli("list")
+
+    assert (code, err) == (0, "")
+    assert out.split() == ["job", "name", "state", "duration", "tasks"]
+
+
+def test_jobs_are_listed_with_id_name_and_state(cli: Cli, cluster: MiniCluster) -> None:
+    job = cluster.execute(endless_shuffle())
+
+    _, out, _ = cli("list")
+
+    assert f"{job.job_id}  endless" in out
+    assert any(state in out for state in ("RUNNING", "CREATED"))
+
+
+def test_a_failed_job_is_shown_with_its_tasks_and_the_reason(cli: Cli, cluster: MiniCluster) -> None:
+    job = failed(cluster)
+
+    code, out, _ = cli("job", job.job_id)
+
+    assert code == 0
+    assert f"dividing  {job.job_id}  FAILED" in out
+    assert "dividing (1/1)" in out
+    assert "records out" in out
+    assert "while processing the record 0" in out
+    assert "ZeroDivisionError" in out
+
+
+def test_the_first_digits_of_an_id_are_enough(cli: Cli, cluster: MiniCluster) -> None:
+    job = failed(cluster)
+
+    assert cli("job", job.job_id[:6])[0] == 0
+
+
+def test_an_unknown_job_is_one_line_and_exit_code_2(cli: Cli) -> None:
+    assert cli("job", "zz") == (2, "", "flowlet: no job's id begins with 'zz'\n")
+
+
+def test_digits_that_fit_several_jobs_are_refused(cli: Cli, cluster: MiniCluster) -> None:
+    failed(cluster)
+    failed(cluster)
+
+    assert cli("cancel", "") == (2, "", "flowlet: 2 jobs' ids begin with ''\n")
+
+
+def test_cancel_waits_for_the_end(cli: Cli, cluster: MiniCluster) -> None:
+    job = cluster.execute(endless_shuffle())
+
+    code, out, _ = cli("cancel", job.job_id)
+
+    assert (code, out) == (0, f"{job.job_id} CANCELED\n")
+    assert job.status() is JobStatus.CANCELED
+
+
+def test_task_managers_are_listed(cli: Cli, cluster: MiniCluster) -> None:
+    _, out, _ = cli("taskmanagers")
+
+    assert all(executor.tm_id in out for executor in cluster.task_executors)
+    assert len(out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "--jobmanager", "127.0.0.1:1"], "flowlet: JobManager 127.0.0.1:1: Connection refused"),
+        (["list", "--jobmanager", "nowhere"], "flowlet: --jobmanager is 'nowhere', expected host:port"),
+        (["nothing"], "flowlet: No such command 'nothing'"),
+        (["job"], "flowlet: Missing argument 'JOB'"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
+
+    code = run_command(arguments)
+
+    err = capsys.readouterr().err
+    assert code == 2
+    assert err.startswith(message)
+    assert len(err.splitlines()) == 1
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["--version"]) == 0
+
+    assert capsys.readouterr().out == f"flowlet {installed_version()}\n"
+    assert installed_version()[0].isdigit()
+
+
+def test_every_command_explains_itself() -> None:
+    assert all(command.callback is not None and command.callback.__doc__ for command in app.registered_commands)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "ready"), [("jm", "JobManager listening on http://127.0.0.1:")])
+def test_processes_are_started_by_the_same_command(command: str, ready: str, tmp_path: Path) -> None:
+    """It becomes the process, so that signals reach it."""
+    arguments = [command, "--port", "0", "--secret-file", str(tmp_path / "secret"), "--log-level", "error"]
+    process = subprocess.Popen([sys.executable, "-m", "flowlet.cli.main", *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as lines:
+        assert lines.readline().startswith(ready)
+
+        os.kill(process.pid, signal.SIGINT)
+
+        assert process.wait(DEADLINE_S) == 0
+
+
+@pytest.mark.slow
+def test_options_of_a_process_are_its_own(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "flowlet.cli.main", "tm", "--help"], capture_output=True, text=True, timeout=DEADLINE_S)
+
+    assert done.returncode == 0
+    assert "--network-memory" in done.stdout

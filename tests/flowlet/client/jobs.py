@@ -1,0 +1,126 @@
+"""Small jobs for the tests of clients, TaskManagers and commands.
+
+``hold`` and ``release`` work for jobs in this process: the tasks find this module by its name.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, stable_id
+from flowlet.graph.partitioner import Forward, KeyGroups, Rebalance
+from flowlet.operators.base import StreamOperator
+from flowlet.operators.chain import ChainedOperator
+from flowlet.operators.keyed import KeyedSumOperator
+from flowlet.operators.sinks import DiscardSink
+from flowlet.operators.source import CollectionSource, Source, SourceOperator
+from flowlet.operators.transform import FlatMapOperator, MapOperator
+from flowlet.records import Chunk
+
+DEADLINE_S = 20.0
+LINES = ["the quick brown fox", "jumps over the lazy dog", "", "the end"] * 500
+
+
+class Flags(dict[str, threading.Event]):
+    """Events by name; test and task may ask for a new one at the same moment and get the same."""
+
+    def __missing__(self, name: str) -> threading.Event:
+        return self.setdefault(name, threading.Event())
+
+
+reached, released = Flags(), Flags()
+
+
+def hold(name: str, value: Any = None) -> Any:
+    """Say that the place was reached, and stay there until the test releases it."""
+    reached[name].set()
+    released[name].wait(DEADLINE_S)
+    return value
+
+
+@contextmanager
+def ctrl_c_inside(function: Callable[..., Any], after: threading.Event) -> Iterator[None]:
+    """Once ``after`` is set, interrupt this program at a moment when its main thread is inside ``function``."""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        after.wait(DEADLINE_S)
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            frames = traceback.walk_stack(sys._current_frames()[main])
+            if any(frame.f_code is function.__code__ for frame, _ in frames):
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    yield
+    thread.join()
+
+
+class EndlessReader:
+    def poll_chunk(self) -> Chunk:
+        return Chunk(list(range(1000)))
+
+    def close(self) -> None:
+        return
+
+
+class EndlessSource(Source):
+    is_bounded = False
+
+    def create_reader(self, subtask: int, parallelism: int) -> EndlessReader:
+        return EndlessReader()
+
+
+def vertex(name: str, *operators: StreamOperator, parallelism: int = 1, group: str = "default") -> JobVertex:
+    """A vertex whose operators read each other in a row."""
+    chain = [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)]
+    return JobVertex(stable_id(name), name, parallelism, chain=chain, slot_sharing_group=group)
+
+
+def source(values: Iterable[Any]) -> SourceOperator:
+    return SourceOperator(CollectionSource(list(values)))
+
+
+def word_count(lines: Sequence[str] = LINES, split: Callable[[str], Iterable[tuple[str, int]]] | None = None) -> tuple[JobGraph, str]:
+    """Source and splitter -> keyed sum with parallelism 2 -> the client; the job, and the id of the edge to read."""
+    splitter = (lambda line: [(word, 1) for word in line.split()]) if split is None else split
+    head = vertex("split", source(lines), FlatMapOperator(splitter, name="flat map"))
+    total = vertex("count", KeyedSumOperator(lambda pair: pair[0], 1, emit_on_finish=True, name="sum"), parallelism=2)
+    shuffle = JobEdge(head.id, 1, total.id, KeyGroups(lambda pair: pair[0]))
+    results = JobEdge(total.id, 0, None, Forward())
+    return JobGraph("word count", vertices=[head, total], edges=[shuffle, results]), results.id
+
+
+def expected_counts(lines: Sequence[str] = LINES) -> dict[str, int]:
+    return dict(Counter(word for line in lines for word in line.split()))
+
+
+def mapped(values: Iterable[Any], function: Callable[[Any], Any], name: str = "mapped") -> tuple[JobGraph, str]:
+    """Source -> map -> the client."""
+    head = vertex(name, source(values), MapOperator(function, name="map"))
+    results = JobEdge(head.id, 1, None, Forward())
+    return JobGraph(name, vertices=[head], edges=[results]), results.id
+
+
+def endless(function: Callable[[Any], Any] = lambda value: value) -> tuple[JobGraph, str]:
+    """An endless source -> map -> the client."""
+    head = vertex("endless", SourceOperator(EndlessSource()), MapOperator(function, name="map"))
+    results = JobEdge(head.id, 1, None, Forward())
+    return JobGraph("endless", vertices=[head], edges=[results]), results.id
+
+
+def endless_shuffle(function: Callable[[Any], Any] = lambda value: value) -> JobGraph:
+    """An endless source -> rebalance -> map and discard with parallelism 2: two TaskManagers have a part in it."""
+    head = vertex("endless", SourceOperator(EndlessSource()))
+    tail = vertex("tail", MapOperator(function, name="map"), DiscardSink(), parallelism=2)
+    return JobGraph("endless", vertices=[head, tail], edges=[JobEdge(head.id, 0, tail.id, Rebalance())])

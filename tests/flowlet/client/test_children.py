@@ -1,0 +1,140 @@
+"""What TaskManagers print reaches the user whole, and what they are told when they start."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowlet.client.children import OutputForwarder, TaskManagerOptions, child_environment
+
+
+@pytest.fixture
+def pipes() -> Iterator[list[tuple[int, int]]]:
+    pairs = [os.pipe(), os.pipe()]
+    yield pairs
+    for read_fd, write_fd in pairs:
+        os.close(read_fd)
+        try:
+            os.close(write_fd)
+        except OSError:  # the test closed it
+            continue
+
+
+@pytest.fixture
+def forwarder(pipes: list[tuple[int, int]]) -> Iterator[OutputForwarder]:
+    """Closed before the pipes are."""
+    forwarder = OutputForwarder()
+    yield forwarder
+    forwarder.close()
+
+
+def test_the_first_line_is_the_ready_line_and_is_not_printed(
+    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    read_fd, write_fd = pipes[0]
+    pipe = forwarder.add(read_fd)
+
+    os.write(write_fd, b"TaskManager tm-1 lis")
+    os.write(write_fd, b"tening\nrecord 1\n")
+    assert pipe.is_ready.wait(5)
+    forwarder.drain()
+
+    assert pipe.ready_line == "TaskManager tm-1 listening"
+    assert capsys.readouterr().out == "record 1\n"
+
+
+def test_lines_of_two_children_do_not_mix(
+    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half a line waits for its end."""
+    (read_a, write_a), (read_b, write_b) = pipes
+    forwarder.add(read_a)
+    forwarder.add(read_b)
+
+    for write_fd, text in ((write_a, b"ready\nhalf a"), (write_b, b"ready\nwhole b\n"), (write_a, b" line\n")):
+        os.write(write_fd, text)
+        forwarder.drain()
+
+    assert capsys.readouterr().out == "whole b\nhalf a line\n"
+
+
+def test_characters_that_are_split_between_two_reads_stay_whole(
+    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    read_fd, write_fd = pipes[0]
+    forwarder.add(read_fd)
+
+    for piece in (b"ready\ncaf\xc3", b"\xa9 \xff\n"):
+        os.write(write_fd, piece)
+        forwarder.drain()
+
+    assert capsys.readouterr().out == "caf\u00e9 \ufffd\n"
+
+
+def test_a_last_line_without_a_newline_is_printed_at_the_end(
+    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    read_fd, write_fd = pipes[0]
+    forwarder.add(read_fd)
+
+    os.write(write_fd, b"ready\nlast words")
+    os.close(write_fd)
+    forwarder.close()
+
+    assert capsys.readouterr().out == "last words"
+
+
+def test_closing_prints_what_is_still_in_the_pipe(
+    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if somebody else, such as a grandchild, keeps the pipe open."""
+    read_fd, write_fd = pipes[0]
+    forwarder.add(read_fd)
+
+    os.write(write_fd, b"ready\n" + b"x" * 10_000 + b"\n")
+    forwarder.close()
+
+    assert capsys.readouterr().out == "x" * 10_000 + "\n"
+
+
+def test_a_child_that_ends_without_a_word_is_not_waited_for(forwarder: OutputForwarder, pipes: list[tuple[int, int]]) -> None:
+    read_fd, write_fd = pipes[0]
+    pipe = forwarder.add(read_fd)
+
+    os.close(write_fd)
+
+    assert pipe.is_ready.wait(5)
+    assert pipe.ready_line is None
+
+
+def test_a_closed_standard_output_does_not_stop_the_reading(
+    forwarder: OutputForwarder, pipes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A full pipe would block the child's task."""
+    closed = (tmp_path / "closed").open("w", encoding="utf-8")
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
+    read_fd, write_fd = pipes[0]
+    forwarder.add(read_fd)
+    os.write(write_fd, b"ready\n")
+
+    for _ in range(40):
+        os.write(write_fd, b"x" * 9_999 + b"\n")  # six times what a pipe holds
+        forwarder.drain()
+
+
+def test_a_child_imports_what_its_parent_can_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/users/program", "", "/site", "/users/program"])
+
+    assert child_environment()["PYTHONPATH"] == os.pathsep.join(["/users/program", os.getcwd(), "/site"])
+
+
+def test_the_command_line_says_where_the_cluster_is_and_who_the_parent_is() -> None:
+    options = TaskManagerOptions("127.0.0.1:1", Path("/s"), 3, pin_cpu=0, network_memory_bytes=5)
+
+    assert options.arguments() == [
+        *("--jobmanager", "127.0.0.1:1", "--slots", "3", "--secret-file", "/s", "--parent-pid", str(os.getpid())),
+        *("--log-level", "warning", "--pin-cpu", "0", "--network-memory", "5"),
+    ]

@@ -1,0 +1,221 @@
+"""Results come one by one, no faster than they are taken, to their very end."""
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from flowlet.client.collect import CollectedValues
+from flowlet.client.running_job import RunningJob
+from flowlet.common.job_status import JobStatus
+from flowlet.errors import FlowletError, JobExecutionError
+from flowlet.graph.job_graph import JobEdge, JobGraph
+from flowlet.graph.partitioner import Forward
+from flowlet.operators.transform import MapOperator
+from flowlet.testing.mini_cluster import MiniCluster
+from tests.flowlet.client.jobs import (
+    DEADLINE_S,
+    ctrl_c_inside,
+    endless,
+    expected_counts,
+    hold,
+    mapped,
+    reached,
+    released,
+    source,
+    vertex,
+    word_count,
+)
+
+
+@pytest.fixture
+def cluster() -> Iterator[MiniCluster]:
+    reached.clear()
+    released.clear()
+    with MiniCluster() as cluster:
+        yield cluster
+
+
+def records_out(job: RunningJob) -> int:
+    return sum(each["metrics"]["num_records_out"] for vertex in job.metrics()["vertices"] for each in vertex["subtasks"])
+
+
+def test_the_values_of_all_producers_come_and_then_the_job_has_finished(cluster: MiniCluster) -> None:
+    job_graph, edge_id = word_count()
+    job = cluster.execute(job_graph)
+
+    values = list(job.collect(edge_id))
+    job.wait(DEADLINE_S)
+
+    assert dict(values) == expected_counts()
+    assert len(values) == len(expected_counts())
+
+
+def test_one_producers_values_keep_their_order_and_their_types(cluster: MiniCluster) -> None:
+    values = [1, "two", 3.0, None, (4, [5]), b"six", True, {"seven": 7}] * 1000
+    job_graph, edge_id = mapped(values, lambda value: value)
+
+    collected = list(cluster.execute(job_graph).collect(edge_id))
+
+    assert collected == values
+    assert [type(value) for value in collected] == [type(value) for value in values]
+
+
+def test_values_larger_than_a_buffer_arrive_whole(cluster: MiniCluster) -> None:
+    sizes = [200_000, 1, 1_000_000]
+    job_graph, edge_id = mapped(sizes, lambda size: "a" * size)
+
+    assert [len(value) for value in cluster.execute(job_graph).collect(edge_id)] == sizes
+
+
+def test_a_job_without_results_just_ends(cluster: MiniCluster) -> None:
+    job_graph, edge_id = mapped([], lambda value: value)
+    results = cluster.execute(job_graph).collect(edge_id)
+
+    assert list(results) == []
+    assert next(results, "end") == "end"
+
+
+def test_values_come_while_the_job_runs(cluster: MiniCluster) -> None:
+    """Not only at its end: the source is still held when the first value is here."""
+    job_graph, edge_id = mapped(range(3000), lambda value: hold("late", value) if value == 2999 else value)
+    job = cluster.execute(job_graph)
+    results = job.collect(edge_id)
+
+    first = next(results)
+    was_running = not released["late"].is_set()
+    released["late"].set()
+
+    assert (first, was_running) == (0, True)
+    assert len(list(results)) == 2999
+
+
+def test_a_reader_that_pauses_makes_the_job_pause(cluster: MiniCluster) -> None:
+    """Backpressure reaches the source: the job's output stops growing while nothing is taken, and goes on when something is."""
+    job_graph, edge_id = endless()
+    job = cluster.execute(job_graph)
+    results = job.collect(edge_id)
+    next(results)
+    (subtask,) = job.metrics()["vertices"][0]["subtasks"]
+    wait_for_waiting(job)
+
+    before = records_out(job)
+    after = records_out(job)
+    for _ in itertools.islice(results, before + 1):
+        continue
+
+    assert subtask["state"] == "RUNNING"
+    assert before == after
+    assert next(results) is not None
+    results.close()
+
+
+def wait_for_waiting(job: RunningJob) -> None:
+    """Until two heartbeats, one after the other, say that the task waits for a buffer."""
+    deadline, last_ms = time.monotonic() + DEADLINE_S, 0
+    while time.monotonic() < deadline:
+        (subtask,) = job.metrics()["vertices"][0]["subtasks"]
+        waited_ms = subtask["metrics"]["accumulated_back_pressured_ms"]
+        if 0 < last_ms < waited_ms:
+            return
+        last_ms = waited_ms
+    raise AssertionError("the task never waited")
+
+
+def test_closing_early_cancels_the_job_and_gives_everything_back(cluster: MiniCluster) -> None:
+    job_graph, edge_id = endless()
+    job = cluster.execute(job_graph)
+    results = job.collect(edge_id)
+    next(results)
+
+    results.close()
+    results.close()
+
+    with pytest.raises(JobExecutionError, match="was cancelled"):
+        job.wait(DEADLINE_S)
+    assert next(results, "end") == "end"
+
+
+def test_closing_after_the_end_does_not_cancel(cluster: MiniCluster) -> None:
+    job_graph, edge_id = mapped([1], lambda value: value)
+    job = cluster.execute(job_graph)
+    results = job.collect(edge_id)
+    assert list(results) == [1]
+
+    results.close()
+
+    job.wait(DEADLINE_S)
+    assert job.status() is JobStatus.FINISHED
+
+
+def test_a_failure_while_reading_is_the_users_not_the_networks(cluster: MiniCluster) -> None:
+    """The values before it may or may not have come; the error names the function, not the connection."""
+    job_graph, edge_id = mapped(range(10_000), lambda value: 1 // (9_000 - value))
+    results = cluster.execute(job_graph).collect(edge_id)
+
+    with pytest.raises(JobExecutionError, match=r"operator 'map'.*\nwhile processing the record 9000\n(.*\n)*ZeroDivisionError"):
+        list(results)
+
+
+def test_a_failure_before_reading_is_reported_at_once(cluster: MiniCluster) -> None:
+    """Its partitions are gone; waiting for them would take ten seconds."""
+    job_graph, edge_id = mapped([0], lambda value: 1 // value)
+    job = cluster.execute(job_graph)
+    with pytest.raises(JobExecutionError):
+        job.wait(DEADLINE_S)
+
+    with pytest.raises(JobExecutionError, match="ZeroDivisionError"):
+        list(job.collect(edge_id))
+
+
+def test_a_cancellation_by_somebody_else_ends_the_reading(cluster: MiniCluster) -> None:
+    job_graph, edge_id = mapped(range(2), lambda value: hold("map", value))
+    job = cluster.execute(job_graph)
+    results = job.collect(edge_id)
+    assert reached["map"].wait(DEADLINE_S)
+
+    job.cancel()
+    released["map"].set()
+
+    with pytest.raises(JobExecutionError, match="job 'mapped' was cancelled"):
+        list(results)
+
+
+def test_ctrl_c_while_reading_cancels_the_job(cluster: MiniCluster) -> None:
+    job_graph, edge_id = mapped(range(2), lambda value: hold("map", value))
+    job = cluster.execute(job_graph)
+    results = job.collect(edge_id)
+
+    with ctrl_c_inside(CollectedValues._wait, after=reached["map"]), pytest.raises(KeyboardInterrupt):
+        next(results)
+    released["map"].set()
+
+    with pytest.raises(JobExecutionError, match="was cancelled"):
+        job.wait(DEADLINE_S)
+
+
+def test_two_edges_of_one_job_can_be_read_one_after_the_other(cluster: MiniCluster) -> None:
+    """Though the task ends only when both were read to their ends."""
+    head = vertex("head", source(range(5)), MapOperator(lambda value: value * 10))
+    plain, tenfold = JobEdge(head.id, 0, None, Forward()), JobEdge(head.id, 1, None, Forward())
+    job = cluster.execute(JobGraph("two", vertices=[head], edges=[plain, tenfold]))
+
+    with_plain, with_tenfold = job.collect(plain.id), job.collect(tenfold.id)
+
+    assert list(with_tenfold) == [0, 10, 20, 30, 40]
+    assert list(with_plain) == [0, 1, 2, 3, 4]
+    job.wait(DEADLINE_S)
+
+
+def test_closing_the_job_ends_a_reader_with_an_error(cluster: MiniCluster) -> None:
+    job_graph, edge_id = mapped(range(2), lambda value: hold("map", value))
+    job = cluster.execute(job_graph)
+    results = job.collect(edge_id)
+    assert reached["map"].wait(DEADLINE_S)
+
+    job.close()
+    released["map"].set()
+
+    with pytest.raises(FlowletError):
+        next(results)

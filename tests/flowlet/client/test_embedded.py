@@ -1,0 +1,251 @@
+"""A cluster of one's own: in this process, or as real child processes that never outlive it."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flowlet.client.embedded import EmbeddedCluster, EmbeddedTarget, write_secret
+from flowlet.client.executor import execute, to_message
+from flowlet.client.remote import JobManagerApi
+from flowlet.errors import ConfigError, FlowletError, JobExecutionError
+from flowlet.graph.job_graph import JobEdge, JobGraph
+from flowlet.graph.partitioner import Rebalance
+from flowlet.operators.sinks import PrintSink
+from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, expected_counts, source, vertex, word_count
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def test_parallelism_one_stays_in_this_process() -> None:
+    """So that a debugger works."""
+    client = EmbeddedTarget(1).open(1)
+
+    pids = {document["pid"] for document in client.call(JobManagerApi.list_task_managers)}
+    client.close()
+
+    assert pids == {os.getpid()}
+
+
+def test_an_environment_variable_keeps_everything_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
+    client = EmbeddedTarget(4).open(4)
+
+    documents = client.call(JobManagerApi.list_task_managers)
+    overview = client.call(JobManagerApi.overview)
+    client.close()
+
+    assert [document["pid"] for document in documents] == [os.getpid()]
+    assert overview["slots-total"] == 4
+
+
+def test_slots_are_spread_and_rounded_up() -> None:
+    client = EmbeddedTarget(3, num_task_managers=2, in_process=True).open(5)
+
+    overview = client.call(JobManagerApi.overview)
+    client.close()
+
+    assert (overview["taskmanagers"], overview["slots-total"]) == (2, 6)
+
+
+def test_no_task_manager_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match="num_task_managers is 0"):
+        EmbeddedTarget(1, num_task_managers=0).open(1)
+
+
+def test_closing_twice_is_no_error() -> None:
+    client = EmbeddedTarget(1).open(1)
+
+    client.close()
+    client.close()
+
+
+def test_closing_ends_a_running_job() -> None:
+    job = execute(endless_shuffle(), EmbeddedTarget(2, num_task_managers=1, in_process=True))
+
+    job.close()
+
+    with pytest.raises(FlowletError, match="was closed"):
+        job.status()
+
+
+def test_a_secret_file_is_for_this_user_alone_and_never_replaces_another(tmp_path: Path) -> None:
+    path = write_secret(tmp_path / "secret", bytes(range(32)))
+
+    assert path.read_text(encoding="ascii") == bytes(range(32)).hex() + "\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        write_secret(path, bytes(32))
+
+
+@pytest.mark.slow
+def test_a_word_count_runs_in_two_child_processes_over_tcp() -> None:
+    job_graph, edge_id = word_count()
+    job = execute(job_graph, EmbeddedTarget(2, num_task_managers=2, in_process=False))
+
+    counts = dict(job.collect(edge_id))
+    job.wait(DEADLINE_S)
+    subtasks = [each for vertex_document in job.metrics()["vertices"] for each in vertex_document["subtasks"]]
+    job.close()
+
+    assert counts == expected_counts()
+    assert len({each["tm_id"] for each in subtasks}) == 2
+    assert sum(each["metrics"]["num_bytes_in_remote"] for each in subtasks) > 0
+
+
+@pytest.mark.slow
+def test_what_the_children_print_is_here_when_the_job_has_finished(capsys: pytest.CaptureFixture[str]) -> None:
+    """And nothing else: their ready lines are not the user's."""
+    head, tail = vertex("head", source(range(100))), vertex("tail", PrintSink("out"), parallelism=2)
+    job_graph = JobGraph("printing", vertices=[head, tail], edges=[JobEdge(head.id, 0, tail.id, Rebalance())])
+    job = execute(job_graph, EmbeddedTarget(2, num_task_managers=2, in_process=False))
+
+    job.wait(DEADLINE_S)
+    out = capsys.readouterr().out
+    job.close()
+
+    assert sorted(line.partition("> ")[2] for line in out.splitlines()) == sorted(str(number) for number in range(100))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_child_that_is_killed_fails_the_job_by_name() -> None:
+    cluster = EmbeddedCluster.start(2, 1, in_process=False)
+    victim = cluster.pids()[1]
+    job_graph = endless_shuffle()
+    cluster.call(lambda api: api.submit(to_message(job_graph)))
+    _wait_until_running(cluster, job_graph.job_id)
+
+    os.kill(victim, signal.SIGKILL)
+    document = cluster.call(lambda api: api.wait_terminal(job_graph.job_id, DEADLINE_S))
+    cluster.close()
+
+    assert document is not None
+    assert document["state"] == "FAILED"
+    assert f"pid {victim}) was lost" in document["failure"]["message"]
+
+
+@pytest.mark.slow
+def test_children_have_a_core_each_when_there_are_as_many() -> None:
+    cpus = os.sched_getaffinity(0)
+    cluster = EmbeddedCluster.start(len(cpus), 1, in_process=False)
+
+    pinned = [os.sched_getaffinity(pid) for pid in cluster.pids()]
+    cluster.close()
+
+    assert sorted(pinned, key=min) == [{cpu} for cpu in sorted(cpus)]
+
+
+@pytest.mark.slow
+def test_children_do_not_see_the_terminals_ctrl_c_and_end_on_close() -> None:
+    """Ctrl-C goes to every process of the terminal's foreground group; the client must be the one who decides."""
+    cluster = EmbeddedCluster.start(1, 1, in_process=False)
+    (pid,) = cluster.pids()
+    child = psutil.Process(pid)
+    began = time.monotonic()
+
+    session = os.getsid(pid)
+    cluster.close()
+
+    assert session == pid != os.getsid(0)
+    assert time.monotonic() - began < DEADLINE_S / 2
+    assert not child.is_running()
+
+
+@pytest.mark.slow
+def test_a_child_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    with pytest.raises(FlowletError, match=r"TaskManager process \d+ ended with exit code 1 before it was ready"):
+        EmbeddedCluster.start(1, 1, in_process=False)
+
+
+def test_an_interpreter_that_does_not_know_its_program_says_what_else_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that embeds Python."""
+    monkeypatch.setattr(sys, "executable", "")
+
+    with pytest.raises(FlowletError, match="use in_process=True"):
+        EmbeddedCluster.start(1, 1, in_process=False)
+
+
+_PROGRAM = """
+import sys
+from flowlet.client.embedded import EmbeddedTarget
+from flowlet.client.executor import execute, to_message
+from tests.flowlet.client.jobs import endless_shuffle
+job = execute(endless_shuffle(), EmbeddedTarget(2, num_task_managers=2, in_process=False))
+print(*job._client.pids(), flush=True)
+if sys.argv[1] == "wait":
+    job.wait()
+"""
+
+
+def start_program(mode: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A user's program with an embedded cluster, and its TaskManagers."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
+    )
+    assert program.stdout is not None
+    children = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
+    assert len(children) == 2
+    return program, children
+
+
+def assert_all_end(children: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(children, timeout=DEADLINE_S)
+    assert not alive
+
+
+@pytest.mark.slow
+def test_a_program_that_forgets_to_close_leaves_no_process() -> None:
+    program, children = start_program("forget")
+
+    _, err = program.communicate(timeout=DEADLINE_S)
+
+    assert program.returncode == 0
+    assert "Traceback" not in err
+    assert_all_end(children)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_program_and_children() -> None:
+    program, children = start_program("wait")
+
+    program.send_signal(signal.SIGINT)
+    _, err = program.communicate(timeout=DEADLINE_S)
+
+    assert program.returncode == -signal.SIGINT
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert_all_end(children)
+
+
+@pytest.mark.slow
+def test_children_of_a_killed_program_end() -> None:
+    """Nothing can run in it any more; they notice by themselves."""
+    program, children = start_program("wait")
+
+    program.kill()
+    program.communicate(timeout=DEADLINE_S)
+
+    assert_all_end(children)
+
+
+def _wait_until_running(cluster: EmbeddedCluster, job_id: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while cluster.call(lambda api: api.job(job_id))["state"] != "RUNNING":
+        assert time.monotonic() < deadline
+
+
+def test_a_failing_job_in_an_embedded_cluster_is_explained_and_leaves_nothing() -> None:
+    job_graph, edge_id = word_count(["1 x"], split=lambda line: [(word, int(word)) for word in line.split()])
+    job = execute(job_graph, EmbeddedTarget(2, num_task_managers=2, in_process=True))
+
+    with pytest.raises(JobExecutionError, match="ValueError: invalid literal"):
+        list(job.collect(edge_id))
+    job.close()

@@ -1,0 +1,61 @@
+"""From a job graph to what travels."""
+
+import threading
+
+import pytest
+
+from flowlet.client.executor import RemoteTarget, execute, to_message
+from flowlet.errors import JobGraphError, JobSubmissionError
+from flowlet.graph.job_graph import JobEdge, JobGraph
+from flowlet.graph.partitioner import KeyGroups, Rebalance
+from flowlet.operators.sinks import DiscardSink
+from flowlet.operators.transform import MapOperator
+from flowlet.serde.deploy_blobs import load_chain, load_partitioner
+from tests.flowlet.client.jobs import source, vertex, word_count
+
+NOWHERE = RemoteTarget("127.0.0.1", 1, secret=bytes(32))
+
+
+def test_vertices_travel_with_their_settings_and_their_operators() -> None:
+    job_graph, _ = word_count()
+
+    message = to_message(job_graph)
+
+    assert (message.job_id, message.name) == (job_graph.job_id, "word count")
+    split, count = message.vertices
+    assert (split.name, split.parallelism, split.max_parallelism, split.slot_sharing_group) == ("split", 1, 128, "default")
+    assert (split.operator_names, count.operator_names) == (["Source", "flat map"], ["sum"])
+    assert [(each.operator.name, each.parent) for each in load_chain(split.chain, "split")] == [("Source", -1), ("flat map", 0)]
+    assert count.parallelism == 2
+
+
+def test_edges_travel_with_their_partitioner_and_what_people_call_it() -> None:
+    job_graph, edge_id = word_count()
+
+    shuffle, results = to_message(job_graph).edges
+
+    assert (shuffle.source, shuffle.target, shuffle.source_operator) == (job_graph.vertices[0].id, job_graph.vertices[1].id, 1)
+    assert (shuffle.is_pointwise, shuffle.ship_strategy, shuffle.buffer_timeout_ms) == (False, "HASH", 100)
+    assert isinstance(load_partitioner(shuffle.partitioner, "split"), KeyGroups)
+    assert (results.id, results.target, results.is_pointwise, results.ship_strategy) == (edge_id, None, True, "FORWARD")
+
+
+def test_vertices_travel_in_topological_order_whatever_order_the_program_used() -> None:
+    """The JobManager relies on it."""
+    first, second = vertex("first", source([1])), vertex("second", DiscardSink())
+    job_graph = JobGraph("j", vertices=[second, first], edges=[JobEdge(first.id, 0, second.id, Rebalance())])
+
+    assert [each.name for each in to_message(job_graph).vertices] == ["first", "second"]
+
+
+def test_a_wrong_graph_is_refused_before_anything_is_started() -> None:
+    with pytest.raises(JobGraphError, match="has no vertices"):
+        execute(JobGraph("j"), NOWHERE)
+
+
+def test_a_function_that_cannot_travel_is_named_before_anything_is_started() -> None:
+    lock = threading.Lock()
+    job_graph = JobGraph("j", vertices=[vertex("v", source([1]), MapOperator(lambda value: (lock, value), name="locked"))])
+
+    with pytest.raises(JobSubmissionError, match="vertex 'v': operator 'locked' cannot be sent to a TaskManager: TypeError"):
+        execute(job_graph, NOWHERE)

@@ -1,0 +1,136 @@
+"""Asking a JobManager from the user's thread."""
+
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowlet.client.executor import execute
+from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, RemoteTarget
+from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
+from flowlet.rpc.auth import AuthenticationError
+from flowlet.rpc.http import RpcConnectError, RpcStatusError
+from flowlet.testing.mini_cluster import MiniCluster
+from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, word_count
+
+
+@pytest.fixture
+def cluster() -> Iterator[MiniCluster]:
+    with MiniCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: MiniCluster) -> Iterator[ClusterClient]:
+    client = cluster.target.open(1)
+    yield client
+    client.close()
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    """At once, not after the first job was prepared."""
+    with pytest.raises(RpcConnectError, match=r"JobManager 127\.0\.0\.1:1: Connection refused"):
+        RemoteTarget("127.0.0.1", 1, secret=bytes(32)).open(1)
+
+
+def test_another_secret_is_told_apart_from_a_missing_cluster(cluster: MiniCluster) -> None:
+    target = RemoteTarget(cluster.target.host, cluster.target.port, secret=secrets.token_bytes(32))
+
+    with pytest.raises(AuthenticationError, match="same secret file"):
+        target.open(1)
+
+
+def test_the_secret_may_come_from_a_file(cluster: MiniCluster, tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    assert cluster.target.secret is not None
+    path.write_text(cluster.target.secret.hex() + "\n", encoding="ascii")
+    path.chmod(0o600)
+
+    client = RemoteTarget(cluster.target.host, cluster.target.port, path).open(1)
+    overview = client.call(JobManagerApi.overview)
+    client.close()
+
+    assert overview["taskmanagers"] == 2
+
+
+def test_the_secret_is_not_shown() -> None:
+    assert "secret=" not in repr(RemoteTarget("h", 1, secret=b"hidden"))
+
+
+def test_an_unknown_job_is_answered_with_the_servers_words(client: ClusterClient) -> None:
+    with pytest.raises(RpcStatusError, match="no job with this id"):
+        client.call(lambda api: api.job("ab" * 16))
+
+
+def test_a_refused_job_says_why(client: ClusterClient, cluster: MiniCluster) -> None:
+    job_graph, _ = word_count()
+    execute(job_graph, cluster.target).close()
+
+    with pytest.raises(JobSubmissionError, match="job 'word count' was refused: a job with the id "):
+        execute(job_graph, cluster.target)
+
+
+def test_waiting_ends_at_the_timeout(client: ClusterClient, cluster: MiniCluster) -> None:
+    job = cluster.execute(endless_shuffle())
+
+    assert client.call(lambda api: api.wait_terminal(job.job_id, 0.01)) is None
+
+
+def test_channels_of_a_job_that_has_ended_are_an_error_of_their_own(client: ClusterClient, cluster: MiniCluster) -> None:
+    job_graph, edge_id = word_count(split=lambda line: [(line, 1 // 0)])
+    job = cluster.execute(job_graph)
+    with pytest.raises(JobExecutionError):
+        job.wait(DEADLINE_S)
+
+    with pytest.raises(JobEndedError, match="FAILED"):
+        client.call(lambda api: api.wait_channels(job.job_id, edge_id))
+
+
+def test_closing_ends_a_call_that_waits_on_another_thread(client: ClusterClient, cluster: MiniCluster) -> None:
+    job = cluster.execute(endless_shuffle())
+    errors: list[FlowletError] = []
+    waiting = threading.Event()
+
+    async def wait_for_ever(api: JobManagerApi) -> None:
+        waiting.set()
+        await api.wait_terminal(job.job_id, None)
+
+    def call() -> None:
+        try:
+            client.call(wait_for_ever)
+        except FlowletError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert waiting.wait(DEADLINE_S)
+
+    client.close()
+    thread.join(DEADLINE_S)
+
+    assert [str(error) for error in errors] == ["the connection to the cluster was closed"]
+
+
+def test_a_closed_client_says_so(client: ClusterClient) -> None:
+    client.close()
+    client.close()
+
+    with pytest.raises(FlowletError, match="was closed"):
+        client.call(JobManagerApi.overview)
+
+
+def test_ctrl_c_ends_a_call_at_once(client: ClusterClient, cluster: MiniCluster) -> None:
+    job = cluster.execute(endless_shuffle())
+
+    async def interrupt_and_wait(api: JobManagerApi) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await api.wait_terminal(job.job_id, None)
+
+    with pytest.raises(KeyboardInterrupt):
+        client.call(interrupt_and_wait)
+
+    assert client.call(JobManagerApi.overview)["taskmanagers"] == 2

@@ -1,0 +1,195 @@
+"""The handle of a job: its end, its failure in words, its counters, its cancellation."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from flowlet.client.running_job import RunningJob, describe_end
+from flowlet.common.job_status import JobStatus
+from flowlet.errors import FlowletError, JobExecutionError
+from flowlet.graph.job_graph import JobEdge, JobGraph
+from flowlet.graph.partitioner import Rebalance
+from flowlet.operators.sinks import DiscardSink
+from flowlet.rpc.messages import FailureInfo
+from flowlet.testing.mini_cluster import MiniCluster
+from tests.flowlet.client.jobs import (
+    DEADLINE_S,
+    ctrl_c_inside,
+    endless_shuffle,
+    expected_counts,
+    hold,
+    reached,
+    released,
+    source,
+    vertex,
+    word_count,
+)
+
+
+@pytest.fixture
+def cluster() -> Iterator[MiniCluster]:
+    reached.clear()
+    released.clear()
+    with MiniCluster() as cluster:
+        yield cluster
+
+
+def discarding() -> JobGraph:
+    head, tail = vertex("head", source(range(100))), vertex("tail", DiscardSink(), parallelism=2)
+    return JobGraph("discarding", vertices=[head, tail], edges=[JobEdge(head.id, 0, tail.id, Rebalance())])
+
+
+def failing_split(line: str) -> list[tuple[str, int]]:
+    return [(word, int(word)) for word in line.split()]
+
+
+def test_waiting_for_a_job_gives_its_id_and_its_duration(cluster: MiniCluster) -> None:
+    job = cluster.execute(discarding())
+
+    result = job.wait(DEADLINE_S)
+
+    assert str(result.get_job_id()) == job.job_id
+    assert 0 <= result.get_net_runtime() < DEADLINE_S * 1000
+    assert job.status() is JobStatus.FINISHED
+
+
+def test_the_counters_of_every_subtask_are_in_the_document_also_after_close(cluster: MiniCluster) -> None:
+    job = cluster.execute(discarding())
+    job.wait(DEADLINE_S)
+    job.close()
+
+    document = job.metrics()
+
+    head, tail = document["vertices"]
+    assert [each["metrics"]["num_records_out"] for each in head["subtasks"]] == [100]
+    assert sum(each["metrics"]["num_records_in"] for each in tail["subtasks"]) == 100
+    assert sum(each["metrics"]["num_bytes_in_remote"] for each in tail["subtasks"]) > 0
+    assert sum(each["metrics"]["num_bytes_in_local"] for each in tail["subtasks"]) > 0
+
+
+def test_a_timeout_leaves_the_job_alone(cluster: MiniCluster) -> None:
+    job = cluster.execute(endless_shuffle())
+
+    with pytest.raises(TimeoutError, match=r"job 'endless' has not ended within 0\.01 s"):
+        job.wait(0.01)
+
+    assert job.status() in (JobStatus.CREATED, JobStatus.RUNNING)
+
+
+def test_a_failed_job_shows_task_operator_record_and_the_users_traceback(cluster: MiniCluster) -> None:
+    """All that a user needs, without looking into any log."""
+    job_graph, edge_id = word_count(["1 2", "3 four"], split=failing_split)
+    job = cluster.execute(job_graph)
+
+    with pytest.raises(JobExecutionError) as caught:
+        dict(job.collect(edge_id))
+    with pytest.raises(JobExecutionError) as again:
+        job.wait(DEADLINE_S)
+
+    text = str(caught.value)
+    first, second, *frames = text.splitlines()
+    assert first.startswith("job 'word count' failed: task 'split', operator 'flat map', subtask 1/1 on tm-")
+    assert second == "while processing the record '3 four'"
+    assert frames[0] == "Traceback (most recent call last):"
+    assert "in failing_split" in text
+    assert "flowlet/operators" not in text
+    assert frames[-1] == "ValueError: invalid literal for int() with base 10: 'four'"
+    assert str(again.value) == text
+    assert job.status() is JobStatus.FAILED
+
+
+def test_a_cancelled_job_ends_as_cancelled(cluster: MiniCluster) -> None:
+    job = cluster.execute(endless_shuffle())
+
+    job.cancel()
+    job.cancel()
+
+    with pytest.raises(JobExecutionError, match="job 'endless' was cancelled"):
+        job.wait(DEADLINE_S)
+    assert job.status() is JobStatus.CANCELED
+    job.cancel()
+
+
+def test_cancelling_a_finished_job_changes_nothing(cluster: MiniCluster) -> None:
+    job = cluster.execute(discarding())
+    job.wait(DEADLINE_S)
+
+    job.cancel()
+
+    assert job.status() is JobStatus.FINISHED
+
+
+def test_ctrl_c_while_waiting_cancels_the_job(cluster: MiniCluster) -> None:
+    """The user wants the job to end, not only their program."""
+    job = cluster.execute(endless_shuffle(lambda value: hold("map", value)))
+    released["map"].set()
+
+    with ctrl_c_inside(RunningJob.wait, after=reached["map"]), pytest.raises(KeyboardInterrupt):
+        job.wait(DEADLINE_S)
+
+    assert job.status() is JobStatus.CANCELED
+
+
+def test_a_lost_task_manager_fails_the_job_by_name(cluster: MiniCluster) -> None:
+    job = cluster.execute(endless_shuffle(lambda value: hold("map", value)))
+    assert reached["map"].wait(DEADLINE_S)
+    released["map"].set()
+    lost = cluster.task_executors[1].tm_id
+
+    cluster.stop_task_manager(1)
+
+    with pytest.raises(JobExecutionError, match=lost):
+        job.wait(DEADLINE_S)
+
+
+def test_a_job_that_is_too_wide_for_the_cluster_waits_for_more(cluster: MiniCluster) -> None:
+    """Until the JobManager's own timeout; the client sees it as created."""
+    wide = vertex("wide", source(range(100)), DiscardSink(), parallelism=3)
+    job = cluster.execute(JobGraph("wide", vertices=[wide]))
+
+    assert job.status() is JobStatus.CREATED
+
+
+def test_closing_twice_is_no_error_and_ends_what_can_be_asked(cluster: MiniCluster) -> None:
+    job = cluster.execute(endless_shuffle())
+
+    job.close()
+    job.close()
+
+    with pytest.raises(FlowletError, match="was closed"):
+        job.status()
+
+
+def test_two_jobs_run_one_after_the_other_on_one_cluster(cluster: MiniCluster) -> None:
+    """The first one gives its slots and buffers back."""
+    for _ in range(2):
+        job_graph, edge_id = word_count()
+        job: RunningJob = cluster.execute(job_graph)
+
+        assert dict(job.collect(edge_id)) == expected_counts()
+        job.wait(DEADLINE_S)
+
+
+def document(state: str, **failure: Any) -> dict[str, Any]:
+    info = FailureInfo("E", "m", "", None, "t", 0, None, "tm-1", 0)
+    full = {**msgspec.to_builtins(info), **failure} if failure else None
+    return {"name": "j", "state": state, "vertices": [{"name": "t", "parallelism": 2}], "failure": full}
+
+
+def test_a_failure_without_a_task_is_its_message() -> None:
+    """Such as one that the JobManager itself found."""
+    text = describe_end(document("FAILED", task_name="", subtask=-1, message="job needs 4 slots, the cluster has 2"))
+
+    assert text == "job 'j' failed: job needs 4 slots, the cluster has 2"
+
+
+def test_a_failure_without_a_traceback_shows_type_and_message() -> None:
+    text = describe_end(document("FAILED", message="gone", exception_type="TaskManagerLost"))
+
+    assert text == "job 'j' failed: task 't', subtask 1/2 on tm-1\nTaskManagerLost: gone"
+
+
+def test_an_end_without_a_reason_is_named() -> None:
+    assert describe_end(document("FAILED")) == "job 'j' ended as FAILED"

@@ -1,0 +1,44 @@
+"""A whole cluster in this process, gone without a trace afterwards."""
+
+import threading
+
+import pytest
+
+from flowlet.errors import FlowletError
+from flowlet.testing.mini_cluster import MiniCluster
+from flowlet.tm.task_executor import TaskExecutorConfig
+from netstack.config import NetstackConfig
+from tests.flowlet.client.jobs import endless_shuffle, expected_counts, word_count
+
+
+def test_a_job_runs_on_its_task_managers() -> None:
+    job_graph, edge_id = word_count()
+    with MiniCluster(num_task_managers=2, slots_per_task_manager=1) as cluster:
+        job = cluster.execute(job_graph)
+
+        assert dict(job.collect(edge_id)) == expected_counts()
+
+
+def test_slots_and_settings_are_those_asked_for() -> None:
+    config = TaskExecutorConfig(num_slots=99, network=NetstackConfig(network_memory_bytes=2 * 1024 * 1024))
+    with MiniCluster(3, 2, config) as cluster:
+        client = cluster.target.open(1)
+        overview = client.call(lambda api: api.overview())
+        client.close()
+        sizes = {executor.network_memory_bytes for executor in cluster.task_executors}
+
+    assert (overview["taskmanagers"], overview["slots-total"]) == (3, 6)
+    assert sizes == {2 * 1024 * 1024}
+
+
+def test_closing_it_ends_its_jobs_and_all_threads() -> None:
+    threads = set(threading.enumerate())
+    cluster = MiniCluster()
+    job = cluster.execute(endless_shuffle())
+
+    cluster.close()
+    cluster.close()
+
+    assert set(threading.enumerate()) == threads
+    with pytest.raises(FlowletError, match="was closed"):
+        job.status()

@@ -1,0 +1,252 @@
+"""``python -m flowlet.tm`` as a process: its ready line, its errors, and how it ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flowlet.client.executor import RemoteTarget, execute
+from flowlet.errors import ConfigError, JobExecutionError
+from flowlet.tm.command import parse_address, parse_memory_size
+from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, mapped
+
+STOP_S = 2.0
+Start = Callable[..., "Process"]
+
+
+class Process:
+    """A child whose lines are read; ended by its id at the end of the test."""
+
+    def __init__(self, module: str, arguments: list[str]) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def line(self) -> str:
+        assert self.popen.stdout is not None
+        return self.popen.stdout.readline().rstrip("\n")
+
+    def interrupt(self, number: int = signal.SIGINT) -> None:
+        os.kill(self.pid, number)
+
+    def result(self, timeout_s: float = DEADLINE_S) -> tuple[int, str, str]:
+        out, err = self.popen.communicate(timeout=timeout_s)
+        return self.popen.returncode, out, err
+
+    def end(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.communicate()
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    return tmp_path / "secret"
+
+
+@pytest.fixture
+def start(secret_file: Path) -> Iterator[Start]:
+    processes: list[Process] = []
+
+    def begin(module: str, *arguments: str) -> Process:
+        processes.append(Process(module, [*arguments, "--secret-file", str(secret_file)]))
+        return processes[-1]
+
+    yield begin
+    for process in reversed(processes):
+        process.end()
+
+
+def port_of(ready_line: str) -> int:
+    return int(ready_line.rpartition(":")[2])
+
+
+def start_cluster(start: Start, num_task_managers: int = 1) -> tuple[int, list[Process]]:
+    jobmanager = start("flowlet.jm", "--port", "0", "--log-level", "error")
+    port = port_of(jobmanager.line())
+    task_managers = [start("flowlet.tm", "--jobmanager", f"127.0.0.1:{port}") for _ in range(num_task_managers)]
+    for each in task_managers:
+        assert "listening" in each.line()
+    return port, task_managers
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("127.0.0.1:8081", ("127.0.0.1", 8081)), ("[::1]:1", ("::1", 1)), ("h:65535", ("h", 65535))]
+)
+def test_addresses(text: str, expected: tuple[str, int]) -> None:
+    assert parse_address(text, "--x") == expected
+
+
+@pytest.mark.parametrize("text", ["", "host", ":1", "h:", "h:0", "h:65536", "h:x", "h:-1", "h:\u0661"])
+def test_what_is_no_address_names_the_option(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"--x is {text!r}, expected host:port"):
+        parse_address(text, "--x")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("5", 5), ("2k", 2048), ("64m", 64 * 1024**2), ("1G", 1024**3), ("64mb", 64 * 1024**2), (" 7 ", 7)]
+)
+def test_memory_sizes(text: str, expected: int) -> None:
+    assert parse_memory_size(text, "--x") == expected
+
+
+@pytest.mark.parametrize("text", ["", "m", "1.5m", "-1", "64t", "\u0661"])
+def test_what_is_no_memory_size_names_the_option(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"--x is {text!r}, expected a number of bytes"):
+        parse_memory_size(text, "--x")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--jobmanager", "nowhere"], "--jobmanager is 'nowhere', expected host:port, such as 127.0.0.1:8081"),
+        (["--jobmanager", "127.0.0.1:1", "--host", "0.0.0.0"], "refusing to listen on 0.0.0.0"),
+        (["--jobmanager", "127.0.0.1:1", "--pin-cpu", "4095"], "--pin-cpu is 4095"),
+        (["--jobmanager", "127.0.0.1:1", "--network-memory", "1k"], "network_memory_bytes is 1024"),
+        (["--jobmanager", "127.0.0.1:1", "--log-level", "loud"], "log level 'loud' does not exist"),
+        (["--jobmanager", "127.0.0.1:1", "--switch-interval-ms", "0"], "--switch-interval-ms is 0.0"),
+        (["--jobmanager", "127.0.0.1:1", "--data-port", "99999"], "--data-port"),
+        ([], "--jobmanager"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_exit_code_2(start: Start, arguments: list[str], message: str) -> None:
+    code, out, err = start("flowlet.tm", *arguments).result()
+
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_the_ready_line_says_who_and_where(start: Start) -> None:
+    jobmanager = start("flowlet.jm", "--port", "0")
+    port = port_of(jobmanager.line())
+
+    task_manager = start("flowlet.tm", "--jobmanager", f"127.0.0.1:{port}", "--log-level", "error")
+
+    line = task_manager.line()
+    assert re.fullmatch(rf"TaskManager tm-[0-9a-f]{{8}} listening on 127\.0\.0\.1:\d+, registered at 127\.0\.0\.1:{port}", line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_an_idle_process_with_code_0(start: Start, number: int) -> None:
+    _, (task_manager,) = start_cluster(start)
+    began = time.monotonic()
+
+    task_manager.interrupt(number)
+    code, out, err = task_manager.result()
+
+    assert code == 0
+    assert time.monotonic() - began < STOP_S
+    assert out == ""
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_signal_before_the_job_manager_is_there_ends_it_too(start: Start) -> None:
+    task_manager = start("flowlet.tm", "--jobmanager", "127.0.0.1:1", "--log-format", "json")
+    assert task_manager.popen.stderr is not None
+    assert "no JobManager yet" in task_manager.popen.stderr.readline()
+
+    task_manager.interrupt()
+
+    assert task_manager.result()[0] == 0
+
+
+@pytest.mark.slow
+def test_a_signal_ends_running_tasks_first_and_the_job_names_the_lost_task_manager(start: Start, secret_file: Path) -> None:
+    port, (one, two) = start_cluster(start, num_task_managers=2)
+    job = execute(endless_shuffle(), RemoteTarget("127.0.0.1", port, secret_file))
+    wait_until_running(job)
+    began = time.monotonic()
+
+    one.interrupt()
+    code, _, err = one.result()
+    seconds = time.monotonic() - began
+    with pytest.raises(JobExecutionError, match=rf"TaskManager tm-\w+ \(127\.0\.0\.1:\d+, pid {one.pid}\) was lost"):
+        job.wait(DEADLINE_S)
+    job.close()
+
+    assert code == 0
+    assert seconds < STOP_S
+    assert "leaving the hard way" not in err
+    assert two.popen.poll() is None
+
+
+@pytest.mark.slow
+def test_a_task_that_does_not_let_go_is_named_and_left(start: Start, secret_file: Path, tmp_path: Path) -> None:
+    """User code that never returns must not keep the process."""
+    port, (task_manager,) = start_cluster(start)
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+
+    def hang_here(value: int) -> int:
+        import time
+
+        with open(fifo, "w", encoding="ascii") as out:
+            out.write("here\n")
+        time.sleep(3600)
+        return value
+
+    job = execute(mapped([1], hang_here)[0], RemoteTarget("127.0.0.1", port, secret_file))
+    with open(fifo, encoding="ascii") as reached:
+        assert reached.readline() == "here\n"
+    began = time.monotonic()
+
+    task_manager.interrupt()
+    code, _, err = task_manager.result()
+    seconds = time.monotonic() - began
+    job.close()
+
+    assert code == 0
+    assert seconds < STOP_S + 0.5  # the interpreter's start and end are not part of the promise, a loaded machine is
+    assert "leaving the hard way" in err
+    assert "mapped (1/1)" in err
+    assert "in hang_here" in err
+
+
+@pytest.mark.slow
+def test_it_ends_when_its_parent_is_killed(start: Start, secret_file: Path) -> None:
+    port, _ = start_cluster(start, num_task_managers=0)
+    program = (
+        "import os, subprocess, sys\n"
+        "tm = [sys.executable, '-m', 'flowlet.tm', *sys.argv[1:], '--parent-pid', str(os.getpid())]\n"
+        "child = subprocess.Popen(tm, start_new_session=True)\n"
+        "sys.stdin.read()\n"
+    )
+    arguments = ["--jobmanager", f"127.0.0.1:{port}", "--secret-file", str(secret_file), "--log-level", "error"]
+    parent = subprocess.Popen([sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    with parent.stdin, parent.stdout as lines:
+        assert "registered at" in lines.readline()
+        (child,) = psutil.Process(parent.pid).children()
+
+        parent.kill()
+        parent.wait()
+
+        assert lines.read() == ""  # the child has closed its standard output: it ended
+    assert child.wait(STOP_S) in (0, None)
+
+
+def wait_until_running(job: object) -> None:
+    from flowlet.client.executor import RunningJob
+
+    assert isinstance(job, RunningJob)
+    deadline = time.monotonic() + DEADLINE_S
+    while not all(each["state"] == "RUNNING" for vertex in job.metrics()["vertices"] for each in vertex["subtasks"]):
+        assert time.monotonic() < deadline, "the tasks did not start"

@@ -1,0 +1,135 @@
+"""What a person reads when a task failed."""
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flowlet.errors import TaskCancelled, UserFunctionError
+from flowlet.rpc.messages import FailureInfo, TaskDeploymentDescriptor
+from flowlet.tm.failure import failure_info, format_thread_stack
+
+DESCRIPTOR = TaskDeploymentDescriptor("ab" * 16, "job", "cd" * 16, "split", 1, 2, 128, bytes(40), b"", [], [])
+
+
+def users_function(record: str) -> int:
+    return int(record)
+
+
+def info_of(error: BaseException) -> FailureInfo:
+    return failure_info(error, DESCRIPTOR, "tm-1", 5)
+
+
+def raised_by(function: Callable[[], object]) -> Exception:
+    try:
+        function()
+    except Exception as error:  # noqa: BLE001 - it is the result
+        return error
+    raise AssertionError("it should have failed")
+
+
+def user_error() -> UserFunctionError:
+    error = UserFunctionError("to int", 1, "'x'")
+    error.__cause__ = raised_by(lambda: users_function("x"))
+    return error
+
+
+def engine_function(called: Callable[[], object]) -> Callable[[], object]:
+    """A function whose code seems to be in a file of ours, and which calls ``called``."""
+    namespace: dict[str, Any] = {"called": called}
+    exec(compile("def engine_calls():\n    called()\n", str(sys.modules["flowlet.errors"].__file__), "exec"), namespace)
+    function: Callable[[], object] = namespace["engine_calls"]
+    return function
+
+
+def test_a_users_error_is_described_by_its_own_exception_and_frames() -> None:
+    info = info_of(user_error())
+
+    assert (info.exception_type, info.message) == ("ValueError", "invalid literal for int() with base 10: 'x'")
+    assert (info.operator, info.task_name, info.subtask, info.record_preview) == ("to int", "split", 1, "'x'")
+    assert (info.tm_id, info.timestamp_ms) == ("tm-1", 5)
+    assert info.traceback.startswith("Traceback (most recent call last):\n")
+    assert "in users_function" in info.traceback
+    assert info.traceback.endswith("ValueError: invalid literal for int() with base 10: 'x'\n")
+    assert "UserFunctionError" not in info.traceback
+
+
+def test_frames_of_the_engine_are_left_out_of_a_users_traceback() -> None:
+    """Also of the exceptions that led to it: the user reads their own code only."""
+    error, cause = UserFunctionError("op", 0, None), KeyError("second")
+    cause.__cause__ = raised_by(engine_function(lambda: users_function("x")))
+    error.__cause__ = cause
+
+    info = info_of(error)
+
+    assert "in engine_calls" not in info.traceback
+    assert info.traceback.count("in users_function") == 1
+    assert "The above exception was the direct cause" in info.traceback
+    assert info.exception_type == "KeyError"
+
+
+def test_an_engine_error_keeps_all_frames() -> None:
+    info = info_of(raised_by(engine_function(lambda: users_function("x"))))
+
+    assert "in engine_calls" in info.traceback
+    assert (info.operator, info.record_preview) == (None, None)
+
+
+def test_what_went_wrong_while_cleaning_up_is_shown_as_well() -> None:
+    """A user error's notes hang on the engine's exception, which is not shown."""
+    error = user_error()
+    error.add_note("while cleaning up after it: OSError: disk full")
+
+    assert info_of(error).traceback.endswith("\nwhile cleaning up after it: OSError: disk full\n")
+
+
+def test_exceptions_outside_the_builtins_are_named_with_their_module() -> None:
+    assert info_of(TaskCancelled("x")).exception_type == "flowlet.errors.TaskCancelled"
+
+
+def test_an_exception_whose_text_fails_is_still_reported() -> None:
+    class BrokenError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    info = info_of(BrokenError())
+
+    assert info.message == "<its text cannot be shown: str() raised RuntimeError>"
+    assert "BrokenError" in info.exception_type
+
+
+def test_long_texts_keep_their_head_and_their_tail() -> None:
+    info = info_of(ValueError("a" * 50_000 + "b" * 50_000))
+
+    assert len(info.message) < 9_000
+    assert info.message.startswith("aaa")
+    assert info.message.endswith("bbb")
+    assert "characters left out" in info.message
+    assert len(info.traceback) < 70_000
+    assert info.traceback.endswith("bbb\n")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_even_what_is_no_exception_is_described(error: BaseException) -> None:
+    """A user's function may call ``sys.exit``."""
+    assert info_of(error).exception_type == type(error).__name__
+
+
+def test_the_stack_of_a_running_thread_names_where_it_is() -> None:
+    started, release = threading.Event(), threading.Event()
+
+    def stuck_here() -> None:
+        started.set()
+        release.wait()
+
+    thread = threading.Thread(target=stuck_here)
+    thread.start()
+    started.wait()
+
+    stack = format_thread_stack(sys._current_frames()[thread.ident or 0])
+    release.set()
+    thread.join()
+
+    assert "in stuck_here" in stack

@@ -1,0 +1,167 @@
+"""What a TaskManager changes about its process, and that it ends with its parent."""
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from flowlet.errors import ConfigError
+from flowlet.tm.process_model import GC_THRESHOLDS, GarbageCollectorTuning, ParentWatch, apply_switch_interval, pin_to_cpu
+
+
+@pytest.fixture(autouse=True)
+def _restored_process() -> Iterator[None]:
+    interval, thresholds, cpus = sys.getswitchinterval(), gc.get_threshold(), os.sched_getaffinity(0)
+    yield
+    sys.setswitchinterval(interval)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+    os.sched_setaffinity(0, cpus)
+
+
+def test_the_switch_interval_is_given_in_milliseconds() -> None:
+    apply_switch_interval(0.25)
+
+    assert sys.getswitchinterval() == pytest.approx(0.000_25)
+
+
+@pytest.mark.parametrize("interval_ms", [0.0, -1.0, 0.0009, 1000.1, float("nan")])
+def test_switch_intervals_out_of_range_are_refused(interval_ms: float) -> None:
+    """Zero would make the interpreter spin, a minute would stop the network."""
+    before = sys.getswitchinterval()
+
+    with pytest.raises(ConfigError, match=r"--switch-interval-ms is .*, allowed is 0\.001 to 1000"):
+        apply_switch_interval(interval_ms)
+
+    assert sys.getswitchinterval() == before
+
+
+def test_a_pinned_process_runs_on_one_core() -> None:
+    cpu = max(os.sched_getaffinity(0))
+
+    pin_to_cpu(cpu)
+
+    assert os.sched_getaffinity(0) == {cpu}
+
+
+def test_a_core_that_is_not_ours_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"--pin-cpu is 4095, this process may run on \[0"):
+        pin_to_cpu(4095)
+
+
+def test_freezing_hides_what_is_alive_and_thawing_brings_it_back() -> None:
+    thresholds = gc.get_threshold()
+    tuning = GarbageCollectorTuning()
+
+    tuning.freeze()
+    frozen, tuned = gc.get_freeze_count(), gc.get_threshold()
+    tuning.thaw()
+
+    assert frozen > 1000
+    assert tuned == GC_THRESHOLDS
+    assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == thresholds
+
+
+def test_garbage_is_not_frozen() -> None:
+    """It would never be freed."""
+
+    class Node:
+        alive = 0
+
+        def __init__(self) -> None:
+            Node.alive += 1
+            self.self = self
+
+        def __del__(self) -> None:
+            Node.alive -= 1
+
+    tuning = GarbageCollectorTuning()
+    Node()
+
+    tuning.freeze()
+
+    assert Node.alive == 0
+
+
+def test_a_second_freeze_does_not_forget_how_it_was() -> None:
+    thresholds = gc.get_threshold()
+    tuning = GarbageCollectorTuning()
+
+    tuning.freeze()
+    tuning.freeze()
+    tuning.thaw()
+    tuning.thaw()
+
+    assert gc.get_threshold() == thresholds
+
+
+async def test_a_parent_that_is_alive_does_nothing() -> None:
+    died = asyncio.Event()
+
+    watch = ParentWatch(asyncio.get_running_loop(), os.getppid(), died.set)
+    await asyncio.sleep(0)
+    watch.close()
+    watch.close()
+
+    assert not died.is_set()
+
+
+async def test_a_process_that_is_not_our_parent_counts_as_a_parent_that_died() -> None:
+    """The id may belong to somebody else by now."""
+    stranger = await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE)
+    died = asyncio.Event()
+
+    watch = ParentWatch(asyncio.get_running_loop(), stranger.pid, died.set)
+    async with asyncio.timeout(5):
+        await died.wait()
+
+    watch.close()
+    assert stranger.stdin is not None
+    stranger.stdin.close()
+    await stranger.wait()
+
+
+async def test_an_id_without_a_process_counts_as_a_parent_that_died() -> None:
+    gone = await asyncio.create_subprocess_exec("true")
+    await gone.wait()
+    died = asyncio.Event()
+
+    watch = ParentWatch(asyncio.get_running_loop(), gone.pid, died.set)
+    async with asyncio.timeout(5):
+        await died.wait()
+
+    watch.close()
+
+
+_CHILD = """
+import asyncio, os, sys
+from flowlet.tm.process_model import ParentWatch
+async def main():
+    died = asyncio.Event()
+    watch = ParentWatch(asyncio.get_running_loop(), int(sys.argv[1]), died.set)
+    print("watching", flush=True)
+    await died.wait()
+    print("parent died", flush=True)
+asyncio.run(main())
+"""
+_PARENT = "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())]); sys.stdin.read()"
+
+
+@pytest.mark.slow
+def test_the_death_of_the_parent_is_noticed() -> None:
+    """Even one by SIGKILL, which leaves it no time to say anything."""
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert parent.stdin is not None
+    with parent.stdin, parent.stdout as lines:
+        assert lines.readline() == "watching\n"
+
+        parent.kill()
+
+        assert lines.readline() == "parent died\n"
+        parent.wait()

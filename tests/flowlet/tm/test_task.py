@@ -1,0 +1,276 @@
+"""One attempt on its thread: what is reported, in which order, and what a cancellation makes of it."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+import structlog
+
+from flowlet.errors import TaskCancelled
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.operators.base import StreamOperator
+from flowlet.operators.chain import ChainedOperator
+from flowlet.operators.sinks import DiscardSink
+from flowlet.operators.source import SourceOperator
+from flowlet.operators.transform import MapOperator
+from flowlet.rpc.messages import (
+    InputChannelDescriptor,
+    InputGateDescriptor,
+    TaskDeploymentDescriptor,
+    TaskMetrics,
+    TaskStateChanged,
+)
+from flowlet.serde.deploy_blobs import dump_chain
+from flowlet.tm.task import CancellationConfig, Task, TaskContext
+from netstack.config import NetstackConfig
+from netstack.environment import NetworkEnvironment
+from netstack.errors import ProducerFailedError
+from netstack.eventloop import EventLoopThread
+from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
+from tests.flowlet.client.jobs import DEADLINE_S, EndlessSource, hold, reached, released, source
+
+INITIALIZING, RUNNING, FINISHED = ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.FINISHED
+CANCELED, FAILED = ExecutionState.CANCELED, ExecutionState.FAILED
+ATTEMPT, PRODUCER = bytes(39) + b"\x01", bytes(39) + b"\x02"
+
+
+class Harness:
+    """A network, a loop, and a list of what the tasks reported."""
+
+    def __init__(self, network: NetworkEnvironment, loop: EventLoopThread) -> None:
+        self.network = network
+        self.changes: list[TaskStateChanged] = []
+        self.stuck: list[Task] = []
+        self.is_stuck = asyncio.Event()
+        self.context = TaskContext("tm-1", network, loop, lambda _task, change: self.changes.append(change), self._stuck)
+
+    def _stuck(self, task: Task) -> None:
+        self.stuck.append(task)
+        self.is_stuck.set()
+
+    @property
+    def states(self) -> list[ExecutionState]:
+        return [change.state for change in self.changes]
+
+    def task(self, *operators: StreamOperator, cancellation: CancellationConfig | None = None, **fields: Any) -> Task:
+        blob = dump_chain([ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)], "v")
+        descriptor = TaskDeploymentDescriptor("ab" * 16, "job", "cd" * 16, "t", 0, 1, 128, ATTEMPT, fields.pop("chain", blob), [], [])
+        context = self.context if cancellation is None else replace(self.context, cancellation=cancellation)
+        return Task(msgspec.structs.replace(descriptor, **fields), context)
+
+
+@pytest_asyncio.fixture
+async def harness() -> AsyncIterator[Harness]:
+    reached.clear()
+    released.clear()
+    loop = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
+    network = NetworkEnvironment(NetstackConfig(network_memory_bytes=1024 * 1024), loop)
+    yield Harness(network, loop)
+    await network.close()
+    loop.close()
+
+
+async def ended(task: Task) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        await task.ended.wait()
+    task.join(DEADLINE_S)
+
+
+async def soon(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not is_true():  # noqa: ASYNC110 - what is waited for happens on another thread
+            await asyncio.sleep(0.001)
+
+
+async def test_a_bounded_task_reports_its_states_in_order_and_its_counters_at_the_end(harness: Harness) -> None:
+    task = harness.task(source(range(10)), DiscardSink())
+
+    task.start()
+    await ended(task)
+
+    assert harness.states == [INITIALIZING, RUNNING, FINISHED]
+    assert [change.attempt for change in harness.changes] == [ATTEMPT] * 3
+    assert [change.metrics is None for change in harness.changes] == [True, True, False]
+    assert task.metrics() == harness.changes[-1].metrics
+
+
+async def test_a_failing_user_function_is_reported_with_its_record(harness: Harness) -> None:
+    task = harness.task(source("abc"), MapOperator(lambda value: 1 // 0 if value == "b" else value, name="divide"), DiscardSink())
+
+    task.start()
+    await ended(task)
+
+    assert harness.states == [INITIALIZING, RUNNING, FAILED]
+    failure = harness.changes[-1].failure
+    assert failure is not None
+    assert (failure.exception_type, failure.operator, failure.record_preview) == ("ZeroDivisionError", "divide", "'b'")
+    assert (failure.task_name, failure.tm_id) == ("t", "tm-1")
+    assert failure.timestamp_ms > 1_600_000_000_000
+    assert "flowlet/operators" not in failure.traceback
+
+
+@pytest.mark.parametrize(("error", "name"), [(SystemExit(3), "SystemExit"), (TaskCancelled("x"), "flowlet.errors.TaskCancelled")])
+async def test_whatever_a_user_function_raises_fails_the_task(harness: Harness, error: BaseException, name: str) -> None:
+    """``sys.exit`` must not end a thread silently, and only the runtime may cancel."""
+
+    def raise_error(_value: object) -> None:
+        raise error
+
+    task = harness.task(source([1]), MapOperator(raise_error), DiscardSink())
+
+    task.start()
+    await ended(task)
+
+    assert harness.states[-1] is FAILED
+    failure = harness.changes[-1].failure
+    assert failure is not None
+    assert failure.exception_type == name
+
+
+async def test_a_cancelled_task_reports_that_and_nothing_else(harness: Harness) -> None:
+    task = harness.task(SourceOperator(EndlessSource()), DiscardSink())
+    task.start()
+    await soon(lambda: RUNNING in harness.states)
+
+    task.cancel()
+    task.cancel()
+    await ended(task)
+
+    assert harness.states == [INITIALIZING, RUNNING, CANCELED]
+    assert harness.changes[-1].failure is None
+
+
+async def test_cancelling_while_the_operators_are_loaded_never_runs_them(harness: Harness) -> None:
+    """Imports take long; the task has no stream task yet that could be told."""
+
+    class Slow:
+        def __reduce__(self) -> tuple[object, ...]:
+            return hold, ("load", 1)
+
+    operator = source(range(3))
+    operator.held = Slow()  # type: ignore[attr-defined]  # travels with the operator
+    task = harness.task(operator, DiscardSink())
+    task.start()
+    await soon(reached["load"].is_set)
+
+    task.cancel()
+    released["load"].set()
+    await ended(task)
+
+    assert harness.states == [INITIALIZING, CANCELED]
+    assert harness.network.buffer_pool.num_available == harness.network.buffer_pool.num_total
+
+
+async def test_a_task_that_ended_is_not_cancelled(harness: Harness) -> None:
+    task = harness.task(source([1]), DiscardSink())
+    task.start()
+    await ended(task)
+
+    task.cancel()
+
+    assert harness.states[-1] is FINISHED
+
+
+async def test_operators_that_cannot_be_loaded_fail_the_task(harness: Harness) -> None:
+    task = harness.task(chain=b"no pickle")
+
+    task.start()
+    await ended(task)
+
+    assert harness.states == [FAILED]
+    failure = harness.changes[0].failure
+    assert failure is not None
+    assert failure.exception_type == "flowlet.serde.deploy_blobs.DeploymentError"
+    assert failure.message.startswith("the operators of task 't' could not be loaded")
+
+
+async def test_metrics_are_zero_before_there_is_anything_to_count(harness: Harness) -> None:
+    task = harness.task(source([1]), DiscardSink())
+
+    assert task.metrics() == TaskMetrics()
+
+
+async def fail_the_producer_of(harness: Harness, cancellation: CancellationConfig) -> Task:
+    """A consumer that runs, and whose producer has just failed."""
+    partition = harness.network.create_result_partition(
+        "producer", ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(PRODUCER)), 1
+    )
+    channel = InputChannelDescriptor(bytes(20), PRODUCER, 0, "tm-1", "127.0.0.1", 1)
+    task = harness.task(DiscardSink(), gates=[InputGateDescriptor("ef" * 16, [channel])], cancellation=cancellation)
+    task.start()
+    await soon(lambda: RUNNING in harness.states)
+    partition.fail(ProducerFailedError("the producer failed"))
+    partition.close()
+    return task
+
+
+async def test_the_consequence_of_anothers_failure_is_not_reported_as_a_failure(harness: Harness) -> None:
+    """The consumer hears of the end before the JobManager hears of the reason; whoever reports first would be shown as the cause."""
+    task = await fail_the_producer_of(harness, CancellationConfig(consequence_grace_s=DEADLINE_S))
+
+    task.cancel()
+    await ended(task)
+
+    assert harness.states == [INITIALIZING, RUNNING, CANCELED]
+
+
+async def test_a_consequence_without_a_cause_is_reported_after_all(harness: Harness) -> None:
+    """If nobody cancels, this is all that is known."""
+    task = await fail_the_producer_of(harness, CancellationConfig(consequence_grace_s=0.01))
+
+    await ended(task)
+
+    assert harness.states[-1] is FAILED
+    failure = harness.changes[-1].failure
+    assert failure is not None
+    assert failure.exception_type == "netstack.errors.ProducerFailedError"
+
+
+async def test_a_task_that_ignores_its_cancellation_is_named_and_then_given_up(harness: Harness) -> None:
+    """The warning shows where the user's code hangs."""
+
+    def stuck_here(value: object) -> object:
+        return hold("stuck", value)
+
+    task = harness.task(
+        source([1]),
+        MapOperator(stuck_here),
+        DiscardSink(),
+        cancellation=CancellationConfig(warn_interval_s=0.01, fatal_timeout_s=0.03),
+    )
+    task.start()
+    await soon(reached["stuck"].is_set)
+
+    with structlog.testing.capture_logs() as logs:
+        task.cancel()
+        async with asyncio.timeout(DEADLINE_S):
+            await harness.is_stuck.wait()
+    released["stuck"].set()
+    await ended(task)
+
+    warnings = [line for line in logs if line["log_level"] == "warning"]
+    assert len(warnings) >= 2
+    assert "in stuck_here" in warnings[0]["task"]
+    assert "t (1/1)" in warnings[0]["task"]
+    assert harness.stuck == [task]
+    assert harness.states[-1] is CANCELED
+
+
+async def test_lines_of_the_users_functions_carry_the_tasks_names(harness: Harness) -> None:
+    def log(value: object) -> object:
+        sys.modules["structlog"].get_logger("user").warning("seen", value=value)
+        return value
+
+    task = harness.task(source([7]), MapOperator(log), DiscardSink())
+
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
+        task.start()
+        await ended(task)
+
+    seen = [line for line in logs if line["event"] == "seen"]
+    assert [(line["job"], line["task"], line["subtask"], line["value"]) for line in seen] == [("job", "t", 0, 7)]

@@ -1,0 +1,246 @@
+"""A TaskManager and its JobManager: registration, loss, and the way back."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from flowlet.client.executor import to_message
+from flowlet.client.remote import JobManagerApi
+from flowlet.jm.config import JobManagerConfig
+from flowlet.jm.job_manager import JobManager
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.messages import CancelTask
+from flowlet.tm.jobmanager_connection import ReconnectConfig
+from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
+from netstack.config import NetstackConfig
+from netstack.errors import ConfigError
+from netstack.eventloop import EventLoopThread
+from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, hold, mapped, reached, released, word_count
+
+SECRET = secrets.token_bytes(32)
+CONFIG = TaskExecutorConfig(
+    num_slots=2,
+    network=NetstackConfig(network_memory_bytes=4 * 1024 * 1024),
+    reconnect=ReconnectConfig(first_pause_s=0.01, longest_pause_s=0.02),
+)
+
+
+class Hooks:
+    """What the process around the TaskManager was told."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.failure = asyncio.get_running_loop().create_future()
+        self.hooks = ProcessHooks(
+            busy=lambda: self.calls.append("busy"), idle=lambda: self.calls.append("idle"), failed=self.failure.set_result
+        )
+
+    async def reason(self) -> str:
+        async with asyncio.timeout(DEADLINE_S):
+            reason: str = await self.failure
+            return reason
+
+
+class Cluster:
+    """One TaskManager; JobManagers come and go at one address."""
+
+    def __init__(self, loop: EventLoopThread) -> None:
+        self.loop = loop
+        self.hooks = Hooks()
+        self.job_manager: JobManager | None = None
+        self.address = ("127.0.0.1", 0)
+        self._executor: TaskExecutor | None = None
+        self._rpc: list[RpcClient] = []
+
+    async def start_job_manager(self) -> None:
+        self.job_manager = JobManager(JobManagerConfig(secret=SECRET))
+        self.address = await self.job_manager.start(*self.address)
+
+    async def stop_job_manager(self) -> None:
+        if self.job_manager is not None:
+            await self.job_manager.close()
+
+    async def start_executor(self, config: TaskExecutorConfig = CONFIG, secret: bytes = SECRET) -> TaskExecutor:
+        self._executor = TaskExecutor("tm-1", config, self.loop, self.hooks.hooks)
+        await self._executor.start(self.rpc(secret))
+        return self._executor
+
+    def rpc(self, secret: bytes = SECRET) -> RpcClient:
+        self._rpc.append(RpcClient(*self.address, secret))
+        return self._rpc[-1]
+
+    @property
+    def api(self) -> JobManagerApi:
+        return JobManagerApi(self.rpc())
+
+    async def close(self) -> None:
+        if self._executor is not None:
+            await self._executor.stop(DEADLINE_S)
+        for rpc in self._rpc:
+            await rpc.close()
+        await self.stop_job_manager()
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    reached.clear()
+    released.clear()
+    loop = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
+    cluster = Cluster(loop)
+    yield cluster
+    await cluster.close()
+    loop.close()
+
+
+async def registered(executor: TaskExecutor) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        await executor.is_registered.wait()
+
+
+async def until_reached(name: str) -> None:
+    await asyncio.to_thread(reached[name].wait, DEADLINE_S)
+    assert reached[name].is_set()
+
+
+async def test_a_task_manager_tells_the_job_manager_who_it_is(cluster: Cluster) -> None:
+    await cluster.start_job_manager()
+
+    executor = await cluster.start_executor()
+    await registered(executor)
+
+    (document,) = await cluster.api.list_task_managers()
+    assert document["id"] == "tm-1"
+    assert "tm-1" in repr(executor)
+
+
+async def test_it_waits_for_a_job_manager_that_is_not_there_yet(cluster: Cluster) -> None:
+    """Processes may be started in any order."""
+    await cluster.start_job_manager()
+    await cluster.stop_job_manager()  # now the address is known, and nobody listens there
+    executor = await cluster.start_executor()
+    assert not executor.is_registered.is_set()
+
+    await cluster.start_job_manager()
+
+    await registered(executor)
+
+
+async def test_it_runs_what_it_is_told_to_and_says_when_it_is_busy(cluster: Cluster) -> None:
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+    job = to_message(mapped([1, 2], lambda value: hold("map", value))[0])
+    job = type(job)(job.job_id, job.name, job.vertices, [])  # nobody reads the results
+
+    await cluster.api.submit(job)
+    await until_reached("map")
+    (report,) = executor.heartbeat().tasks
+    released["map"].set()
+    document = await cluster.api.wait_terminal(job.job_id, DEADLINE_S)
+
+    assert document is not None
+    assert document["state"] == "FINISHED"
+    assert report.attempt[:16].hex() == job.job_id
+    assert executor.heartbeat().tasks == []
+    assert cluster.hooks.calls == ["busy", "idle"]
+
+
+async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster: Cluster) -> None:
+    """Nobody waits for the tasks any more; the slots must be free for the next JobManager."""
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+    await cluster.api.submit(to_message(endless_shuffle(lambda value: hold("map", value))))
+    await until_reached("map")
+    released["map"].set()
+
+    await cluster.stop_job_manager()
+    async with asyncio.timeout(DEADLINE_S):
+        while executor.is_registered.is_set() or executor.heartbeat().tasks:  # noqa: ASYNC110 - two conditions
+            await asyncio.sleep(0.001)
+    await cluster.start_job_manager()
+    await registered(executor)
+
+    assert executor.heartbeat().tasks == []
+    assert len(await cluster.api.list_task_managers()) == 1
+
+
+async def test_another_secret_is_not_tried_again(cluster: Cluster) -> None:
+    """It would be wrong for ever; the person who started it must hear of it."""
+    await cluster.start_job_manager()
+
+    await cluster.start_executor(secret=secrets.token_bytes(32))
+
+    assert "same secret file" in await cluster.hooks.reason()
+
+
+async def test_a_refused_registration_is_final_and_says_why(cluster: Cluster) -> None:
+    await cluster.start_job_manager()
+
+    await cluster.start_executor(replace(CONFIG, num_slots=100_000))
+
+    assert (await cluster.hooks.reason()).startswith("the JobManager refused this TaskManager: 100000 slots")
+
+
+async def test_it_gives_up_when_there_is_no_job_manager_for_too_long(cluster: Cluster) -> None:
+    await cluster.start_job_manager()
+    await cluster.stop_job_manager()
+
+    await cluster.start_executor(replace(CONFIG, reconnect=ReconnectConfig(0.001, 0.001, give_up_after_s=0.01)))
+
+    reason = await cluster.hooks.reason()
+    assert reason.startswith("no JobManager for 0 s, giving up: JobManager 127.0.0.1:")
+
+
+async def test_the_data_port_is_for_this_machine_alone(cluster: Cluster) -> None:
+    with pytest.raises(ConfigError, match=r"refusing to listen on 0\.0\.0\.0"):
+        await cluster.start_executor(replace(CONFIG, host="0.0.0.0"))
+
+
+async def test_cancelling_an_unknown_attempt_does_nothing(cluster: Cluster) -> None:
+    """It may have ended while the message was under way."""
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+
+    executor.cancel(CancelTask(bytes(40)))
+
+    assert executor.heartbeat().tasks == []
+
+
+async def test_stopping_cancels_what_runs_and_names_what_does_not_end(cluster: Cluster) -> None:
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+    job = to_message(mapped([1], lambda value: hold("map", value))[0])
+    await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
+    await until_reached("map")
+
+    (stuck,) = await executor.stop(0.01)
+    description = stuck.describe_stuck()
+    released["map"].set()
+    await stuck.ended.wait()
+    stuck.join(DEADLINE_S)
+
+    assert stuck.name == "mapped (1/1)"
+    assert "in hold" in description
+
+
+async def test_a_job_runs_on_it_from_end_to_end(cluster: Cluster) -> None:
+    """Two slots, so both subtasks of the sum find room; nobody collects, so the job waits and is cancelled."""
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+    job_graph, edge_id = word_count()
+
+    await cluster.api.submit(to_message(job_graph))
+    channels = await cluster.api.wait_channels(job_graph.job_id, edge_id)
+    await cluster.api.cancel(job_graph.job_id)
+    document = await cluster.api.wait_terminal(job_graph.job_id, DEADLINE_S)
+
+    assert [channel.tm_id for channel in channels] == ["tm-1", "tm-1"]
+    assert document is not None
+    assert document["state"] == "CANCELED"

@@ -1,0 +1,188 @@
+"""A cluster of processes started by hand: it works, it stops cleanly, and it survives what it must."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.cluster import Cluster, Process
+from tests.integration.signals import Signals
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "word_count.py"
+USER_JOB = Path(__file__).resolve().parent / "user_job.py"
+STOP_S = 2.0
+
+pytestmark = pytest.mark.slow
+
+
+def is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def user_job(cluster: Cluster, name: str, signals: Signals, *args: str) -> Process:
+    return cluster.start(str(USER_JOB), name, "--jobmanager", cluster.address, "--signals", str(signals.path), *args, name=name)
+
+
+def test_the_example_runs_on_processes_started_by_hand_and_control_c_ends_each_of_them(cluster: Cluster, tmp_path: Path) -> None:
+    """Within two seconds, with exit code 0, with nothing on its lips, and no listener left."""
+    text, output = tmp_path / "text.txt", tmp_path / "counts.csv"
+    text.write_text("b a b")
+
+    example = cluster.start(str(EXAMPLE), "--jobmanager", cluster.address, "--input", str(text), "--output", str(output), name="example")
+    code = example.wait(60.0)
+
+    assert code == 0, example.stderr
+    assert output.read_text() == "word,count\nb,2\na,1\n"
+    for process in [*cluster.task_managers, cluster.job_manager]:
+        assert process.interrupt(STOP_S) == 0, process.stderr
+        assert "Traceback" not in process.stderr
+    assert not is_listening(cluster.address)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_each_stops_within_two_seconds_while_a_job_runs(cluster: Cluster, tmp_path: Path, number: int) -> None:
+    """The JobManager first: the TaskManagers end their tasks and wait for another one, until they are stopped too."""
+    with Signals(tmp_path / "signals") as signals:
+        user_job(cluster, "endless", signals)
+        signals.wait()
+
+        codes = []
+        for process in [cluster.job_manager, *cluster.task_managers]:
+            process.send(number)
+            codes.append(process.wait(STOP_S))
+
+    assert codes == [0, 0, 0]
+
+
+def test_a_taskmanager_waits_for_a_jobmanager_that_starts_later(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {"FLOWLET_SECRET_FILE": str(tmp_path / "secret")}
+    tm_command = [sys.executable, "-m", "flowlet.tm", "--jobmanager", f"127.0.0.1:{port}"]
+    jm_command = [sys.executable, "-m", "flowlet.jm", "--port", str(port)]
+
+    with (
+        Process(tm_command, log=tmp_path / "tm.log", environment=environment) as task_manager,
+        Process(jm_command, log=tmp_path / "jm.log", environment=environment) as job_manager,
+    ):
+        job_manager.wait_for_line("^JobManager listening on ")
+
+        assert task_manager.wait_for_line(f"registered at 127.0.0.1:{port}$").string
+
+
+def test_a_taskmanager_whose_parent_dies_ends(cluster: Cluster, tmp_path: Path) -> None:
+    """Even when the parent is killed and can tell nobody."""
+    program = (
+        "import os, subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-m', 'flowlet.tm', '--jobmanager', '{cluster.address}', '--parent-pid', str(os.getpid())])\n"
+    )
+    parent = cluster.start("-c", program, name="parent")
+    parent.wait_for_line("^TaskManager .* registered at ")
+    (task_manager,) = psutil.Process(parent.pid).children()
+
+    parent.send(signal.SIGKILL)
+
+    assert psutil.wait_procs([task_manager], timeout=5.0)[1] == []
+
+
+def test_a_taskmanager_whose_parent_is_dead_already_does_not_start(cluster: Cluster) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+
+    orphan = cluster.start("-m", "flowlet.tm", "--jobmanager", cluster.address, "--parent-pid", str(dead.pid), name="orphan")
+
+    orphan.wait(10.0)
+
+
+@pytest.mark.parametrize("module", ["flowlet.jm", "flowlet.tm"])
+def test_an_address_that_others_can_reach_is_refused_in_one_line(tmp_path: Path, module: str) -> None:
+    args = ["--host", "0.0.0.0"] + (["--jobmanager", "127.0.0.1:1"] if module == "flowlet.tm" else [])
+    environment = {"FLOWLET_SECRET_FILE": str(tmp_path / "secret")}
+
+    with Process([sys.executable, "-m", module, *args], log=tmp_path / "log", environment=environment) as process:
+        code = process.wait(10.0)
+
+        assert code == 2
+        assert process.stdout == ""
+        assert process.stderr.count("\n") == 1
+        assert "0.0.0.0" in process.stderr
+
+
+def test_a_failing_function_is_shown_to_the_client(cluster: Cluster, tmp_path: Path) -> None:
+    """The user's own traceback, the operator, the subtask and the record; the cluster takes the next job."""
+    with Signals(tmp_path / "signals") as signals:
+        client = user_job(cluster, "failing", signals)
+        code = client.wait(30.0)
+
+    assert code == 1
+    assert "ZeroDivisionError: integer division or modulo by zero" in client.stderr
+    assert "in divide" in client.stderr
+    assert "return 100 // (number - 7)" in client.stderr
+    assert "'divide them'" in client.stderr
+    assert re.search(r"subtask \d", client.stderr)
+    assert re.search(r"record\D+7\b", client.stderr)
+    with Signals(tmp_path / "again") as signals:
+        assert user_job(cluster, "succeeding", signals).wait(30.0) == 0
+
+
+def test_a_lost_taskmanager_fails_the_job_within_ten_seconds_and_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    with Signals(tmp_path / "signals") as signals:
+        client = user_job(cluster, "endless", signals)
+        pid = int(signals.wait())
+
+        os.kill(pid, signal.SIGKILL)
+        killed_at = time.monotonic()
+        code = client.wait(10.0)
+
+    assert code == 1
+    assert time.monotonic() - killed_at < 10.0
+    assert re.search(rf"TaskManager \S+ \(127\.0\.0\.1:\d+, pid {pid}\) was lost", client.stderr)
+    assert "shutting down" not in client.stderr
+
+
+def test_a_frozen_taskmanager_is_lost_too(cluster: Cluster, tmp_path: Path) -> None:
+    """Its connection stays open, only the heartbeats are missing."""
+    with Signals(tmp_path / "signals") as signals:
+        client = user_job(cluster, "endless", signals)
+        pid = int(signals.wait())
+
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            code = client.wait(10.0)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    assert code == 1
+    assert f"pid {pid}) was lost" in client.stderr
+
+
+def test_cancel_ends_a_running_job_and_frees_its_slots(cluster: Cluster, tmp_path: Path) -> None:
+    with Signals(tmp_path / "signals") as signals:
+        client = user_job(cluster, "endless", signals, "--cancel-after-signal")
+
+        assert client.wait_for_line(r"^status (\w+)$").group(1) == "CANCELED"
+        assert client.wait(10.0) == 0
+    with Signals(tmp_path / "again") as signals:
+        assert user_job(cluster, "succeeding", signals).wait(30.0) == 0
+
+
+def test_a_job_that_waits_for_slots_can_be_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+    """It needs three, the cluster has two."""
+    with Signals(tmp_path / "signals") as signals:
+        client = user_job(cluster, "succeeding", signals, "--parallelism", "3", "--cancel-at-once")
+
+        assert client.wait_for_line(r"^status (\w+)$").group(1) == "CANCELED"
+        assert client.wait(10.0) == 0

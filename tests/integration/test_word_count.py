@@ -1,0 +1,197 @@
+"""The example program, run as a user runs it: its counts equal ``collections.Counter``, its errors are one line."""
+
+import csv
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.cluster import Process
+from examples.word_count import default_inputs
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "word_count.py"
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("secret")]
+
+
+def start_example(tmp_path: Path, *args: str | Path) -> Process:
+    return Process([sys.executable, str(EXAMPLE), *map(str, args)], log=tmp_path / "stderr.txt")
+
+
+def run_example(tmp_path: Path, *args: str | Path, timeout_s: float = 120.0) -> tuple[int, str, str]:
+    with start_example(tmp_path, *args) as process:
+        return process.wait(timeout_s), process.stdout, process.stderr
+
+
+def counted(files: Iterable[Path]) -> Counter[str]:
+    """What the example must find, written down in the simplest way."""
+    counts: Counter[str] = Counter()
+    for file in files:
+        for line in file.read_bytes().decode("utf-8", errors="replace").split("\n"):
+            counts.update(re.findall(r"\w+", line.lower()))
+    return counts
+
+
+def csv_rows(file: Path) -> Iterator[tuple[str, int]]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        reader = csv.reader(lines)
+        assert next(reader) == ["word", "count"]
+        for word, count in reader:
+            yield word, int(count)
+
+
+def by_frequency(counts: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def difficult_file(folder: Path) -> Path:
+    """One line of a megabyte, invalid UTF-8, all kinds of line ends and letters, no newline at the end."""
+    file = folder / "difficult.txt"
+    parts = [b"word%d " % (number % 977) for number in range(150_000)]
+    tail = b"\nb\xff\xfead \xe4\xbd \xed\xa0\x80 \xc3\xa9t\xc3\xa9 \xc3\x89T\xc3\x89 \xce\xa3\xce\x91\xce\xa3"
+    tail += b"\r\ncarriage\rreturn\n\n\x00nul\x00 last"
+    file.write_bytes(b"".join(parts) + tail)
+    assert file.stat().st_size > 1_000_000
+    return file
+
+
+def test_the_default_input_is_counted_exactly(tmp_path: Path) -> None:
+    """The standard library's sources; on the way a plain line per second, at the end the three reports."""
+    output = tmp_path / "counts.csv"
+
+    code, stdout, stderr = run_example(tmp_path, "--output", output)
+
+    assert code == 0, stderr
+    assert list(csv_rows(output)) == by_frequency(counted(map(Path, default_inputs())))
+    text = stdout + stderr
+    assert re.search(r"counting words: [\d,]+ words, [\d,]+ records/s", text)
+    assert "20 most frequent words" in text
+    assert re.search(r"[\d,]+ words/s", text)
+    assert re.search(r"credits", text)
+
+
+def test_an_empty_file_has_no_words(tmp_path: Path) -> None:
+    empty, output = tmp_path / "empty.txt", tmp_path / "counts.csv"
+    empty.touch()
+
+    code, _, stderr = run_example(tmp_path, "--input", empty, "--output", output)
+
+    assert code == 0, stderr
+    assert output.read_bytes() == b"word,count\n"
+
+
+def test_a_line_of_a_megabyte_and_invalid_utf8_are_counted_exactly(tmp_path: Path) -> None:
+    file, output = difficult_file(tmp_path), tmp_path / "counts.csv"
+
+    code, _, stderr = run_example(tmp_path, "--input", file, "--output", output)
+
+    assert code == 0, stderr
+    assert list(csv_rows(output)) == by_frequency(counted([file]))
+
+
+@pytest.mark.parametrize("parallelism", ["1", "3"])
+def test_folders_and_repetitions_and_other_parallelisms(tmp_path: Path, parallelism: str) -> None:
+    """``*.py`` and ``*.txt`` of a folder, recursively, and nothing else; every file as often as asked."""
+    folder, output = tmp_path / "texts", tmp_path / "counts.csv"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.py").write_text("one two\n")
+    (folder / "deep" / "b.txt").write_text("two three")
+    (folder / "deep" / "c.md").write_text("never counted")
+
+    code, _, stderr = run_example(
+        tmp_path, "--input", folder, folder / "a.py", "--repeat", "3", "--parallelism", parallelism, "--output", output
+    )
+
+    assert code == 0, stderr
+    assert list(csv_rows(output)) == [("two", 9), ("one", 6), ("three", 3)]
+
+
+@pytest.mark.parametrize("kind", ["missing", "fifo", "bare folder", "second of two", "dangling link"])
+def test_an_unusable_input_is_one_line_and_exit_code_2(tmp_path: Path, kind: str) -> None:
+    """And it is found before anything starts: not even the secret file is made."""
+    path = tmp_path / "input"
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "bare folder":
+            path.mkdir()
+        case "dangling link":
+            path.symlink_to(tmp_path / "nowhere")
+        case _:
+            assert not path.exists()
+    good = tmp_path / "good.txt"
+    good.touch()
+
+    code, stdout, stderr = run_example(tmp_path, "--input", *([good, path] if kind == "second of two" else [path]))
+
+    assert code == 2
+    assert stdout == ""
+    assert stderr.count("\n") == 1
+    assert str(path) in stderr
+    assert not (tmp_path / "secret").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_an_unreadable_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "locked.txt"
+    file.touch(mode=0o000)
+
+    code, _, stderr = run_example(tmp_path, "--input", file)
+
+    assert code == 2
+    assert stderr.count("\n") == 1
+    assert str(file) in stderr
+
+
+@pytest.mark.parametrize(
+    "args", [("--parallelism", "0"), ("--repeat", "-1"), ("--jobmanager", "nowhere"), ("--output", "/no/such/folder/x.csv")]
+)
+def test_a_wrong_option_is_exit_code_2(tmp_path: Path, args: tuple[str, str]) -> None:
+    code, _, stderr = run_example(tmp_path, *args)
+
+    assert code == 2
+    assert args[0].lstrip("-") in stderr or args[1] in stderr
+    assert "Traceback" not in stderr
+
+
+def test_a_jobmanager_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("a")
+
+    code, _, stderr = run_example(tmp_path, "--input", file, "--jobmanager", "127.0.0.1:1")
+
+    assert code == 1
+    assert "127.0.0.1:1" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_control_c_ends_the_example_and_its_cluster_within_two_seconds(tmp_path: Path) -> None:
+    """The TaskManager processes go with it."""
+    with start_example(tmp_path, "--repeat", "30") as process:
+        process.wait_for_line("counting words: ")
+        children = psutil.Process(process.pid).children(recursive=True)
+
+        code = process.interrupt(2.0)
+
+        assert len(children) >= 2
+        assert code == 130
+        assert "Traceback" not in process.stderr
+        assert psutil.wait_procs(children, timeout=0.5)[1] == []
+
+
+def test_the_example_killed_outright_takes_its_cluster_along(tmp_path: Path) -> None:
+    """A TaskManager whose parent dies ends too."""
+    with start_example(tmp_path, "--repeat", "30") as process:
+        process.wait_for_line("counting words: ")
+        children = psutil.Process(process.pid).children(recursive=True)
+
+        process.send(signal.SIGKILL)
+
+        assert len(children) >= 2
+        assert psutil.wait_procs(children, timeout=5.0)[1] == []

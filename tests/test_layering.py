@@ -1,0 +1,324 @@
+"""The import rules of the two packages, checked on the syntax tree; nothing is imported.
+
+The first half is the checker: it takes a mapping from module name to source text and returns complaints, so that the second half can
+test it with small bad samples before it is let loose on the real packages.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("netstack", "flowlet")
+SIDES = ("pure", "loop", "task", "shared", "any")
+# What a module of a side may import.  ``shared`` is where loop and task meet.
+MAY_IMPORT = {
+    "pure": {"pure"},
+    "loop": {"pure", "loop", "shared"},
+    "task": {"pure", "task", "shared"},
+    "shared": set(SIDES),
+    "any": set(SIDES),
+}
+NOT_PURE = {"asyncio", "concurrent", "logging", "multiprocessing", "queue", "random", "select", "selectors", "socket", "structlog"}
+NOT_PURE |= {"subprocess", "threading", "time", "aiohttp", "uvloop"}
+GRAPH_BUILDERS = ("flowlet.common", "flowlet.datastream", "flowlet.graph")
+RUNTIME = ("netstack", "flowlet.jm", "flowlet.tm", "flowlet.client", "flowlet.task", "flowlet.operators", "flowlet.rpc", "flowlet.cli")
+PICKLES = {"pickle", "cloudpickle", "dill"}
+_SIDE_LINE = re.compile(r"^Side:\s+(\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's target, as written."""
+
+    module: str
+    name: str | None  # of ``from module import name``
+    line: int
+    level: int
+    at_import_time: bool
+
+
+@dataclass
+class Module:
+    """What the checker knows about one file."""
+
+    name: str
+    tree: ast.Module
+    is_package: bool
+    imports: list[Import] = field(default_factory=list)
+
+    @property
+    def side(self) -> str | None:
+        found = _SIDE_LINE.search(ast.get_docstring(self.tree) or "")
+        return found.group(1) if found else None
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def _imports(node: ast.AST, *, at_import_time: bool = True) -> Iterator[Import]:
+    """Every import below ``node`` that is carried out at some time: those under ``TYPE_CHECKING`` are not."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield Import(alias.name, None, child.lineno, 0, at_import_time)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                for alias in names:
+                    yield Import(module or "", alias.name, child.lineno, level, at_import_time)
+            case ast.If(test=test, orelse=orelse) if _is_type_checking(test):
+                for statement in orelse:
+                    yield from _imports(ast.Module([statement], []), at_import_time=at_import_time)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                yield from _imports(child, at_import_time=False)
+            case _:
+                yield from _imports(child, at_import_time=at_import_time)
+
+
+def _is_within(module: str, *packages: str) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+class Checker:
+    """Complaints about a set of modules; each is one line that starts with ``module:line``."""
+
+    def __init__(self, sources: Mapping[str, str], packages: frozenset[str] = frozenset()) -> None:
+        self.modules = {name: Module(name, ast.parse(text), name in packages) for name, text in sources.items()}
+        for module in self.modules.values():
+            module.imports = list(_imports(module.tree))
+
+    def resolve(self, item: Import) -> str | None:
+        """The project module that an import really reaches, through the re-exports of packages; None if it is not ours."""
+        if item.name is not None and f"{item.module}.{item.name}" in self.modules:
+            return f"{item.module}.{item.name}"
+        module = self.modules.get(item.module)
+        if module is None:
+            return None
+        if module.is_package and item.name is not None:
+            for inner in module.imports:
+                if inner.name == item.name and inner.module != item.module:
+                    return self.resolve(inner)
+        return item.module
+
+    def complaints(self) -> list[str]:
+        found: list[str] = []
+        for module in self.modules.values():
+            found += self._of_shape(module)
+            for item in module.imports:
+                found += self._of_import(module, item)
+        return [*found, *self._of_pickles(), *self._of_cycles()]
+
+    def _of_shape(self, module: Module) -> Iterator[str]:
+        if module.side is None and not module.is_package:
+            yield f"{module.name}:1 has no 'Side:' line in its docstring"
+        if module.side is not None and module.side not in SIDES:
+            yield f"{module.name}:1 names the side {module.side!r}, which does not exist"
+        if module.is_package:
+            for statement in module.tree.body:
+                if not _is_reexport(statement):
+                    yield f"{module.name}:{statement.lineno} does something in an __init__, which may only re-export"
+
+    def _of_import(self, module: Module, item: Import) -> Iterator[str]:
+        at = f"{module.name}:{item.line}"
+        if item.level:
+            yield f"{at} imports relatively"
+            return
+        if _is_within(module.name, "netstack") and _is_within(item.module, "flowlet"):
+            yield f"{at} netstack imports flowlet"
+        if _is_within(item.module, "pyspark") and not _is_within(module.name, "flowlet.spark"):
+            yield f"{at} imports pyspark outside flowlet.spark"
+        if module.side == "pure" and item.module.split(".")[0] in NOT_PURE:
+            yield f"{at} is pure and imports {item.module}"
+        target = self.resolve(item)
+        if target is None:
+            if _is_within(item.module, *PACKAGES) and len(self.modules) > 20:
+                yield f"{at} imports {item.module}, which does not exist"
+            return
+        side = self.modules[target].side
+        if module.side in MAY_IMPORT and side in MAY_IMPORT and side not in MAY_IMPORT[module.side]:
+            yield f"{at} is {module.side} and imports {target}, which is {side}"
+        if item.at_import_time and _is_within(module.name, *GRAPH_BUILDERS) and _is_within(target, *RUNTIME):
+            yield f"{at} builds graphs and imports the runtime module {target}"
+
+    def _of_pickles(self) -> Iterator[str]:
+        users = {name: line for name, module in self.modules.items() if (line := _unpickles(module.tree)) is not None}
+        outside = sorted(name for name in users if not _is_within(name, "flowlet.serde"))
+        if len(outside) > 1:
+            yield f"{outside[1]}:{users[outside[1]]} unpickles, and so does {outside[0]}: only one module besides serde may"
+
+    def _of_cycles(self) -> Iterator[str]:
+        edges = {name: {t for item in module.imports if (t := self.resolve(item)) and t != name} for name, module in self.modules.items()}
+        done: set[str] = set()
+
+        def visit(name: str, path: tuple[str, ...]) -> Iterator[str]:
+            if name in path:
+                yield f"{name}:1 is part of the import cycle {' -> '.join((*path[path.index(name) :], name))}"
+                return
+            if name in done:
+                return
+            for target in sorted(edges[name]):
+                yield from visit(target, (*path, name))
+            done.add(name)
+
+        for name in sorted(edges):
+            yield from visit(name, ())
+
+
+def _is_reexport(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
+            return True
+        case ast.Assign(targets=[ast.Name(id="__all__" | "__version__")]) | ast.AnnAssign(target=ast.Name(id="__all__" | "__version__")):
+            return True
+        case _:
+            return False
+
+
+def _unpickles(tree: ast.Module) -> int | None:
+    """The line where the module opens a pickle, if it does."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=module), attr="loads" | "load" | "Unpickler") if module in PICKLES:
+                return node.lineno
+            case ast.ImportFrom(module=str(module), names=names) if module in PICKLES:
+                if {alias.name for alias in names} & {"loads", "load", "Unpickler", "*"}:
+                    return node.lineno
+    return None
+
+
+def project_sources() -> tuple[dict[str, str], frozenset[str]]:
+    sources, packages = {}, set()
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if parts[-1] == "__init__":
+                parts = parts[:-1]
+                packages.add(".".join(parts))
+            sources[".".join(parts)] = path.read_text(encoding="utf-8")
+    return sources, frozenset(packages)
+
+
+def complaints_about(packages: tuple[str, ...] = (), /, **sources: str) -> list[str]:
+    """Complaints about samples; ``a__b`` stands for the module ``a.b``."""
+    return Checker({name.replace("__", "."): text for name, text in sources.items()}, frozenset(packages)).complaints()
+
+
+PURE = '"""A.\n\nSide: pure.\n"""\n'
+LOOP = '"""A.\n\nSide:       loop.\n"""\n'
+TASK = '"""A.\n\nSide:  task\n"""\n'
+SHARED = '"""A.\n\nSide: shared.  Any thread.\n"""\n'
+
+
+def test_the_packages_keep_the_import_rules() -> None:
+    """No module of netstack or flowlet breaks one of the rules below."""
+    assert Checker(*project_sources()).complaints() == []
+
+
+def test_a_module_without_a_side_line_is_named() -> None:
+    assert complaints_about(flowlet__a='"""Docs."""\n') == ["flowlet.a:1 has no 'Side:' line in its docstring"]
+
+
+def test_an_unknown_side_is_named() -> None:
+    assert complaints_about(flowlet__a='"""A.\n\nSide: left.\n"""\n') == ["flowlet.a:1 names the side 'left', which does not exist"]
+
+
+def test_netstack_never_imports_flowlet() -> None:
+    found = complaints_about(netstack__a=SHARED + "def f():\n    from flowlet import b\n", flowlet__b=PURE)
+
+    assert found == ["netstack.a:6 netstack imports flowlet"]
+
+
+@pytest.mark.parametrize("statement", ["import asyncio", "from threading import Lock", "import concurrent.futures", "import time as t"])
+def test_pure_modules_import_no_clock_thread_or_loop(statement: str) -> None:
+    """Not even inside a function."""
+    found = complaints_about(flowlet__a=f"{PURE}def f() -> None:\n    {statement}\n")
+
+    assert found == [f"flowlet.a:6 is pure and imports {statement.split()[1]}"]
+
+
+@pytest.mark.parametrize(("importer", "imported"), [(PURE, LOOP), (PURE, TASK), (PURE, SHARED), (LOOP, TASK), (TASK, LOOP)])
+def test_sides_that_must_not_meet(importer: str, imported: str) -> None:
+    """Pure knows only pure; loop and task meet only in shared modules."""
+    found = complaints_about(flowlet__a=importer + "from flowlet.b import x\n", flowlet__b=imported)
+
+    assert len(found) == 1
+    assert found[0].startswith("flowlet.a:5 is ")
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"), [(PURE, PURE), (LOOP, SHARED), (TASK, SHARED), (SHARED, LOOP), (SHARED, TASK), (LOOP, LOOP), (TASK, PURE)]
+)
+def test_sides_that_may_meet(importer: str, imported: str) -> None:
+    assert complaints_about(flowlet__a=importer + "import flowlet.b\n", flowlet__b=imported) == []
+
+
+def test_imports_for_type_checkers_alone_do_not_count() -> None:
+    text = PURE + "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import asyncio\nelse:\n    import time\n"
+
+    assert complaints_about(flowlet__a=text) == ["flowlet.a:9 is pure and imports time"]
+
+
+def test_a_reexport_is_followed_to_its_origin() -> None:
+    """``from package import name`` is judged by the module that defines the name."""
+    sources = {
+        "flowlet__p": '"""P."""\nfrom flowlet.p.b import x\n',
+        "flowlet__p__b": TASK,
+        "flowlet__a": LOOP + "from flowlet.p import x\n",
+    }
+
+    found = complaints_about(("flowlet.p",), **sources)
+
+    assert found == ["flowlet.a:5 is loop and imports flowlet.p.b, which is task"]
+
+
+def test_an_init_module_may_only_reexport() -> None:
+    text = '"""P."""\nimport os\n__all__ = ["os"]\nos.environ.clear()\n'
+
+    assert complaints_about(("flowlet",), flowlet=text) == ["flowlet:4 does something in an __init__, which may only re-export"]
+
+
+@pytest.mark.parametrize("package", ["common", "datastream", "graph"])
+@pytest.mark.parametrize("runtime", ["flowlet__task__x", "flowlet__client__x", "netstack__x"])
+def test_graph_builders_import_no_runtime_when_imported(package: str, runtime: str) -> None:
+    """They may reach it later, inside a call."""
+    target = runtime.replace("__", ".")
+    early = {f"flowlet__{package}__a": f"{PURE}from {target} import y\n", runtime: PURE}
+    late = {f"flowlet__{package}__a": f"{PURE}def f() -> None:\n    from {target} import y\n", runtime: PURE}
+
+    assert complaints_about(**early) == [f"flowlet.{package}.a:5 builds graphs and imports the runtime module {target}"]
+    assert complaints_about(**late) == []
+
+
+def test_only_the_spark_package_knows_pyspark() -> None:
+    text = SHARED + "from pyspark.sql import Row\n"
+
+    assert complaints_about(flowlet__spark__a=text) == []
+    assert complaints_about(flowlet__client__a=text) == ["flowlet.client.a:5 imports pyspark outside flowlet.spark"]
+
+
+@pytest.mark.parametrize(
+    "text", ["import pickle\npickle.loads(b'')\n", "from cloudpickle import loads\n", "import pickle\nx = pickle.Unpickler\n"]
+)
+def test_one_module_besides_serde_opens_pickles(text: str) -> None:
+    one = complaints_about(flowlet__serde__a=TASK + text, flowlet__tm__b=TASK + text)
+    two = complaints_about(flowlet__jm__a=TASK + text, flowlet__tm__b=TASK + text)
+
+    assert one == []
+    assert len(two) == 1
+    assert "only one module besides serde may" in two[0]
+
+
+def test_import_cycles_are_shown_as_a_path() -> None:
+    """Also those that are closed inside a function."""
+    found = complaints_about(flowlet__a=PURE + "import flowlet.b\n", flowlet__b=PURE + "def f() -> None:\n    import flowlet.a\n")
+
+    assert found == ["flowlet.a:1 is part of the import cycle flowlet.a -> flowlet.b -> flowlet.a"]
+
+
+def test_relative_imports_are_refused() -> None:
+    assert complaints_about(flowlet__a=PURE + "from . import b\n") == ["flowlet.a:5 imports relatively"]

@@ -1,0 +1,122 @@
+"""The built wheel is complete: it installs into a new environment, and a job runs from an empty folder.
+
+The environment takes third-party packages from the one that runs the tests, but not flowlet itself: a path line in a .pth file adds a
+folder without its own .pth files, so that an editable installation stays invisible.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TOP_LEVEL = {"pyproject.toml", "flowlet", "netstack", "tests", "bench", "examples", "Makefile", "README.md", "LICENSE"}
+JOB = """
+import flowlet, netstack
+from flowlet.datastream import StreamExecutionEnvironment
+
+def word_of(pair):
+    return pair[0]
+
+if __name__ == "__main__":
+    assert "site-packages" in flowlet.__file__ and "site-packages" in netstack.__file__, flowlet.__file__
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(2)
+    words = env.from_collection([("to", 1), ("be", 1), ("or", 1), ("not", 1), ("to", 1), ("be", 1)])
+    with words.key_by(word_of).sum(1).execute_and_collect() as results:
+        print(dict(results))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new environment with the wheel in it."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, with_pip=False, symlinks=True)
+    interpreter = folder / "bin" / "python"
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    (site_packages / "third_party.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    command = [sys.executable, "-m", "pip", "--python", str(interpreter), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return interpreter
+
+
+@pytest.mark.slow
+def test_a_job_runs_from_an_empty_folder_with_the_wheel_alone(python: Path, tmp_path: Path) -> None:
+    """Nothing of the source tree is needed: two TaskManager processes, a keyed sum, the results come back."""
+    script = tmp_path / "scripts" / "job.py"
+    script.parent.mkdir()
+    script.write_text(JOB)
+    (tmp_path / "empty").mkdir()
+    environment = {"FLOWLET_SECRET_FILE": str(tmp_path / "secret"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+
+    done = subprocess.run(
+        [python, script], cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ast.literal_eval(done.stdout.strip().splitlines()[-1]) == {"to": 2, "be": 2, "or": 1, "not": 1}
+
+
+@pytest.mark.slow
+def test_the_console_script_is_installed(python: Path) -> None:
+    done = subprocess.run([python.parent / "flowlet", "--help"], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "flowlet" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_packages_the_licence_and_the_type_markers_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    tops = {name.split("/")[0] for name in names}
+    (info,) = tops - {"flowlet", "netstack"}
+    assert re.fullmatch(r"flowlet-[0-9.]+\.dist-info", info)
+    assert {"flowlet/py.typed", "netstack/py.typed", f"{info}/licenses/LICENSE"} <= set(names)
+    for package in ("flowlet", "netstack"):
+        sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
+        assert sources <= set(names)
+
+
+def test_every_third_party_import_is_a_declared_dependency() -> None:
+    """What the packages import is in ``dependencies`` (or, for flowlet/spark, in an extra), and each dependency is imported."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[^A-Za-z0-9_-]", line)[0].lower() for line in project["dependencies"]}
+    distributions = metadata.packages_distributions()
+    imported = set()
+    for path in [*(ROOT / "flowlet").rglob("*.py"), *(ROOT / "netstack").rglob("*.py")]:
+        if "spark" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            imported |= {name.split(".")[0] for name in names}
+
+    third_party = imported - set(sys.stdlib_module_names) - {"flowlet", "netstack"}
+
+    assert {distributions[name][0].lower() for name in third_party} == declared
+
+
+def test_the_top_level_holds_what_it_should() -> None:
+    """Beside it only dot-files and what the Makefile makes."""
+    found = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
+
+    assert found - {"dist", "build"} == TOP_LEVEL
