@@ -154,13 +154,15 @@ class Cluster:
         return {"FLOWLET_SECRET_FILE": str(self.secret_file)}
 
     def __enter__(self) -> Self:
+        cores = sorted(os.sched_getaffinity(0))
         try:
             self.job_manager = self.start("-m", "flowlet.jm", "--port", "0", name="jm")
             self.address = self.job_manager.wait_for_line(r"^JobManager listening on http://(\S+)$").group(1)
             for number in range(self._num_task_managers):
-                self.task_managers.append(
-                    self.start("-m", "flowlet.tm", "--jobmanager", self.address, "--slots", str(self._slots), name=f"tm{number}")
-                )
+                options = ["--jobmanager", self.address, "--slots", str(self._slots)]
+                if self._num_task_managers == len(cores):  # as an embedded cluster does
+                    options += ["--pin-cpu", str(cores[number])]
+                self.task_managers.append(self.start("-m", "flowlet.tm", *options, name=f"tm{number}"))
             for task_manager in self.task_managers:
                 task_manager.wait_for_line(r"^TaskManager \S+ listening on \S+, registered at \S+$")
         except BaseException:

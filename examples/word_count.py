@@ -17,19 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from flowlet.client import translate
 from flowlet.common import Configuration, Types, WatermarkStrategy
-from flowlet.common.job_client import RunningJob, SubmittedJob
+from flowlet.common.job_client import JobClient
 from flowlet.datastream import CloseableIterator, DataStream, RuntimeExecutionMode, StreamExecutionEnvironment
 from flowlet.datastream.connectors.file_system import FileSource, StreamFormat
 from flowlet.errors import FlowletError
-from flowlet.graph.stream_graph import StreamGraph
 
 REPORT_INTERVAL_S = 0.25
 REPORT_WIDTH = 130  # of tables that do not go to a terminal
+NARROW_WIDTH = 100  # a terminal with fewer columns has no room for the table of the tasks
 _WORD = re.compile(r"\w+")
 
 
@@ -138,9 +137,15 @@ class ProgressView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+        )
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._bar = self._progress.add_task("counting words", total=None, text="")
+        self._bar = self._progress.add_task("counting words", total=1.0, text="")
         self._last_records = 0
         self._last_time = time.monotonic()
 
@@ -148,15 +153,12 @@ class ProgressView:
         self._progress.start()
         return self
 
-    def start(self) -> None:
-        """The job begins: count the seconds from here."""
-        self._last_time = time.monotonic()
-
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
 
-    def show(self, records: int) -> None:
-        """Tell how many words the sources have given so far; call as often as you like, more often than once a second changes nothing."""
+    def show(self, records: int, fraction: float) -> None:
+        """Tell how many words the sources have given, and which part of the input that was; the text changes once a second."""
+        self._progress.update(self._bar, completed=fraction)
         now = time.monotonic()
         elapsed = now - self._last_time
         if elapsed < 1.0:
@@ -169,10 +171,11 @@ class ProgressView:
             self._console.print(f"counting words: {text}", highlight=False, soft_wrap=True)
 
 
-def records_so_far(document: dict[str, Any]) -> int:
-    """Words that the sources have emitted."""
-    subtasks = document["vertices"][0]["subtasks"]
-    return sum(subtask["metrics"]["num_records_out"] for subtask in subtasks)
+def progress_of(document: dict[str, Any]) -> tuple[int, float]:
+    """How many words the sources have emitted, and which part of their input they have read (all have about the same share)."""
+    metrics = [subtask["metrics"] for subtask in document["vertices"][0]["subtasks"]]
+    fractions = [each["source_progress"] or 0.0 for each in metrics]
+    return sum(each["num_records_out"] for each in metrics), sum(fractions) / len(fractions)
 
 
 def top_table(counts: Sequence[tuple[str, int]], top: int) -> Table:
@@ -184,62 +187,76 @@ def top_table(counts: Sequence[tuple[str, int]], top: int) -> Table:
     return table
 
 
-def task_table(document: dict[str, Any]) -> Table:
-    """What each subtask read (first line) and wrote (second line), and what it did with its time."""
-    table = Table("task", "", title="tasks (times in ms)", show_lines=True)
-    for name in ("records", "bytes", "buffers", "credits granted", "idle", "busy", "backpressured"):
-        table.add_column(name, justify="right")
+def task_rows(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Name and counters of every subtask; all counters under the name that is shown."""
     for vertex in document["vertices"]:
         for subtask in vertex["subtasks"]:
             metrics = subtask["metrics"]
-            bytes_in = metrics["num_bytes_in_local"] + metrics["num_bytes_in_remote"]
-            table.add_row(
-                f"{vertex['name']}\nsubtask {subtask['subtask'] + 1} of {vertex['parallelism']}, {subtask['state']}",
-                "in\nout",
-                f"{metrics['num_records_in']:,}\n{metrics['num_records_out']:,}",
-                f"{bytes_in:,}\n{metrics['num_bytes_out']:,}",
-                f"{metrics['num_buffers_in']:,}\n{metrics['num_buffers_out']:,}",
-                f"{metrics['num_credits_granted']:,}",
-                *(f"{metrics[f'accumulated_{what}_ms']:,}" for what in ("idle", "busy", "back_pressured")),
+            name = f"{vertex['name']}\nsubtask {subtask['subtask'] + 1} of {vertex['parallelism']}, {subtask['state']}"
+            yield (
+                name,
+                {
+                    "records in": metrics["num_records_in"],
+                    "records out": metrics["num_records_out"],
+                    "bytes in": metrics["num_bytes_in_local"] + metrics["num_bytes_in_remote"],
+                    "bytes out": metrics["num_bytes_out"],
+                    "buffers in": metrics["num_buffers_in"],
+                    "buffers out": metrics["num_buffers_out"],
+                    "credits granted": metrics["num_credits_granted"],
+                    "ms idle": metrics["accumulated_idle_ms"],
+                    "ms busy": metrics["accumulated_busy_ms"],
+                    "ms backpressured": metrics["accumulated_back_pressured_ms"],
+                },
             )
+
+
+def task_table(document: dict[str, Any]) -> Table:
+    """What each subtask read (first line) and wrote (second line), and what it did with its time."""
+    table = Table("task", "", title="tasks", show_lines=True)
+    for name in ("records", "bytes", "buffers", "credits granted", "ms idle", "ms busy", "ms backpressured"):
+        table.add_column(name, justify="right")
+    for name, counters in task_rows(document):
+        pairs = [f"{counters[f'{what} in']:,}\n{counters[f'{what} out']:,}" for what in ("records", "bytes", "buffers")]
+        rest = [f"{counters[what]:,}" for what in ("credits granted", "ms idle", "ms busy", "ms backpressured")]
+        table.add_row(name, "in\nout", *pairs, *rest)
     return table
+
+
+def task_lines(document: dict[str, Any]) -> Iterator[str]:
+    """The same as text that fits a narrow terminal."""
+    for name, counters in task_rows(document):
+        yield name.replace("\n", ", ")
+        texts = [f"{count:,} {what}" for what, count in counters.items()]
+        for start in range(0, len(texts), 3):
+            yield "    " + ", ".join(texts[start : start + 3])
 
 
 # ---------------------------------------------------------------- running it
 
 
 class Observer:
-    """Starts the job of an environment and shows how far it is, until it is closed."""
+    """Shows how far a job is, until it is closed."""
 
-    def __init__(self, view: ProgressView) -> None:
-        self.job: RunningJob | None = None
+    def __init__(self, job: JobClient, view: ProgressView) -> None:
+        self._job = job
         self._view = view
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress")
 
-    def submit(self, graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001
-        """What the environment calls to start a job."""
-        submitted = translate.submit(graph, address, in_process)
-        self.job = submitted.job
-        self._view.start()
-        self._thread.start()
-        return submitted
-
     def __enter__(self) -> "Observer":
         self._view.__enter__()
+        self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._is_over.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
         self._view.__exit__(*exception)
 
     def _watch(self) -> None:
         while not self._is_over.wait(REPORT_INTERVAL_S):
-            assert self.job is not None, "the thread starts with the job"
             try:
-                self._view.show(records_so_far(self.job.metrics()))
+                self._view.show(*progress_of(self._job.metrics()))
             except FlowletError:
                 return  # the job is over, or its JobManager is gone: the main thread hears of it and says so
 
@@ -253,22 +270,24 @@ def count_words(files: Sequence[str], options: argparse.Namespace, view: Progres
     configuration = Configuration()
     if options.jobmanager is not None:
         configuration.set_string("flowlet.jobmanager", options.jobmanager)
-    with Observer(view) as observer:
-        env = StreamExecutionEnvironment(configuration, submit=observer.submit)
-        env.set_parallelism(options.parallelism).set_runtime_mode(RuntimeExecutionMode.BATCH)
-        results = build(env, files).execute_and_collect("word count")
-        assert isinstance(results, CloseableIterator)
-        with results:
-            counts = sorted(results, key=lambda pair: (-pair[1], pair[0]))
-    assert observer.job is not None
-    return counts, observer.job.metrics()
+    env = StreamExecutionEnvironment.get_execution_environment(configuration)
+    env.set_parallelism(options.parallelism).set_runtime_mode(RuntimeExecutionMode.BATCH)
+    results = build(env, files).execute_and_collect("word count")
+    assert isinstance(results, CloseableIterator)
+    job = results.job_client
+    with results, Observer(job, view):
+        counts = sorted(results, key=lambda pair: (-pair[1], pair[0]))
+    return counts, job.metrics()
 
 
 def report(console: Console, counts: Sequence[tuple[str, int]], document: dict[str, Any], top: int) -> None:
     """What the user reads at the end."""
     total, seconds = sum(count for _, count in counts), max(document["duration"], 1) / 1000
     console.print(top_table(counts, top))
-    console.print(task_table(document))
+    if console.width < NARROW_WIDTH:
+        console.print(*task_lines(document), sep="\n", highlight=False)
+    else:
+        console.print(task_table(document))
     console.print(f"{total:,} words, {len(counts):,} different ones, in {seconds:.1f} s: {total / seconds:,.0f} words/s", highlight=False)
 
 

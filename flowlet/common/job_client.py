@@ -88,6 +88,13 @@ class JobClient:
         self._job.cancel()
         return CompletableFuture.completed(None)
 
+    def metrics(self) -> dict[str, Any]:
+        """The job's document as the JobManager serves it: vertices, their subtasks, and the counters of each.  Not in PyFlink.
+
+        It stays readable after the end of the job.
+        """
+        return self._job.metrics()
+
     def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
         """The result, once the job has finished; its ``result()`` raises ``JobExecutionError`` when the job failed or was cancelled."""
         return CompletableFuture(self._wait, lambda: self._job.status().is_globally_terminal_state())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from flowlet.common.job_client import RunningJob, SubmittedJob
+from flowlet.common.job_client import JobClient, RunningJob, SubmittedJob
 
 __all__ = ["CloseableIterator"]
 
@@ -58,6 +58,11 @@ class CloseableIterator:
             JobExecutionError: the job failed.
         """
         return next(self)
+
+    @property
+    def job_client(self) -> JobClient:
+        """The job that makes the records, to watch it or to cancel it.  Not in PyFlink.  The iterator still owns the job."""
+        return JobClient(self._job, lambda _: None)
 
     def close(self) -> None:
         """Cancel the job if it still runs, and give back what it holds; more than once does nothing."""

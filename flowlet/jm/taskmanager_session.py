@@ -142,7 +142,7 @@ class TaskManagerSession:
             return
         self.send(Registered(self._jm_id, self._config.heartbeat_interval_ms))
         writer = asyncio.create_task(self._write(), name=f"writer to TaskManager {self.tm_id}")
-        reason = "the JobManager is shutting down"
+        reason = "its connection broke off"
         try:
             reason = await self._read()
         finally:

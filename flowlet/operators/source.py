@@ -20,7 +20,10 @@ MAX_CHUNK_RECORDS = 1_000
 
 
 class SourceReader(Protocol):
-    """Reads one subtask's share."""
+    """Reads one subtask's share.
+
+    A reader that knows how much there is may have an attribute ``progress``: the fraction read so far, 0 to 1, read by any thread.
+    """
 
     def poll_chunk(self) -> Chunk | None:
         """The next records, an empty chunk if there are none just now, or None at the end."""
@@ -49,6 +52,7 @@ class SourceOperator(StreamOperator):
         self.name = name
         self.source = source
         self._reader: SourceReader | None = None
+        self._last_progress: float | None = None
 
     def open(self) -> None:
         """Make the reader."""
@@ -79,8 +83,15 @@ class SourceOperator(StreamOperator):
             self.output.collect(chunk)
         return True
 
+    @property
+    def progress(self) -> float | None:
+        """The fraction that was read, 0 to 1; None if the reader does not tell.  Any thread."""
+        reader = self._reader
+        return self._last_progress if reader is None else getattr(reader, "progress", None)
+
     def close(self) -> None:
         """Close the reader."""
+        self._last_progress = self.progress
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()

@@ -108,7 +108,15 @@ class TextLineReader:
         self._charset = charset
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
+        splits = list(splits)
+        self._total_bytes = sum(split.size_bytes for split in splits)
+        self._done_bytes = 0  # Written by the task thread; read anywhere, one split stale is fine.
         self._chunks = self._read(splits)
+
+    @property
+    def progress(self) -> float:
+        """The fraction of the splits' bytes that was read, whole splits; any thread."""
+        return self._done_bytes / self._total_bytes if self._total_bytes else 1.0
 
     def poll_chunk(self) -> Chunk | None:
         """Up to 2,000 lines; None at the end.
@@ -136,6 +144,7 @@ class TextLineReader:
                         yield from _chunks(_lines(data, charset))
             except OSError as error:
                 raise FlowletError(f"cannot read {split.path}: {error.strerror or error}") from error
+            self._done_bytes += split.size_bytes
 
     def _line_blocks(self, read: Callable[[int], bytes | None], split: FileSplit, end: float) -> Iterator[bytes]:
         r"""Pieces of whole lines that together are the split.

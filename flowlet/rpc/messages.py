@@ -110,6 +110,7 @@ class TaskMetrics(msgspec.Struct, frozen=True):
     accumulated_back_pressured_ms: int = 0  # soft + hard
     current_input_watermark: int = -(2**63)
     waiting_for: str | None = None  # the name of what a parked task waits for
+    source_progress: float | None = None  # 0 to 1, of a source that knows how much there is to read
 
 
 class FailureInfo(msgspec.Struct, frozen=True):

@@ -5,9 +5,12 @@ Source: Flink ``SourceOperatorStreamTask``.
 Absent: waiting for a source that has nothing just now: it is asked again at once (no source of this kind exists yet).
 """
 
+import msgspec
+
 from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.source import SourceOperator
 from flowlet.records import MAX_WATERMARK
+from flowlet.rpc.messages import TaskMetrics
 from flowlet.task.input_processor import InputStatus
 from flowlet.task.mailbox_processor import MailboxController
 from flowlet.task.stream_task_base import StreamTask
@@ -24,6 +27,10 @@ class SourceStreamTask(StreamTask):
         if not isinstance(head, SourceOperator):
             raise TypeError(f"{self.name}: the head of the chain is no source: {head!r}")
         self._source = head
+
+    def metrics(self) -> TaskMetrics:
+        """The counters, with how far the source is; any thread."""
+        return msgspec.structs.replace(super().metrics(), source_progress=self._source.progress)
 
     def _process_input(self) -> InputStatus:
         return InputStatus.MORE_AVAILABLE if self._source.emit_next() else InputStatus.END_OF_DATA

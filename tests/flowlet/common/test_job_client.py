@@ -110,3 +110,11 @@ def test_a_job_id_has_32_hex_digits(text: str) -> None:
     with pytest.raises(ValueError, match="32 lower-case hex digits"):
         JobID(text)
     assert repr(JobID(JOB_ID)) == f"JobID({JOB_ID})"
+
+
+def test_metrics_are_the_jobs_document() -> None:
+    """Handed on as the job gives it."""
+    job = ScriptedJob(JobExecutionResult(JobID(JOB_ID), 1))
+
+    assert client_of(job).metrics() == job.metrics()
+    assert job.calls == []

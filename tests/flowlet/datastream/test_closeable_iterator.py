@@ -119,3 +119,17 @@ def test_an_ended_job_is_not_cancelled(state: JobStatus) -> None:
         pass
 
     assert job.calls == ["close"]
+
+
+def test_the_job_can_be_watched_while_it_is_read() -> None:
+    """The client belongs to the same job; taking it neither waits for the job nor gives it back."""
+    job = ScriptedJob([1, 2])
+    ended: list[RunningJob] = []
+    values = CloseableIterator(SubmittedJob(job, ("e",)), ended.append)
+
+    client = values.job_client
+
+    assert str(client.get_job_id()) == JOB_ID
+    assert ended == []
+    assert list(values) == [1, 2]
+    assert ended == [job]

@@ -223,3 +223,34 @@ def test_closing_early_closes_the_file(tmp_path: Path) -> None:
     harness.operator.close()
 
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_progress_is_the_fraction_of_the_bytes_that_were_read(tmp_path: Path) -> None:
+    """Whole splits count; the source operator keeps the last value when the reader is gone."""
+    (tmp_path / "a").write_bytes(b"one\n")
+    (tmp_path / "b").write_bytes(b"x" * 11 + b"\n")
+    reader = TextLineSource([str(tmp_path / "a"), str(tmp_path / "b")]).create_reader(0, 1)
+    assert isinstance(reader, TextLineReader)
+
+    before = reader.progress
+    reader.poll_chunk()
+    reader.poll_chunk()
+    between = reader.progress
+    last = reader.poll_chunk()
+
+    assert (before, between, last, reader.progress) == (0.0, 0.25, None, 1.0)
+    assert TextLineReader([], "UTF-8").progress == 1.0
+
+
+def test_a_source_operator_tells_the_progress_of_its_reader_also_after_its_end(tmp_path: Path) -> None:
+    """Not open yet: unknown; closed: as it was."""
+    (tmp_path / "a").write_bytes(b"one\n")
+    operator = SourceOperator(TextLineSource([str(tmp_path / "a")]))
+    assert operator.progress is None
+    Harness(operator, pickled=False)
+
+    while operator.emit_next():
+        pass
+    operator.close()
+
+    assert operator.progress == 1.0
