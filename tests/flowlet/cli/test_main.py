@@ -122,7 +122,7 @@ def test_task_managers_are_listed(cli: Cli, cluster: MiniCluster) -> None:
         (["list", "--jobmanager", "127.0.0.1:1"], "flowlet: JobManager 127.0.0.1:1: Connection refused"),
         (["list", "--jobmanager", "nowhere"], "flowlet: --jobmanager is 'nowhere', expected host:port"),
         (["nothing"], "flowlet: No such command 'nothing'"),
-        (["job"], "flowlet: Missing argument 'JOB'"),
+        (["job"], "flowlet: Missing argument 'job'"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(

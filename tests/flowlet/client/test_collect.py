@@ -151,8 +151,9 @@ def test_closing_after_the_end_does_not_cancel(cluster: MiniCluster) -> None:
 
 def test_a_failure_while_reading_is_the_users_not_the_networks(cluster: MiniCluster) -> None:
     """The values before it may or may not have come; the error names the function, not the connection."""
-    job_graph, edge_id = mapped(range(10_000), lambda value: 1 // (9_000 - value))
+    job_graph, edge_id = mapped(range(10_000), lambda value: 1 // (9_000 - value) if value else hold("first", value))
     results = cluster.execute(job_graph).collect(edge_id)
+    released["first"].set()
 
     with pytest.raises(JobExecutionError, match=r"operator 'map'.*\nwhile processing the record 9000\n(.*\n)*ZeroDivisionError"):
         list(results)

@@ -1,0 +1,159 @@
+"""The control connection against a JobManager that misbehaves; ``test_task_executor`` has the well-behaved one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+import pytest_asyncio
+from aiohttp import WSMsgType, web
+
+from flowlet.rpc.http import AuthenticatingServer, RpcClient
+from flowlet.rpc.messages import CancelTask, DeployTask, Heartbeat, Registered, RegisterTaskManager, ToJobManager, ToTaskManager
+from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
+from tests.flowlet.client.jobs import DEADLINE_S
+
+SECRET = bytes(32)
+Script = Callable[[web.WebSocketResponse], Awaitable[None]]
+
+
+class Listener:
+    """Notes what happens."""
+
+    def __init__(self) -> None:
+        self.sessions: list[str] = []
+        self.cancelled: list[bytes] = []
+        self.lost: asyncio.Queue[str] = asyncio.Queue()
+
+    def registered(self, jm_id: str) -> None:
+        self.sessions.append(jm_id)
+
+    def deploy(self, message: DeployTask) -> None:
+        raise AssertionError("nothing was deployed")
+
+    def cancel(self, message: CancelTask) -> None:
+        self.cancelled.append(message.attempt)
+
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat("tm-1", [])
+
+    async def session_lost(self, reason: str) -> None:
+        await self.lost.put(reason)
+
+
+class Server:
+    """Plays a script on each connection, one after the other; the last one again and again."""
+
+    def __init__(self) -> None:
+        self.scripts: list[Script] = []
+        self.received: list[ToJobManager] = []
+        self.port = 0
+
+    async def serve(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await self.receive(socket)
+        await (self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0])(socket)
+        await socket.close()
+        return socket
+
+    async def receive(self, socket: web.WebSocketResponse) -> ToJobManager:
+        message: ToJobManager = msgspec.msgpack.Decoder(ToJobManager).decode((await socket.receive()).data)
+        self.received.append(message)
+        return message
+
+
+async def send(socket: web.WebSocketResponse, message: ToTaskManager) -> None:
+    await socket.send_bytes(msgspec.msgpack.encode(message))
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    application = AuthenticatingServer(SECRET).create_application()
+    application.add_routes([web.get("/rpc/taskmanager", server.serve)])
+    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.port = runner.addresses[0][1]
+    yield server
+    await runner.cleanup()
+
+
+@pytest_asyncio.fixture
+async def listener(server: Server) -> AsyncIterator[Listener]:
+    """A connection that runs for as long as the test does."""
+    listener = Listener()
+    registration = RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1)
+    async with RpcClient("127.0.0.1", server.port, SECRET) as rpc:
+        connection = JobManagerConnection(rpc, registration, listener, ReconnectConfig(0.001, 0.001))
+        session = asyncio.create_task(connection.run())
+        yield listener
+        session.cancel()
+        await asyncio.gather(session, return_exceptions=True)
+
+
+async def lost(listener: Listener) -> str:
+    async with asyncio.timeout(DEADLINE_S):
+        return await listener.lost.get()
+
+
+async def test_the_first_message_is_the_registration_and_heartbeats_follow(server: Server, listener: Listener) -> None:
+    async def welcome(socket: web.WebSocketResponse) -> None:
+        await send(socket, Registered("jm-1", 1))
+        await server.receive(socket)
+        await server.receive(socket)
+
+    server.scripts.append(welcome)
+
+    assert await lost(listener) == "the JobManager closed the connection (1000)"
+    assert listener.sessions[0] == "jm-1"
+    assert isinstance(server.received[0], RegisterTaskManager)
+    assert server.received[1:3] == [Heartbeat("tm-1", [])] * 2
+
+
+async def test_orders_reach_the_listener_in_their_order(server: Server, listener: Listener) -> None:
+    async def cancel(socket: web.WebSocketResponse) -> None:
+        await send(socket, Registered("jm-1", 1000))
+        for number in range(3):
+            await send(socket, CancelTask(bytes([number]) * 40))
+
+    server.scripts.append(cancel)
+    await lost(listener)
+
+    assert listener.cancelled[:3] == [bytes([number]) * 40 for number in range(3)]
+
+
+async def test_garbage_ends_the_session_and_the_next_one_is_tried(server: Server, listener: Listener) -> None:
+    """A JobManager of another release, perhaps; it may be replaced by the right one."""
+
+    async def garbage(socket: web.WebSocketResponse) -> None:
+        await send(socket, Registered("jm-1", 1000))
+        await socket.send_bytes(b"\xc1")
+        assert (await socket.receive()).type in (WSMsgType.BINARY, WSMsgType.CLOSE)
+
+    async def text(socket: web.WebSocketResponse) -> None:
+        await send(socket, Registered("jm-2", 1000))
+        await socket.send_str("hello")
+        assert (await socket.receive()).type in (WSMsgType.BINARY, WSMsgType.CLOSE)
+
+    server.scripts += [garbage, text]
+
+    assert (await lost(listener)).startswith("the JobManager sent a message that is not understood: ")
+    assert await lost(listener) == "the JobManager sent a TEXT frame"
+    assert listener.sessions[:2] == ["jm-1", "jm-2"]
+
+
+async def test_a_connection_that_never_registered_is_not_a_lost_session(server: Server, listener: Listener) -> None:
+    """There is nothing to give up; it is tried again without a word to the tasks."""
+    attempts = asyncio.Queue[int]()
+
+    async def hang_up(socket: web.WebSocketResponse) -> None:
+        await attempts.put(1)
+
+    server.scripts.append(hang_up)
+    async with asyncio.timeout(DEADLINE_S):
+        for _ in range(3):
+            await attempts.get()
+
+    assert listener.lost.empty()
+    assert listener.sessions == []
