@@ -147,14 +147,24 @@ class ProgressView:
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._bar = self._progress.add_task("counting words", total=1.0, text="")
         self._last_records = 0
-        self._last_time = time.monotonic()
+        self._start_time = self._last_time = time.monotonic()
 
     def __enter__(self) -> "ProgressView":
+        self._start_time = self._last_time = time.monotonic()
         self._progress.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
+
+    def finish(self, records: int) -> None:
+        """The last line where there is no terminal: also a job of less than a second has one."""
+        if not self._console.is_terminal:
+            rate = records / max(time.monotonic() - self._start_time, 1e-3)
+            self._print(f"{records:,} words, {rate:,.0f} records/s on average")
+
+    def _print(self, text: str) -> None:
+        self._console.print(f"counting words: {text}", highlight=False, soft_wrap=True)
 
     def show(self, records: int, fraction: float) -> None:
         """Tell how many words the sources have given, and which part of the input that was; the text changes once a second."""
@@ -168,7 +178,7 @@ class ProgressView:
         if self._console.is_terminal:
             self._progress.update(self._bar, text=text)
         else:
-            self._console.print(f"counting words: {text}", highlight=False, soft_wrap=True)
+            self._print(text)
 
 
 def progress_of(document: dict[str, Any]) -> tuple[int, float]:
@@ -252,6 +262,8 @@ class Observer:
         self._is_over.set()
         self._thread.join()
         self._view.__exit__(*exception)
+        if exception[0] is None:
+            self._view.finish(progress_of(self._job.metrics())[0])
 
     def _watch(self) -> None:
         while not self._is_over.wait(REPORT_INTERVAL_S):
