@@ -79,7 +79,7 @@ class StreamOperator:
         Raises:
             UserFunctionError: the user's function failed; names operator, subtask and record.
         """
-        raise NotImplementedError(f"{type(self).__name__} takes no input")
+        raise TypeError(f"operator {self.name!r}, a {type(self).__name__}, takes no input")
 
     def process_watermark(self, watermark: Watermark) -> None:
         """The input's event time advanced."""

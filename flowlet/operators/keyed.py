@@ -12,6 +12,7 @@ Absent:     min, max, aggregate; state backends; columnar state.
 """
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import islice
 from numbers import Number
@@ -33,7 +34,7 @@ class _Missing:
 _MISSING: Any = _Missing()
 
 
-class _RunningOperator(KeyedOperator):
+class _RunningOperator(KeyedOperator, ABC):
     """Keeps one record per key; emits it after each change, or (``emit_on_finish``) once at the end."""
 
     def __init__(self, key_selector: Any, name: str, *, emit_on_finish: bool) -> None:
@@ -65,9 +66,9 @@ class _RunningOperator(KeyedOperator):
         self._state = {}
         super().close()
 
+    @abstractmethod
     def _advance(self, values: list[Any]) -> list[Any]:
         """The result after each record."""
-        raise NotImplementedError
 
     def _final_records(self) -> Iterator[Any]:
         return iter(self._state.values())

@@ -24,7 +24,7 @@ def test_an_operator_needs_a_name_only() -> None:
 
 
 def test_an_operator_without_process_chunk_takes_no_input() -> None:
-    with pytest.raises(NotImplementedError, match="Minimal takes no input"):
+    with pytest.raises(TypeError, match="Minimal, takes no input"):
         Minimal().process_chunk(Chunk([1]))
 
 

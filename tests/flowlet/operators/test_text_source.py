@@ -62,7 +62,8 @@ CHARSETS = ["utf-16", "utf-16-le", "utf-32", "utf-8-sig", "latin-1", "shift_jis"
 @given(content=CONTENTS, split_bytes=st.integers(1, 40), block_bytes=st.integers(1, 40))
 def test_other_charsets(tmp_path_factory: pytest.TempPathFactory, charset: str, content: bytes, split_bytes: int, block_bytes: int) -> None:
     """Valid text in each of them, also those in which a line end is not one byte."""
-    text = content.replace(b"~", b"").decode("utf-8", "ignore").encode(charset, "ignore").decode(charset)
+    # "~" and ESC begin the escapes of the stateful ones: alone they are no text in them.
+    text = content.translate(None, b"~\x1b").decode("utf-8", "ignore").encode(charset, "ignore").decode(charset)
     path = tmp_path_factory.getbasetemp() / f"{charset}.txt"
     path.write_bytes(text.encode(charset))
 
