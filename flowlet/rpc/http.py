@@ -9,6 +9,7 @@ Rules:      ``Host`` and ``Origin`` must name a loopback address, else a web pag
 """
 
 import asyncio
+import io
 import ipaddress
 import os
 import time
@@ -150,7 +151,9 @@ class RpcClient:
         try:
             async with asyncio.timeout(timeout_s):
                 url = URL(self._base + path, encoded=True)
-                async with self._session.request(method, url, data=body or None, headers=headers, allow_redirects=False) as response:
+                # As a stream: aiohttp warns about big bodies of plain bytes.
+                data = io.BytesIO(body) if body else None
+                async with self._session.request(method, url, data=data, headers=headers, allow_redirects=False) as response:
                     answer = RpcResponse(response.status, await _read_limited(response))
                     self._check(nonce, answer, response.headers.get(PROOF_HEADER))
                     return answer

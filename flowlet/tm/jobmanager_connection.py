@@ -8,7 +8,7 @@ Source:     Flink ``RegisteredRpcConnection``, ``TaskExecutorToJobManagerHeartbe
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -170,9 +170,10 @@ class JobManagerConnection:
         self._last_contact = asyncio.get_running_loop().time()
         outbox = self._outbox = asyncio.Queue(_MAX_QUEUED_MESSAGES)
         self._listener.registered(welcome.jm_id)
+        interval_s = welcome.heartbeat_interval_ms / 1000
         return [
-            asyncio.create_task(_send_all(socket, outbox), name="control messages"),
-            asyncio.create_task(self._send_heartbeats(welcome.heartbeat_interval_ms / 1000), name="heartbeats"),
+            asyncio.create_task(_supervise(lambda: _send_all(socket, outbox), socket), name="control messages"),
+            asyncio.create_task(_supervise(lambda: self._send_heartbeats(interval_s), socket), name="heartbeats"),
         ]
 
     async def _send_heartbeats(self, interval_s: float) -> None:
@@ -180,6 +181,15 @@ class JobManagerConnection:
             heartbeat = self._listener.heartbeat()
             self.send(heartbeat)
             await asyncio.sleep(interval_s if heartbeat.tasks else interval_s * _IDLE_HEARTBEAT_FACTOR)
+
+
+async def _supervise(helper: Callable[[], Awaitable[None]], socket: aiohttp.ClientWebSocketResponse) -> None:
+    """A helper that fails would leave a session that looks alive and tells nothing: end it."""
+    try:
+        await helper()
+    except Exception:  # noqa: BLE001 - the top of a task of the loop: reported, and the session ends
+        _log.exception("a helper of the control connection failed")
+        await socket.close()
 
 
 async def _send_all(socket: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[ToJobManager]) -> None:

@@ -121,6 +121,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             return
         channel = self._channels.pop(response.receiver, None)
         if channel is not None:
+            # The server keeps the reader until it hears that nothing more of ours is under way.
+            self._cancel_once(response.receiver)
             channel.on_error(error)
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:

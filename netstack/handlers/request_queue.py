@@ -69,7 +69,7 @@ class PartitionRequestQueue(ChannelHandler):
             self._write_available()
 
     def add_credit(self, receiver: InputChannelID, credit: int) -> None:
-        """The receiver granted more.
+        """The receiver granted more; after its producer failed that goes nowhere: the grant was under way when it was told.
 
         Raises:
             RemoteProtocolError: no such receiver, or the credit is out of range.
@@ -77,6 +77,8 @@ class PartitionRequestQueue(ChannelHandler):
         reader = self._readers.get(receiver)
         if reader is None:
             raise RemoteProtocolError(f"credit for the unknown receiver {receiver.hex()}")
+        if reader.is_released:
+            return
         reader.credit.grant(credit)
         self.enqueue_available_reader(reader)
 
@@ -133,7 +135,7 @@ class PartitionRequestQueue(ChannelHandler):
         if next_one is None:
             cause = reader.failure_cause
             if cause is not None:
-                self._readers.pop(reader.receiver, None)
+                # It stays known until the receiver cancels it: what the receiver sent before it heard of the failure is no mistake.
                 reader.release()
                 ctx.write(ErrorResponse(ErrorCode.PRODUCER_FAILED, _describe(cause), reader.receiver))
             return 0

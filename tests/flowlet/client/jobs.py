@@ -46,17 +46,17 @@ def hold(name: str, value: Any = None) -> Any:
 
 
 @contextmanager
-def ctrl_c_inside(function: Callable[..., Any], after: threading.Event) -> Iterator[None]:
-    """Once ``after`` is set, interrupt this program at a moment when its main thread is inside ``function``."""
+def ctrl_c_inside(*functions: Callable[..., Any], after: threading.Event) -> Iterator[None]:
+    """Once ``after`` is set, interrupt this program at a moment when its main thread is inside all of ``functions``."""
     main = threading.main_thread().ident
     assert main is not None
+    codes = {function.__code__ for function in functions}
 
     def interrupt() -> None:
         after.wait(DEADLINE_S)
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
-            frames = traceback.walk_stack(sys._current_frames()[main])
-            if any(frame.f_code is function.__code__ for frame, _ in frames):
+            if codes <= {frame.f_code for frame, _ in traceback.walk_stack(sys._current_frames()[main])}:
                 os.kill(os.getpid(), signal.SIGINT)
                 return
 

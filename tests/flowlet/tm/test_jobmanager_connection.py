@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest_asyncio
+import structlog
 from aiohttp import WSMsgType, web
 
 from flowlet.rpc.http import AuthenticatingServer, RpcClient
@@ -157,3 +158,22 @@ async def test_a_connection_that_never_registered_is_not_a_lost_session(server: 
 
     assert listener.lost.empty()
     assert listener.sessions == []
+
+
+async def test_a_heartbeat_that_cannot_be_made_ends_the_session(server: Server, listener: Listener) -> None:
+    """A session without heartbeats would look alive for seconds, and then be taken for a lost process."""
+
+    def broken() -> Heartbeat:
+        raise RuntimeError("no counters")
+
+    async def welcome(socket: web.WebSocketResponse) -> None:
+        await send(socket, Registered("jm-1", 1000))
+        await socket.receive()
+
+    listener.heartbeat = broken  # type: ignore[method-assign]
+    server.scripts.append(welcome)
+
+    with structlog.testing.capture_logs() as logs:
+        await lost(listener)
+
+    assert any(line["event"] == "a helper of the control connection failed" for line in logs)

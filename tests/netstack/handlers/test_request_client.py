@@ -240,12 +240,14 @@ def test_an_empty_buffer_gives_its_credit_back(client: Client) -> None:
 def test_an_error_response_with_receiver_fails_that_channel(client: Client, code: ErrorCode, kind: type[NetstackError]) -> None:
     """Its text and the reporting peer reach the task; the neighbour goes on."""
     failed, good = client.open_gate(1), client.open_gate(2)
+    client.sent()
 
     client.connection.write_inbound(ErrorResponse(code, "because", receiver_of(1)))
     client.connection.write_inbound(response(2))
 
     with pytest.raises(kind, match=r"because .*embedded"):
         failed.poll_next()
+    assert client.sent() == [CancelPartitionRequest(receiver_of(1))]
     assert take(good) == b"data"
 
 

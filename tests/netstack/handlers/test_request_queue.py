@@ -6,7 +6,15 @@ import pytest
 
 from netstack.errors import RemoteProtocolError
 from netstack.wire.events import EndOfData, StopMode, deserialize_event
-from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ErrorCode, ErrorResponse
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    AddCredit,
+    BufferResponse,
+    CancelPartitionRequest,
+    DataType,
+    ErrorCode,
+    ErrorResponse,
+)
 from tests.netstack.handlers.server_side import SEGMENT, ServerSide, fill, receiver_of, request
 
 
@@ -167,6 +175,23 @@ def test_a_failed_producer_is_reported_to_its_receiver_once(server: ServerSide) 
     assert [(each.code, each.receiver) for each in errors] == [(ErrorCode.PRODUCER_FAILED, receiver_of(1))]
     assert "out of cheese" in errors[0].message
     assert any(isinstance(each, BufferResponse) and each.receiver == receiver_of(2) for each in sent)
+
+
+def test_what_was_under_way_when_the_producer_failed_is_no_mistake(server: ServerSide) -> None:
+    """Credit and acknowledgement that cross the error message are ignored; the connection goes on for the others."""
+    failing, healthy = server.partition(0), server.partition(1)
+    server.receive(request(0, receiver=1))
+    server.receive(request(1, receiver=2))
+    failing.fail(ValueError("out of cheese"))
+    server.sent()
+
+    server.receive(AddCredit(receiver_of(1), 1))
+    server.receive(AckAllUserRecordsProcessed(receiver_of(1)))
+    server.receive(CancelPartitionRequest(receiver_of(1)))
+    fill(healthy, 1)
+
+    assert server.data() == [(2, 0)]
+    assert server.channel.is_open
 
 
 def test_a_lost_connection_frees_every_subpartition(server: ServerSide) -> None:
