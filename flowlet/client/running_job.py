@@ -16,6 +16,7 @@ from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
+from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.messages import FailureInfo
 
 # After Ctrl-C: how long the cancelled job may take before the user's program goes on.
@@ -141,7 +142,7 @@ class RunningJob:
             if document is None:
                 return None
             self._client.after_job()
-            self._remember(document)
+            return self._remember(document)
         return self._last_document
 
     def _remember(self, document: JobDocument) -> JobDocument:
@@ -164,12 +165,23 @@ def describe_end(document: JobDocument) -> str:
     if failure is None:
         return f"job {name!r} ended as {document['state']}"
     if not failure.task_name:
-        return f"job {name!r} failed: {failure.message}"
+        return "\n".join([f"job {name!r} failed: {failure.message}", *_still_running(document)])
     lines = [f"job {name!r} failed: {_where(document, failure)}"]
     if failure.record_preview is not None:
         lines.append(f"while processing the record {failure.record_preview}")
     lines.append(failure.traceback.rstrip() or f"{failure.exception_type}: {failure.message}")
-    return "\n".join(lines)
+    return "\n".join(lines + _still_running(document))
+
+
+def _still_running(document: JobDocument) -> list[str]:
+    """A line that names the tasks that have not ended, if there are any: a blocked function cannot be interrupted."""
+    names = [
+        f"{vertex['name']!r} subtask {subtask['subtask'] + 1}/{vertex['parallelism']} on {subtask['tm_id']}"
+        for vertex in document["vertices"]
+        for subtask in vertex["subtasks"]
+        if not ExecutionState(subtask["state"]).is_terminal
+    ]
+    return [f"(these tasks have not ended yet: {', '.join(names)})"] if names else []
 
 
 def _where(document: JobDocument, failure: FailureInfo) -> str:

@@ -21,6 +21,9 @@ class JobManagerConfig:
     heartbeat_interval_ms: int = 1000
     heartbeat_timeout_s: float = 8.0  # of silence; Flink's 50 s would break "lost within 10 s"
     registration_timeout_s: float = 5.0
+    # A client hears of a failure at the latest so long after it, even if a task does not end: its function may be blocked for ever.
+    # With the heartbeat timeout this keeps "lost within 10 s".
+    failure_grace_s: float = 1.5
     shutdown_timeout_s: float = 0.6  # for cancelled jobs to end when the JobManager stops
     max_active_jobs: int = 100
     max_finished_jobs: int = 100

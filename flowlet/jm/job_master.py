@@ -6,6 +6,7 @@ Source:     Flink ``JobMaster``.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, assert_never
 
@@ -74,6 +75,7 @@ class JobMaster:
         self._metrics: dict[bytes, TaskMetrics] = {}
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._plan: DeploymentPlan | None = None
+        self._failing_since_s: float | None = None  # monotonic
         self._changed = asyncio.Event()  # replaced at every change, so that everybody who waits wakes once
 
     def __repr__(self) -> str:
@@ -146,6 +148,18 @@ class JobMaster:
         """Whether the job has ended, at the latest after ``timeout_s``."""
         return await self._wait_until(lambda: self.is_ended, timeout_s)
 
+    async def wait_for_result(self, timeout_s: float, failure_grace_s: float) -> bool:
+        """Whether the job has ended, or has been failing for ``failure_grace_s``, at the latest after ``timeout_s``.
+
+        A failing job whose tasks do not end has its result nevertheless: it failed, and why.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        await self._wait_until(lambda: self.is_ended or self._failing_since_s is not None, timeout_s)
+        if self.is_ended or self._failing_since_s is None:
+            return self.is_ended
+        known_s = self._failing_since_s + failure_grace_s
+        return await self.wait_until_ended(min(known_s, deadline_s) - time.monotonic()) or known_s <= deadline_s
+
     async def wait_until_deployed(self, timeout_s: float) -> bool:
         """Whether the job has its slots (or has ended), at the latest after ``timeout_s``."""
         return await self._wait_until(lambda: not self.is_waiting, timeout_s)
@@ -197,6 +211,7 @@ class JobMaster:
                 subtask = self.graph.executions[attempt].vertex.subtask
                 log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=subtask, state=state.value)
             case JobStatusChanged(status):
+                self._failing_since_s = time.monotonic() if status is JobStatus.FAILING else None
                 self._log_status(status)
             case ReleaseSlots():
                 self._drop_code()

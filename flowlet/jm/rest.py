@@ -102,9 +102,9 @@ class RestApi:
         return _json({}, status=202)
 
     async def execution_result(self, request: web.Request) -> web.Response:
-        """The job's document once it has ended; 204 if it has not within the time."""
+        """The job's document once it has ended, or has failed and its tasks do not end; 204 if that is not so within the time."""
         master = self._find_job(request)
-        if await master.wait_until_ended(self._long_poll_s(request)):
+        if await master.wait_for_result(self._long_poll_s(request), self._config.failure_grace_s):
             return self._document_of(master)
         return web.Response(status=204)
 

@@ -153,6 +153,21 @@ def test_a_lost_taskmanager_fails_the_job_within_ten_seconds_and_is_named(cluste
     assert "shutting down" not in client.stderr
 
 
+def test_the_client_hears_of_a_lost_taskmanager_although_a_function_is_blocked_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
+    """The blocked task cannot end, and is named; its TaskManager is killed by the test."""
+    with Signals(tmp_path / "signals") as signals:
+        client = user_job(cluster, "blocked", signals)
+        pids = {int(signals.wait()), int(signals.wait())}
+
+        os.kill(min(pids), signal.SIGKILL)
+        code = client.wait(10.0)
+        os.kill(max(pids), signal.SIGKILL)
+
+    assert code == 1
+    assert f"pid {min(pids)}) was lost" in client.stderr
+    assert "have not ended yet: 'block" in client.stderr
+
+
 def test_a_frozen_taskmanager_is_lost_too(cluster: Cluster, tmp_path: Path) -> None:
     """Its connection stays open, only the heartbeats are missing."""
     with Signals(tmp_path / "signals") as signals:

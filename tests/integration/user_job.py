@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import threading
 
 from flowlet.common import Configuration, WatermarkStrategy
 from flowlet.datastream import DataStream, MapFunction, RuntimeContext, StreamExecutionEnvironment
@@ -45,6 +46,15 @@ class TellPid(MapFunction):
         return value
 
 
+class BlockForEver(TellPid):
+    """Tells in which process it runs, then never comes back."""
+
+    def map(self, value: int) -> int:
+        super().map(value)
+        threading.Event().wait()
+        return value
+
+
 def divide(number: int) -> int:
     return 100 // (number - 7)
 
@@ -62,6 +72,9 @@ def build(env: StreamExecutionEnvironment, options: argparse.Namespace) -> DataS
         case "endless":
             numbers = env.from_source(EndlessSource(), WatermarkStrategy.no_watermarks(), "numbers")
             return numbers.rebalance().map(TellPid(options.signals)).name("tell")
+        case "blocked":
+            numbers = env.from_source(EndlessSource(), WatermarkStrategy.no_watermarks(), "numbers")
+            return numbers.rebalance().map(BlockForEver(options.signals)).name("block")
         case _:
             raise ValueError(options.job)
 

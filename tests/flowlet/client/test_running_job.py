@@ -173,10 +173,11 @@ def test_two_jobs_run_one_after_the_other_on_one_cluster(cluster: MiniCluster) -
         job.wait(DEADLINE_S)
 
 
-def document(state: str, **failure: Any) -> dict[str, Any]:
+def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"), **failure: Any) -> dict[str, Any]:
     info = FailureInfo("E", "m", "", None, "t", 0, None, "tm-1", 0)
     full = {**msgspec.to_builtins(info), **failure} if failure else None
-    return {"name": "j", "state": state, "vertices": [{"name": "t", "parallelism": 2}], "failure": full}
+    subtasks = [{"subtask": number, "state": ended, "tm_id": f"tm-{number + 1}"} for number, ended in enumerate(task_states)]
+    return {"name": "j", "state": state, "vertices": [{"name": "t", "parallelism": 2, "subtasks": subtasks}], "failure": full}
 
 
 def test_a_failure_without_a_task_is_its_message() -> None:
@@ -190,6 +191,13 @@ def test_a_failure_without_a_traceback_shows_type_and_message() -> None:
     text = describe_end(document("FAILED", message="gone", exception_type="TaskManagerLost"))
 
     assert text == "job 'j' failed: task 't', subtask 1/2 on tm-1\nTaskManagerLost: gone"
+
+
+def test_tasks_that_do_not_end_are_named() -> None:
+    """The job has failed for certain, but a blocked function cannot be interrupted."""
+    text = describe_end(document("FAILING", task_states=("FAILED", "CANCELING"), message="gone", exception_type="TaskManagerLost"))
+
+    assert text.splitlines()[-1] == "(these tasks have not ended yet: 't' subtask 2/2 on tm-2)"
 
 
 def test_an_end_without_a_reason_is_named() -> None:

@@ -10,6 +10,8 @@ from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.messages import TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, user_failure, word_count
 
+DEADLINE_S = 20.0
+
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
 
 
@@ -122,3 +124,27 @@ async def test_who_waits_for_the_deployment_is_woken_by_the_end_as_well(recorder
 async def test_a_wait_ends_with_its_time(master: JobMaster) -> None:
     assert await master.wait_until_ended(0) is False
     assert await master.wait_until_deployed(0) is True
+
+
+async def test_a_failing_job_whose_tasks_do_not_end_has_a_result_after_the_grace(master: JobMaster) -> None:
+    """The client hears of the failure although a function is blocked for ever; the job itself goes on failing."""
+    source, _ = master.graph.executions
+    assert not await master.wait_for_result(0.0, 0.001)
+
+    report(master, source, ExecutionState.FAILED)
+
+    assert not await master.wait_for_result(0.0, 60.0), "not before the grace is over"
+    assert await master.wait_for_result(DEADLINE_S, 0.001)
+    assert not master.is_ended
+
+
+async def test_a_failing_job_that_ends_within_the_grace_is_reported_as_ended(master: JobMaster) -> None:
+    source, sink = master.graph.executions
+    report(master, source, ExecutionState.FAILED)
+    waiting = asyncio.create_task(master.wait_for_result(DEADLINE_S, DEADLINE_S))
+    await asyncio.sleep(0)
+
+    report(master, sink, ExecutionState.CANCELED)
+
+    assert await waiting
+    assert master.is_ended
