@@ -4,6 +4,7 @@ Side:   shared.  ``create_*`` from any thread; ``start`` and ``close`` on the lo
 Source: Flink ``NettyShuffleEnvironment``.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from netstack.channel.message_codec import MessageDecoder, MessageEncoder
 from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
-from netstack.errors import ResourceClosedError
+from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
@@ -57,11 +58,21 @@ class NetworkEnvironment:
 
         Raises:
             ConfigError: ``host`` is not a loopback address.
+            LocalProtocolError: it was started already.
             OSError: the address cannot be bound.
+            ResourceClosedError: the environment was closed, before or meanwhile.
         """
-        server = NetworkServer(self.config, self._server_handlers)
-        bound_host, bound_port = await server.start(host, port)
-        self._server = server
+        self._check_open()
+        if self._server is not None:
+            raise LocalProtocolError(f"the network environment was started already: {self._server!r}")
+        server = self._server = NetworkServer(self.config, self._server_handlers)
+        try:
+            bound_host, bound_port = await server.start(host, port)
+            self._check_open()
+        except BaseException:
+            self._server = None
+            await server.close()
+            raise
         return ConnectionID(bound_host, bound_port)
 
     def _server_handlers(self) -> tuple[ChannelHandler, ...]:
@@ -78,14 +89,20 @@ class NetworkEnvironment:
 
         Raises:
             InsufficientNetworkBuffersError: the network memory cannot guarantee ``num_subpartitions + 1`` buffers.
+            ResourceClosedError: the environment was closed.
         """
+        self._check_open()
         config = self.config
         pool = self.buffer_pool.create_buffer_pool(
             owner=owner,
             num_required=num_subpartitions + 1,
             max_buffers=num_subpartitions * config.exclusive_buffers_per_channel + config.floating_buffers_per_output,
         )
-        partition = ResultPartition(partition_id, num_subpartitions, pool, owner)
+        try:
+            partition = ResultPartition(partition_id, num_subpartitions, pool, owner)
+        except BaseException:
+            pool.destroy()
+            raise
         try:
             self.partition_manager.register(partition)
         except BaseException:
@@ -101,8 +118,7 @@ class NetworkEnvironment:
             InsufficientNetworkBuffersError: the network memory cannot give every remote channel its exclusive buffers.
             ResourceClosedError: the environment was closed.
         """
-        if self._is_closed:
-            raise ResourceClosedError("the network environment was closed")
+        self._check_open()
         gate = SingleInputGate(owner)
         try:
             for index, spec in enumerate(channels):
@@ -124,9 +140,14 @@ class NetworkEnvironment:
     async def close(self) -> None:
         """Stop serving and reading; partitions still registered are released.  Gates are closed by their tasks."""
         self._is_closed = True
-        if self._server is not None:
-            await self._server.close()
-            self._server = None
-        await self._connections.close()
-        self.partition_manager.shutdown()
-        self.buffer_pool.destroy()
+        server, self._server = self._server, None
+        async with contextlib.AsyncExitStack() as rest:  # last in, first out, and all of it, whatever fails
+            rest.callback(self.buffer_pool.destroy)
+            rest.callback(self.partition_manager.shutdown)
+            rest.push_async_callback(self._connections.close)
+            if server is not None:
+                rest.push_async_callback(server.close)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ResourceClosedError("the network environment was closed")

@@ -8,10 +8,12 @@ Absent:     floating buffers (``BacklogAnnouncement`` is remembered only), ``New
 """
 
 from collections import deque
+from functools import partial
 from typing import assert_never
 
 import structlog
 
+from netstack.buffer.wakeups import run_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.errors import (
     ConnectionLostError,
@@ -46,6 +48,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._cancelled: deque[InputChannelID] = deque(maxlen=1024)  # told to stop; bounded, an older one would just be told again
         self._with_credit: deque[RemoteInputChannel] = deque()
         self._ctx: ChannelHandlerContext | None = None
+        self.has_ended = False
         self._error: NetstackError | None = None  # the first error of the connection; later channels get it at once
 
     def __repr__(self) -> str:
@@ -54,6 +57,11 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def handler_added(self, ctx: ChannelHandlerContext) -> None:
         """Remember the place in the pipeline."""
         self._ctx = ctx
+
+    def handler_removed(self, ctx: ChannelHandlerContext) -> None:
+        """The connection is gone."""
+        self._ctx = None
+        self.has_ended = True
 
     # ---------------------------------------------------------------- orders of the clients
 
@@ -64,7 +72,11 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             return
         self._channels[channel.channel_id] = channel
         index = channel.subpartition
-        self._write(PartitionRequest(channel.partition_id, index, index, channel.channel_id, channel.initial_credit))
+        try:
+            self._write(PartitionRequest(channel.partition_id, index, index, channel.channel_id, channel.initial_credit))
+        except LocalProtocolError as error:  # the encoder refused it; nothing of it is on its way
+            self._channels.pop(channel.channel_id, None)
+            channel.on_error(error)
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         """The channel recycled buffers; announce them as soon as the socket takes it."""
@@ -105,6 +117,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def _on_buffer(self, response: BufferResponse) -> None:
         channel = self._channels.get(response.receiver)
         if channel is None or channel.is_released:
+            # Forgotten at once: an acknowledgement of it that is still under way to us would reach the server after the cancel.
+            self._channels.pop(response.receiver, None)
             self._cancel_once(response.receiver)
             return
         try:
@@ -116,7 +130,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def _on_error_response(self, ctx: ChannelHandlerContext, response: ErrorResponse) -> None:
         error = _error_of(response, ctx.channel.peer)
         if response.receiver is None:
-            self._fail_all(error)
+            self.fail_all(error)
             ctx.close()
             return
         channel = self._channels.pop(response.receiver, None)
@@ -132,7 +146,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
         """The connection ended: every channel that still reads learns it."""
-        self._fail_all(
+        self.fail_all(
             ConnectionLostError(
                 f"connection unexpectedly closed by the remote task manager at {ctx.channel.peer}; it may have been lost or stopped"
             )
@@ -146,8 +160,16 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             wrapped = TransportError(f"connection to {ctx.channel.peer} failed: {type(error).__name__}: {error}")
             wrapped.__cause__ = error
             error = wrapped
-        self._fail_all(error)
+        self.fail_all(error)
         ctx.close()
+
+    def fail_all(self, error: NetstackError) -> None:
+        """End every channel with ``error``, and every later one too."""
+        if self._error is None:
+            self._error = error
+        channels, self._channels = list(self._channels.values()), {}
+        self._with_credit.clear()
+        run_all([partial(channel.on_error, error) for channel in channels])
 
     # ---------------------------------------------------------------- helpers
 
@@ -181,14 +203,6 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._channels.pop(channel.channel_id, None)
         self._cancel_once(channel.channel_id)
         channel.on_error(error)
-
-    def _fail_all(self, error: NetstackError) -> None:
-        if self._error is None:
-            self._error = error
-        channels, self._channels = list(self._channels.values()), {}
-        self._with_credit.clear()
-        for channel in channels:
-            channel.on_error(error)
 
 
 def _error_of(response: ErrorResponse, peer: str) -> NetstackError:

@@ -8,10 +8,13 @@ Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per compl
 Absent:     backlog announcements, ``ResumeConsumption``, ``NewBufferSize``.
 """
 
+import contextlib
+
+from netstack.buffer.wakeups import run_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import OutboundBuffer
 from netstack.config import NetstackConfig
-from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError
+from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.ready_queue import ReadyQueue
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
@@ -59,7 +62,9 @@ class PartitionRequestQueue(ChannelHandler):
 
     def notify_reader_non_empty_threadsafe(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
         """Some thread made data available; hop to the loop."""
-        self._loop.execute_threadsafe(self.enqueue_available_reader, reader)
+        # A loop that was closed sends nothing more, and its producers clean up without it.
+        with contextlib.suppress(ResourceClosedError):
+            self._loop.execute_threadsafe(self.enqueue_available_reader, reader)
 
     def enqueue_available_reader(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
         """Give ``reader`` its place in the queue if it may send, and start to write if the queue was empty."""
@@ -94,8 +99,7 @@ class PartitionRequestQueue(ChannelHandler):
         self._is_closed = True
         self._ready.clear()
         readers, self._readers = list(self._readers.values()), {}
-        for reader in readers:
-            reader.release()
+        run_all([reader.release for reader in readers])
 
     # ---------------------------------------------------------------- writing
 
@@ -106,6 +110,8 @@ class PartitionRequestQueue(ChannelHandler):
         self._is_writing = True
         try:
             self._write_batch(ctx)
+        except Exception as error:  # noqa: BLE001 - a pass is often a function of the loop, which would only log: all readers would hang
+            ctx.catch(error)
         finally:
             self._is_writing = False
 

@@ -8,11 +8,13 @@ Errors: scoped.  What concerns one receiver is answered to that receiver and the
 Absent: task events, ``ResumeConsumption``, ``NewBufferSize``: refused with an error, never ignored.
 """
 
+import contextlib
+
 import structlog
 
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.config import NetstackConfig
-from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, RemoteProtocolError
+from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
@@ -81,7 +83,9 @@ class PartitionRequestServerHandler(ChannelHandler):
 
     def _open_view(self, ctx: ChannelHandlerContext, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
         def on_partition() -> None:
-            self._loop.execute_threadsafe(self._on_partition_registered, ctx, request, reader)
+            # A loop that was closed serves nobody; the registration goes on without it.
+            with contextlib.suppress(ResourceClosedError):
+                self._loop.execute_threadsafe(self._on_partition_registered, ctx, request, reader)
 
         view = self._manager.create_view_or_listen(request.partition, request.first_subpartition, reader, on_partition)
         if view is not None:
@@ -116,7 +120,9 @@ class PartitionRequestServerHandler(ChannelHandler):
     def _refuse(self, ctx: ChannelHandlerContext, request: PartitionRequest, error: NetstackError) -> None:
         _log.warning("partition request refused", peer=ctx.channel.peer, partition=str(request.partition), error=str(error))
         self._queue.cancel(request.receiver)
-        code = ErrorCode.PARTITION_NOT_FOUND if isinstance(error, PartitionNotFoundError) else ErrorCode.SUBPARTITION_TAKEN
+        # After the manager's shutdown no partition is to be found; that is no mistake of the consumer.
+        is_gone = isinstance(error, PartitionNotFoundError | ResourceClosedError)
+        code = ErrorCode.PARTITION_NOT_FOUND if is_gone else ErrorCode.SUBPARTITION_TAKEN
         ctx.write_and_flush(ErrorResponse(code, str(error), request.receiver))
 
 

@@ -1,11 +1,13 @@
 """Two network environments and the real TCP connection between them."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import (
@@ -13,9 +15,11 @@ from netstack.errors import (
     ConnectError,
     ConnectionLostError,
     InsufficientNetworkBuffersError,
+    LocalProtocolError,
     NetstackError,
     PartitionNotFoundError,
     ProducerFailedError,
+    ResourceClosedError,
 )
 from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
@@ -416,3 +420,85 @@ def test_errors_of_the_stack_are_one_family() -> None:
     """A caller may catch everything with one name."""
     for error in (ConfigError, ConnectError, ConnectionLostError, PartitionNotFoundError, ProducerFailedError):
         assert issubclass(error, NetstackError)
+
+
+def test_a_partition_that_cannot_be_made_keeps_no_memory() -> None:
+    """A wrong number or an id that is taken: an error, and every required buffer can be promised again."""
+    node = start_node("node", use_uvloop=True, config=small_config())
+    first = node.environment.create_result_partition("first", result_partition_id(), 1)
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="0 subpartitions"):
+            node.environment.create_result_partition("none", result_partition_id(1), 0)
+        with pytest.raises(NetstackError, match="already registered"):
+            node.environment.create_result_partition("second", result_partition_id(), 200)
+
+    first.close()
+    assert node.environment.buffer_pool.num_available == node.environment.buffer_pool.num_total
+    assert "none" not in repr(node.environment.buffer_pool.__dict__)
+    node.close()
+
+
+def test_a_closed_environment_starts_nothing() -> None:
+    """No server, partition or gate after the close; the second close does nothing."""
+    node = start_node("node", use_uvloop=True, config=small_config())
+    environment, loop = node.environment, node.loop
+    loop.submit(environment.close()).result(DEADLINE_S)
+
+    with pytest.raises(ResourceClosedError):
+        loop.submit(environment.start("127.0.0.1", 0)).result(DEADLINE_S)
+    with pytest.raises(ResourceClosedError):
+        environment.create_result_partition("late", result_partition_id(), 1)
+    with pytest.raises(ResourceClosedError):
+        environment.create_input_gate("late", [])
+
+    node.close()
+
+
+def test_an_environment_is_started_once() -> None:
+    """A second server would be forgotten, and stay open."""
+    node = start_node("node", use_uvloop=True, config=small_config())
+
+    with pytest.raises(LocalProtocolError, match="started"):
+        node.loop.submit(node.environment.start("127.0.0.1", 0)).result(DEADLINE_S)
+
+    node.close()
+
+
+def test_a_close_during_the_start_leaves_no_server() -> None:
+    """Whoever starts is told, and nothing listens afterwards (checked at the end of every test)."""
+    loop = EventLoopThread.start("node")
+    environment = NetworkEnvironment(small_config(), loop)
+
+    async def start_and_close() -> None:
+        starting = asyncio.ensure_future(environment.start("127.0.0.1", 0))
+        await asyncio.sleep(0)
+        await environment.close()
+        with pytest.raises(ResourceClosedError):
+            await starting
+
+    loop.submit(start_and_close()).result(DEADLINE_S)
+    loop.close()
+
+
+def test_every_part_is_closed_even_if_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's error is raised after connections, partitions and memory are gone."""
+    node = start_node("node", use_uvloop=True, config=small_config())
+    partition = node.environment.create_result_partition("producer", result_partition_id(), 1)
+
+    close = NetworkServer.close
+
+    async def fail(server: NetworkServer) -> None:
+        await close(server)
+        raise OSError("cannot close")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NetworkServer, "close", fail)
+        with pytest.raises(OSError, match="cannot close"):
+            node.loop.submit(node.environment.close()).result(DEADLINE_S)
+
+    assert partition.is_released
+    with pytest.raises(NetstackError):
+        node.environment.buffer_pool.create_buffer_pool(owner="late", num_required=1, max_buffers=1)
+    partition.close()
+    node.close()

@@ -59,3 +59,13 @@ def test_granted_is_spent_plus_available(steps: list[int | None]) -> None:
         credit.check_invariants()
 
     assert (credit.granted, credit.spent, credit.available) == (granted, spent, granted - spent)
+
+
+def test_the_limit_is_on_what_is_available_not_on_the_sum_of_a_life() -> None:
+    """A long-lived channel is granted more than an i32 in total."""
+    credit = SenderCredit(MAX_CREDIT)
+    credit.spend()
+
+    credit.grant(1)
+
+    assert credit.granted == MAX_CREDIT + 1

@@ -74,3 +74,14 @@ def test_it_is_an_ordered_set(steps: list[tuple[str, int]]) -> None:
             if entry in model:
                 model.remove(entry)
         assert len(queue) == len(model)
+
+
+def test_after_a_clear_nothing_old_is_popped() -> None:
+    """Only what was added since has its turn."""
+    queue: ReadyQueue[str] = ReadyQueue()
+    queue.add("old")
+    queue.clear()
+
+    queue.add("new")
+
+    assert [queue.pop(), queue.pop()] == ["new", None]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.outbound_buffer import OutboundFrame
 from netstack.config import NetstackConfig
 from netstack.errors import (
@@ -48,6 +49,7 @@ class Client:
         self.handler = CreditBasedPartitionRequestClientHandler()
         self.connection = EmbeddedChannel(self.handler, config=CONFIG)
         self.gates: list[SingleInputGate] = []
+        self.is_deaf = False
 
     # The channels' PartitionRequestClient: on one thread an order is a call.
 
@@ -61,7 +63,8 @@ class Client:
         self.handler.acknowledge_all_records_processed(channel)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        self.handler.cancel(channel)
+        if not self.is_deaf:
+            self.handler.cancel(channel)
 
     def open_gate(self, number: int = 1) -> SingleInputGate:
         gate = SingleInputGate(f"consumer {number}")
@@ -170,6 +173,7 @@ def test_more_than_the_credit_is_the_senders_error_and_only_its_channels(client:
     assert take(good) == b"data"
     assert CancelPartitionRequest(receiver_of(1)) in client.sent()
     assert client.connection.is_open
+    assert client.handler.num_channels == 1
 
 
 def test_a_wrong_sequence_number_is_an_error_of_the_channel(client: Client) -> None:
@@ -324,3 +328,87 @@ def test_a_backlog_is_remembered(client: Client) -> None:
 
     assert channel.sender_backlog == 5
     assert client.sent() == []
+
+
+def test_a_channel_that_was_told_to_stop_acknowledges_nothing(client: Client) -> None:
+    """Its buffer came after its release but before its orders: after the cancel an acknowledgement would name a stranger."""
+    gate = client.open_gate()
+    [channel] = gate.channels
+    assert isinstance(channel, RemoteInputChannel)
+    client.sent()
+    client.is_deaf = True  # the release's own order is still under way
+    gate.close()
+    client.is_deaf = False
+
+    client.connection.write_inbound(response())
+    client.handler.acknowledge_all_records_processed(channel)
+    client.handler.cancel(channel)
+
+    assert client.sent() == [CancelPartitionRequest(receiver_of(1))]
+    assert client.handler.num_channels == 0
+
+
+def test_a_request_that_cannot_be_written_fails_its_channel(client: Client) -> None:
+    """The encoder refuses it; the task learns that, and the connection goes on."""
+
+    class Refusing(ChannelHandler):
+        def write(self, ctx: ChannelHandlerContext, message: object) -> None:
+            if isinstance(message, PartitionRequest) and message.receiver == receiver_of(1):
+                raise LocalProtocolError("no such number")
+            ctx.write(message)
+
+    client.handler = CreditBasedPartitionRequestClientHandler()
+    client.connection = EmbeddedChannel(Refusing(), client.handler, config=CONFIG)
+
+    refused, good = client.open_gate(1), client.open_gate(2)
+    client.connection.write_inbound(response(2))
+
+    with pytest.raises(LocalProtocolError, match="no such number"):
+        refused.poll_next()
+    assert take(good) == b"data"
+    assert client.handler.num_channels == 1
+
+
+def test_every_channel_learns_the_error_even_if_a_task_chokes_on_it(client: Client) -> None:
+    """A callback that raises in the first gate does not leave the second one asleep."""
+
+    def choke() -> None:
+        raise OSError("callback")
+
+    gates = [client.open_gate(number) for number in (1, 2, 3)]
+    for gate in gates[:2]:
+        gate.available_future().add_done_callback(choke)
+
+    client.connection.lose_connection()
+
+    for gate in gates:
+        with pytest.raises(ConnectionLostError):
+            gate.poll_next()
+
+
+def test_the_first_error_is_the_one_that_is_told(client: Client) -> None:
+    """Whoever asks later gets the cause, not the end of the connection that followed from it."""
+    client.connection.write_inbound(ErrorResponse(ErrorCode.INTERNAL, "boom", None))
+    client.connection.pipeline.fire_exception_caught(OSError("reset"))
+
+    late = client.open_gate()
+
+    with pytest.raises(TransportError, match="boom"):
+        late.poll_next()
+    assert client.sent() == []
+
+
+def test_a_cancelled_channel_is_left_out_when_credit_is_announced(client: Client) -> None:
+    """Both wait for the socket; the one that closed meanwhile announces nothing, the other one does."""
+    leaving, staying = client.open_gate(1), client.open_gate(2)
+    for number in (1, 2):
+        client.connection.write_inbound(response(number))
+    client.sent()
+    client.connection.write(OutboundFrame((bytes(2 * SEGMENT + 1),), None))
+    take(leaving)
+    take(staying)
+
+    leaving.close()
+    client.connection.flush_outbound()
+
+    assert [each for each in client.sent() if isinstance(each, AddCredit)] == [AddCredit(receiver_of(2), 1)]

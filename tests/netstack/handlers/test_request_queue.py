@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from netstack.errors import RemoteProtocolError
+from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.wire.events import EndOfData, StopMode, deserialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -215,3 +216,138 @@ def test_an_error_of_the_pipeline_answers_and_closes(server: ServerSide) -> None
     assert isinstance(error, ErrorResponse)
     assert (error.code, error.message, error.receiver) == (ErrorCode.PROTOCOL, "bad magic", None)
     assert not server.channel.is_open
+
+
+class BrokenView:
+    """Says that it has data, and fails to hand it out."""
+
+    is_released = False
+
+    def has_data(self, num_credits_available: int) -> bool:
+        return True
+
+    def next_buffer(self) -> None:
+        raise OSError("disk on fire")
+
+    def release(self) -> None:
+        self.is_released = True
+
+
+def test_an_error_while_writing_ends_the_connection(server: ServerSide) -> None:
+    """Nobody waits for ever: the peer is told, and the other readers' subpartitions are given back."""
+    partition = server.partition()
+    server.receive(request())
+    broken = CreditBasedSequenceNumberingViewReader(receiver_of(2), 1, server.queue)
+    server.queue.add_reader(broken)
+    view = BrokenView()
+    broken.set_view(view)  # type: ignore[arg-type]  # as much of a view as a reader needs
+
+    broken.notify_data_available()
+    sent = server.sent()
+
+    [error] = sent
+    assert isinstance(error, ErrorResponse)
+    assert (error.code, error.message, error.receiver) == (ErrorCode.INTERNAL, "OSError: disk on fire", None)
+    assert not server.channel.is_open
+    assert view.is_released
+    assert partition.all_data_processed.is_done
+
+
+def test_a_failing_callback_of_one_partition_does_not_keep_the_others(server: ServerSide) -> None:
+    """When the connection ends every subpartition is given back, whatever the first one's owner does when he hears of it."""
+
+    def fail() -> None:
+        raise OSError("callback")
+
+    partitions = [server.partition(number) for number in range(3)]
+    for number, partition in enumerate(partitions):
+        server.receive(request(number, receiver=number + 1))
+        if number < 2:
+            partition.all_data_processed.add_done_callback(fail)
+
+    server.channel.lose_connection()
+
+    assert [each.all_data_processed.is_done for each in partitions] == [True] * 3
+    assert server.queue.reader(receiver_of(1)) is None
+
+
+def test_producers_outlive_the_event_loop(server: ServerSide) -> None:
+    """After the loop closed there is nobody to tell; writing, failing and closing a partition still work."""
+    partition, late = server.partition(0), server.partition(1)
+    for number in (0, 1):
+        server.receive(request(number, receiver=number + 1))
+    server.loop.close()
+
+    fill(partition, 2)
+    partition.fail(ValueError("too late"))
+    late.close()
+
+    assert partition.is_released
+    assert late.is_released
+
+
+def test_credit_out_of_range_ends_the_connection(server: ServerSide) -> None:
+    """The numbers are in the answer."""
+    server.partition()
+    server.receive(request(credit=2))
+
+    server.receive(AddCredit(receiver_of(1), 2**31 - 2))
+
+    [error] = server.sent()
+    assert isinstance(error, ErrorResponse)
+    assert (error.code, error.receiver) == (ErrorCode.PROTOCOL, None)
+    assert "2147483646 credits on top of 2" in error.message
+
+
+def test_a_cancelled_reader_leaves_its_place_in_the_queue(server: ServerSide) -> None:
+    """Cancelled while it waits for the socket: its turn never comes, the neighbour's does."""
+    for number in (0, 1):
+        fill(server.partition(number), 6)
+        server.receive(request(number, receiver=number + 1, credit=6))
+    assert not server.channel.is_writable
+
+    server.receive(CancelPartitionRequest(receiver_of(1)))
+    order = [number for number, _ in server.data()]
+
+    assert order.count(1) <= 3, "only what was written already"
+    assert order.count(2) == 6
+
+
+def test_a_view_that_fails_while_it_is_queued_is_reported_when_its_turn_comes(server: ServerSide) -> None:
+    """The producer fails while the socket takes nothing: what was written leaves, then the error, and the neighbour goes on."""
+    failing = server.partition(0)
+    fill(failing, 6)
+    server.receive(request(0, receiver=1, credit=6))
+    fill(server.partition(1), 3)
+    server.receive(request(1, receiver=2, credit=3))
+
+    failing.fail(ValueError("late"))
+    sent = server.sent()
+
+    assert [each.receiver for each in sent if isinstance(each, ErrorResponse)] == [receiver_of(1)]
+    assert sum(isinstance(each, BufferResponse) and each.receiver == receiver_of(2) for each in sent) == 3
+    assert server.channel.is_open
+
+
+def test_a_kernel_that_takes_everything_gets_one_batch_per_pass(server: ServerSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each flush makes the channel writable again, inside the pass; it stops at the batch limit all the same, and goes on later."""
+    flush = server.channel.transport_flush
+    is_taking = False
+
+    def flush_and_take() -> None:
+        nonlocal is_taking
+        flush()
+        if not is_taking:
+            is_taking = True
+            server.channel.flush_outbound()
+            is_taking = False
+
+    monkeypatch.setattr(server.channel, "transport_flush", flush_and_take)
+    fill(server.partition(), 40)
+
+    server.channel.write_inbound(request(credit=40))
+    first_pass = len(server.channel.read_all_outbound()) // (SEGMENT + 47)
+    server.loop.run_pending()
+
+    assert first_pass == 16, "max_write_batch_bytes, rounded up to whole frames"
+    assert len(server.channel.read_all_outbound()) // (SEGMENT + 47) == 24

@@ -78,7 +78,7 @@ def test_a_lost_connection_stops_waiting(server: ServerSide) -> None:
     server.channel.lose_connection()
 
     assert server.loop.num_timers == 0
-    server.partition()
+    assert "0 awaited" in repr(server.manager)
 
 
 @pytest.mark.parametrize("subpartition", [-1, 1])
@@ -173,3 +173,50 @@ def test_the_answer_to_one_receiver_leaves_the_others_alone(server: ServerSide) 
 
     assert {each.receiver for each in sent if isinstance(each, BufferResponse)} == {receiver_of(1), receiver_of(3)}
     assert [each.receiver for each in sent if isinstance(each, ErrorResponse)] == [receiver_of(2)]
+
+
+def test_a_request_after_the_shutdown_finds_no_partition(server: ServerSide) -> None:
+    """That is no mistake of the consumer: it is told what it is told whenever a partition is gone."""
+    server.manager.shutdown()
+
+    server.receive(request())
+
+    error = only_error(server)
+    assert (error.code, error.receiver) == (ErrorCode.PARTITION_NOT_FOUND, receiver_of(1))
+    assert "shut down" in error.message
+    assert server.channel.is_open
+
+
+def test_a_partition_may_come_after_the_event_loop_closed(server: ServerSide) -> None:
+    """Whoever waited for it is gone with the loop; the registration succeeds."""
+    server.receive(request())
+    server.loop.close()
+
+    partition = server.partition()
+
+    assert not partition.is_released
+
+
+def test_a_partition_that_is_gone_again_is_waited_for_again(server: ServerSide) -> None:
+    """Registered and released before the loop looked: the request waits on, and ends once."""
+    server.receive(request())
+    server.partition().release()
+    server.loop.run_pending()
+
+    assert server.loop.num_timers == 1
+    server.loop.advance(CONFIG.partition_request_timeout_s)
+
+    assert only_error(server).code is ErrorCode.PARTITION_NOT_FOUND
+    assert server.loop.num_timers == 0
+
+
+def test_a_subpartition_that_was_taken_while_two_waited_is_refused_to_the_second(server: ServerSide) -> None:
+    """Both asked too early; the refused one leaves no timer, and the first one is served."""
+    server.receive(request(receiver=1))
+    server.receive(request(receiver=2))
+
+    fill(server.partition(), 1)
+    sent = server.sent()
+
+    assert {(type(each), each.receiver) for each in sent} == {(BufferResponse, receiver_of(1)), (ErrorResponse, receiver_of(2))}
+    assert server.loop.num_timers == 0
