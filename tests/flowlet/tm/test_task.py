@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +47,13 @@ class Harness:
         self.changes: list[TaskStateChanged] = []
         self.stuck: list[Task] = []
         self.is_stuck = asyncio.Event()
-        self.context = TaskContext("tm-1", network, loop, lambda _task, change: self.changes.append(change), self._stuck)
+        self.is_running = asyncio.Event()
+        self.context = TaskContext("tm-1", network, loop, self._changed, self._stuck)
+
+    def _changed(self, task: Task, change: TaskStateChanged) -> None:
+        self.changes.append(change)
+        if change.state is RUNNING:
+            self.is_running.set()
 
     def _stuck(self, task: Task) -> None:
         self.stuck.append(task)
@@ -81,10 +87,14 @@ async def ended(task: Task) -> None:
     task.join(DEADLINE_S)
 
 
-async def soon(is_true: Callable[[], bool]) -> None:
+async def running(harness: Harness) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not is_true():  # noqa: ASYNC110 - what is waited for happens on another thread
-            await asyncio.sleep(0.001)
+        await harness.is_running.wait()
+
+
+async def until_reached(name: str) -> None:
+    await asyncio.to_thread(reached[name].wait, DEADLINE_S)
+    assert reached[name].is_set()
 
 
 async def test_a_bounded_task_reports_its_states_in_order_and_its_counters_at_the_end(harness: Harness) -> None:
@@ -135,7 +145,7 @@ async def test_whatever_a_user_function_raises_fails_the_task(harness: Harness, 
 async def test_a_cancelled_task_reports_that_and_nothing_else(harness: Harness) -> None:
     task = harness.task(SourceOperator(EndlessSource()), DiscardSink())
     task.start()
-    await soon(lambda: RUNNING in harness.states)
+    await running(harness)
 
     task.cancel()
     task.cancel()
@@ -156,7 +166,7 @@ async def test_cancelling_while_the_operators_are_loaded_never_runs_them(harness
     operator.held = Slow()  # type: ignore[attr-defined]  # travels with the operator
     task = harness.task(operator, DiscardSink())
     task.start()
-    await soon(reached["load"].is_set)
+    await until_reached("load")
 
     task.cancel()
     released["load"].set()
@@ -203,7 +213,7 @@ async def fail_the_producer_of(harness: Harness, cancellation: CancellationConfi
     channel = InputChannelDescriptor(bytes(20), PRODUCER, 0, "tm-1", "127.0.0.1", 1)
     task = harness.task(DiscardSink(), gates=[InputGateDescriptor("ef" * 16, [channel])], cancellation=cancellation)
     task.start()
-    await soon(lambda: RUNNING in harness.states)
+    await running(harness)
     partition.fail(ProducerFailedError("the producer failed"))
     partition.close()
     return task
@@ -244,7 +254,7 @@ async def test_a_task_that_ignores_its_cancellation_is_named_and_then_given_up(h
         cancellation=CancellationConfig(warn_interval_s=0.01, fatal_timeout_s=0.03),
     )
     task.start()
-    await soon(reached["stuck"].is_set)
+    await until_reached("stuck")
 
     with structlog.testing.capture_logs() as logs:
         task.cancel()

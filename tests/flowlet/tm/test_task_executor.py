@@ -35,9 +35,12 @@ class Hooks:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.failure = asyncio.get_running_loop().create_future()
-        self.hooks = ProcessHooks(
-            busy=lambda: self.calls.append("busy"), idle=lambda: self.calls.append("idle"), failed=self.failure.set_result
-        )
+        self.is_idle = asyncio.Event()
+        self.hooks = ProcessHooks(busy=lambda: self.calls.append("busy"), idle=self._idle, failed=self.failure.set_result)
+
+    def _idle(self) -> None:
+        self.calls.append("idle")
+        self.is_idle.set()
 
     async def reason(self) -> str:
         async with asyncio.timeout(DEADLINE_S):
@@ -160,8 +163,8 @@ async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster:
 
     await cluster.stop_job_manager()
     async with asyncio.timeout(DEADLINE_S):
-        while executor.is_registered.is_set() or executor.heartbeat().tasks:  # noqa: ASYNC110 - two conditions
-            await asyncio.sleep(0.001)
+        await cluster.hooks.is_idle.wait()
+    assert not executor.is_registered.is_set()
     await cluster.start_job_manager()
     await registered(executor)
 
