@@ -1,12 +1,15 @@
 """The opaque parts of a job on their way from the client to a TaskManager: operator chains and partitioners.
 
-Side:       pure.
-Invariants: the client only writes blobs, a TaskManager only opens them, after the JobManager that sent them proved who it is; nothing
+Side:       shared.  Tasks open their blobs on their own threads.
+Invariants: one blob is opened at a time.  Opening imports modules, and two threads that enter a circle of imports at different places
+            deadlock: Python sees that and fails one of them.
+            The client only writes blobs, a TaskManager only opens them, after the JobManager that sent them proved who it is; nothing
             else of the control plane is a pickle.
 Rules:      functions of ``__main__``, lambdas and functions within functions travel by value, those of modules by name.
 """
 
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from flowlet.graph.job_graph import Chained
     from flowlet.graph.partitioner import Partitioner
     from flowlet.operators.chain import ChainedOperator
+
+
+_OPENING: Final = threading.Lock()  # A leaf for us; the user's modules run under it.
 
 
 class DeploymentError(FlowletError):
@@ -71,7 +77,8 @@ def load_partitioner(blob: bytes, task_name: str) -> "Partitioner":
 
 def _load(blob: bytes, what: str) -> Any:
     try:
-        return cloudpickle.loads(blob)
+        with _OPENING:
+            return cloudpickle.loads(blob)
     except ModuleNotFoundError as error:
         hint = "put it where the TaskManager can import it (PYTHONPATH), or define the function in the main program"
         raise DeploymentError(f"{what} need the module {error.name!r}, which this TaskManager does not find: {hint}") from error

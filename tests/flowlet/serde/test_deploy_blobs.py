@@ -1,7 +1,9 @@
 """Operators and partitioners travel whole; what cannot travel is named."""
 
+import pickle
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import cloudpickle
@@ -82,3 +84,38 @@ def test_an_object_that_does_not_come_back_is_reported_with_its_error() -> None:
         load_chain(cloudpickle.dumps([Bomb()]), "v")
 
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+class Opening:
+    """Counts how many threads are being opened blobs at the same time, each of which stays a while."""
+
+    inside = 0
+    most_inside = 0
+    lock = threading.Lock()
+    never = threading.Event()
+
+    def __reduce__(self) -> tuple[Callable[[], int], tuple[()]]:
+        return Opening.enter, ()
+
+    @staticmethod
+    def enter() -> int:
+        with Opening.lock:
+            Opening.inside += 1
+            Opening.most_inside = max(Opening.most_inside, Opening.inside)
+        Opening.never.wait(0.05)
+        with Opening.lock:
+            Opening.inside -= 1
+        return 1
+
+
+def test_one_blob_is_opened_at_a_time() -> None:
+    """Opening imports the user's modules: two threads in one circle of imports would deadlock, and Python would fail one of them."""
+    blob = pickle.dumps(Opening())
+    threads = [threading.Thread(target=load_partitioner, args=(blob, "t")) for _ in range(3)]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+
+    assert Opening.most_inside == 1
