@@ -19,9 +19,8 @@ from netstack.eventloop import EventLoopThread
 from netstack.flow.ready_queue import ReadyQueue
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.ids import InputChannelID
+from netstack.wire.codec import BUFFER_RESPONSE_HEADER_BYTES
 from netstack.wire.messages import ErrorCode, ErrorResponse
-
-_HEADER_BYTES = 47
 
 
 class PartitionRequestQueue(ChannelHandler):
@@ -151,7 +150,7 @@ class PartitionRequestQueue(ChannelHandler):
         # The buffer's size is read first: once written it may be recycled at any moment.
         size = buffer.size
         ctx.write(OutboundBuffer(reader.receiver, 0, next_one.sequence_number, next_one.backlog, buffer))
-        return size + _HEADER_BYTES
+        return size + BUFFER_RESPONSE_HEADER_BYTES
 
     # ---------------------------------------------------------------- events of the channel
 
