@@ -8,10 +8,21 @@ Source: defaults of Flink's ``NettyShuffleEnvironmentOptions`` unless a line say
 import ipaddress
 import os
 from dataclasses import dataclass
+from typing import Final
 
 from netstack.errors import ConfigError
 
 MIN_SEGMENT_SIZE_BYTES = 256
+_LEAST: Final = {
+    "exclusive_buffers_per_channel": 1,
+    "floating_buffers_per_gate": 0,
+    "max_buffers_per_channel": 1,
+    "max_overdraft_buffers_per_gate": 0,
+    "connect_retries": 0,
+    "initial_request_backoff_ms": 0,
+    "send_buffer_bytes": 0,
+    "receive_buffer_bytes": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +31,26 @@ class NetstackConfig:
 
     segment_size_bytes: int = 32 * 1024  # Flink's taskmanager.memory.segment-size
     network_memory_bytes: int = 64 * 1024 * 1024  # Flink's minimum of 64 MiB; pages are touched only when used
-    # Flink: 2 per channel plus 8 floating ones per gate.  Floating buffers are absent here, so a channel gets 8 of its own.
+    # Flink: 2 per channel plus 8 floating ones per gate.  Credit is what batches writes, so a channel gets 8 of its own here.
     exclusive_buffers_per_channel: int = 8
-    floating_buffers_per_output: int = 8
+    floating_buffers_per_gate: int = 8
+    # Of one subpartition; more only make the pool unavailable, they are not refused (FLINK-27522).
+    max_buffers_per_channel: int = 10
+    max_overdraft_buffers_per_gate: int = 5
+    request_buffers_timeout_s: float = 30.0
+    compression: str | None = None  # "lz4"
     # One gather write hands at most this much to the kernel before the loop looks at its other work.
     max_write_batch_bytes: int = 512 * 1024
     read_buffer_bytes: int = 512 * 1024
     connect_timeout_s: float = 120.0
+    connect_retries: int = 0
     partition_request_timeout_s: float = 10.0
+    # Of local channels, and of remote ones whose producer does not keep the request: doubles from initial to max; 0 disables retries.
+    initial_request_backoff_ms: int = 100
+    max_request_backoff_ms: int = 10_000
     backlog: int = 128
+    send_buffer_bytes: int = 0  # 0: the kernel decides
+    receive_buffer_bytes: int = 0
     close_timeout_s: float = 1.0
 
     def __post_init__(self) -> None:
@@ -36,8 +58,15 @@ class NetstackConfig:
             raise ConfigError(f"segment_size_bytes is {self.segment_size_bytes}, the least is {MIN_SEGMENT_SIZE_BYTES}")
         if self.network_memory_bytes < self.segment_size_bytes:
             raise ConfigError(f"network_memory_bytes is {self.network_memory_bytes}, less than one segment of {self.segment_size_bytes}")
-        if self.exclusive_buffers_per_channel < 1:
-            raise ConfigError(f"exclusive_buffers_per_channel is {self.exclusive_buffers_per_channel}, the least is 1")
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}, the least is {least}")
+        if self.max_request_backoff_ms < self.initial_request_backoff_ms:
+            raise ConfigError(
+                f"max_request_backoff_ms is {self.max_request_backoff_ms}, less than the initial {self.initial_request_backoff_ms}"
+            )
+        if self.compression not in (None, "lz4"):
+            raise ConfigError(f"compression is {self.compression!r}, known are None and 'lz4'")
 
     @property
     def num_segments(self) -> int:

@@ -74,7 +74,7 @@ class _Connection:
         channel = await connect(
             config,
             self._id,
-            lambda: (MessageEncoder(), MessageDecoder.of(config), handler),
+            lambda: (MessageEncoder(), MessageDecoder.of(config, handler), handler),
             timeout_s=config.connect_timeout_s,
         )
         return channel, handler

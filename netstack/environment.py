@@ -96,7 +96,7 @@ class NetworkEnvironment:
         pool = self.buffer_pool.create_buffer_pool(
             owner=owner,
             num_required=num_subpartitions + 1,
-            max_buffers=num_subpartitions * config.exclusive_buffers_per_channel + config.floating_buffers_per_output,
+            max_buffers=num_subpartitions * config.exclusive_buffers_per_channel + config.floating_buffers_per_gate,
         )
         try:
             partition = ResultPartition(partition_id, num_subpartitions, pool, owner)

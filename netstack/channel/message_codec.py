@@ -5,7 +5,7 @@ Invariants: a buffer handed to ``MessageEncoder`` is recycled exactly once: when
 Source:     Flink ``NettyMessage.NettyMessageEncoder``, ``NettyMessageClientDecoderDelegate``.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.outbound_buffer import OutboundFrame
@@ -18,12 +18,14 @@ from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
     BacklogAnnouncement,
+    BufferAllocator,
+    BufferResponse,
     CancelPartitionRequest,
     CloseRequest,
-    DataType,
     ErrorResponse,
     NewBufferSize,
     PartitionRequest,
+    PayloadBuffer,
     ResumeConsumption,
     TaskEventRequest,
 )
@@ -42,29 +44,6 @@ _ENCODABLE = (
     ResumeConsumption,
     TaskEventRequest,
 )
-
-
-class PayloadBuffer(Protocol):
-    """What the encoder needs of a network buffer."""
-
-    @property
-    def view(self) -> memoryview:
-        """The bytes to send; ``size`` of them."""
-
-    @property
-    def size(self) -> int:
-        """How many bytes."""
-
-    @property
-    def data_type(self) -> DataType:
-        """What they are."""
-
-    @property
-    def is_compressed(self) -> bool:
-        """Whether the bytes are compressed."""
-
-    def recycle(self) -> None:
-        """Give the buffer back; called once."""
 
 
 class OutboundBuffer(NamedTuple):
@@ -117,16 +96,16 @@ class MessageDecoder(ChannelHandler):
         self._decoder = decoder
 
     @classmethod
-    def of(cls, config: NetstackConfig) -> "MessageDecoder":
-        """A decoder that accepts buffers of up to one segment."""
+    def of(cls, config: NetstackConfig, allocator: BufferAllocator | None = None) -> "MessageDecoder":
+        """A decoder that accepts buffers of up to one segment and puts their payloads where ``allocator`` says."""
         max_data_frame_bytes = BUFFER_RESPONSE_HEADER_BYTES + 4 * _MAX_PARTIAL_SIZES + config.segment_size_bytes
-        return cls(FrameDecoder(max_data_frame_bytes=max_data_frame_bytes, staging_bytes=config.read_buffer_bytes))
+        return cls(FrameDecoder(allocator, max_data_frame_bytes=max_data_frame_bytes, staging_bytes=config.read_buffer_bytes))
 
     def __repr__(self) -> str:
         return f"<MessageDecoder of {self._decoder!r}>"
 
     def read_buffer(self) -> memoryview:
-        """Where the transport puts the next bytes; ends the life of the payloads handed out before."""
+        """Where the transport puts the next bytes."""
         return self._decoder.get_buffer()
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
@@ -139,8 +118,13 @@ class MessageDecoder(ChannelHandler):
         assert type(message) is int, "the transport tells how many bytes it read"
         decoder, channel = self._decoder, ctx.channel
         for each in decoder.buffer_updated(message):
-            if not channel.is_open:
-                return  # a handler closed the channel: what follows is nobody's business
-            ctx.fire_channel_read(each)
+            if channel.is_open:
+                ctx.fire_channel_read(each)
+            elif type(each) is BufferResponse and each.buffer is not None:
+                each.buffer.recycle()  # a handler closed the channel: what follows is nobody's business
         if decoder.failure is not None and channel.is_open:
             raise decoder.failure
+
+    def handler_removed(self, ctx: ChannelHandlerContext) -> None:
+        """The channel ended: a payload that was under way will not come."""
+        self._decoder.close()

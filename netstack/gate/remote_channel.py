@@ -16,7 +16,7 @@ Absent:     floating buffers (the sender's backlog is only remembered), compress
 from collections import deque
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError
 from netstack.gate.input_channel import ChannelGate, InputChannel
 from netstack.gate.partition_request_client import PartitionRequestClient
@@ -110,30 +110,39 @@ class RemoteInputChannel(InputChannel):
 
     # ---------------------------------------------------------------- loop thread
 
+    def allocate(self, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
+        """Room for a payload that is about to arrive: for data one of the channel's buffers, the credit is spent.
+
+        None after the release, or if the sender has no credit or the payload does not fit: ``on_response`` then says what is wrong.
+        """
+        if not data_type.is_buffer:
+            return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
+        if self._pool is None or size_bytes > self._pool.segment_size_bytes:
+            return None
+        segment = self._take_segment()
+        return None if segment is None else NetworkBuffer(segment, self, size_bytes, data_type, is_compressed=is_compressed)
+
     def on_response(self, response: BufferResponse) -> None:
-        """Take in one message of the sender: the payload is copied, once, into a buffer of this channel.  Nothing after the release.
+        """Take in one message of the sender and its buffer; nothing after the release.
 
         Raises:
             RemoteProtocolError: the sequence number is wrong, the sender overdrew its credit, or the payload is nothing we can take.
         """
-        if self._is_released:
+        buffer = response.buffer
+        if buffer is None:
+            if not self._is_released:
+                with self._lock:
+                    text = f"{self._num_spent + 1} buffers sent, {self._num_granted} credits granted"
+                raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: no buffer available: {text}")
             return
-        self._check(response)
-        if not response.data_type.is_buffer:
-            event = NetworkBuffer.unpooled(bytes(response.payload), response.data_type)
-            self.on_buffer(event, response.sequence_number, response.backlog)
-            return
-        num_bytes = len(response.payload)
-        segment = self._take_segment()
-        if segment is None:
-            if self._is_released:
-                return
-            with self._lock:
-                text = f"{self._num_spent + 1} buffers sent, {self._num_granted} credits granted"
-            raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {text}")
-        segment.view[:num_bytes] = response.payload
-        buffer = NetworkBuffer(segment, self, num_bytes, response.data_type)
-        if num_bytes:
+        assert isinstance(buffer, NetworkBuffer), "what this channel allocated comes back"
+        try:
+            self._check(response)
+        except RemoteProtocolError as error:
+            self.on_error(error)  # first: a broken channel announces no credit
+            buffer.recycle()
+            raise
+        if buffer.size or not response.data_type.is_buffer:
             self.on_buffer(buffer, response.sequence_number, response.backlog)
             return
         self.on_empty_buffer(response.sequence_number, response.backlog)
@@ -145,10 +154,6 @@ class RemoteInputChannel(InputChannel):
             raise error
         if response.is_compressed or response.partial_sizes:
             raise RemoteProtocolError(f"channel {self.index}: compressed and partial buffers are not understood")
-        pool = self._pool
-        if pool is not None and response.data_type.is_buffer and len(response.payload) > pool.segment_size_bytes:
-            text = f"a buffer of {len(response.payload)} bytes, segments here have {pool.segment_size_bytes}"
-            raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {text}")
 
     def request_buffer(self) -> NetworkBuffer | None:
         """An exclusive buffer for one data buffer of the sender, its credit is spent; None without credit, or after the release."""

@@ -1,8 +1,8 @@
 """Receives buffers for all input channels of one connection and announces their credit.
 
 Side:       loop.  Hot path.
-Invariants: a payload is copied once, from the decoder's read buffer into the channel's own exclusive buffer; one channel's error never
-            touches the others; an unknown receiver is told to stop once.
+Invariants: a payload is written once, into a buffer of its channel; one channel's error never touches the others; an unknown receiver
+            is told to stop once.
 Source:     Flink ``CreditBasedPartitionRequestClientHandler``.
 Absent:     floating buffers (``BacklogAnnouncement`` is remembered only), ``NewBufferSize``.
 """
@@ -13,6 +13,7 @@ from typing import assert_never
 
 import structlog
 
+from netstack.buffer.segment import NetworkBuffer
 from netstack.buffer.wakeups import run_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.errors import (
@@ -32,6 +33,7 @@ from netstack.wire.messages import (
     BacklogAnnouncement,
     BufferResponse,
     CancelPartitionRequest,
+    DataType,
     ErrorCode,
     ErrorResponse,
     PartitionRequest,
@@ -100,6 +102,11 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     # ---------------------------------------------------------------- inbound
 
+    def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
+        """For the decoder: a buffer of the channel that the payload is for; None if there is no such channel, or it has none."""
+        channel = self._channels.get(receiver)
+        return None if channel is None else channel.allocate(size_bytes, data_type, is_compressed=is_compressed)
+
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Serve one message of the server."""
         match message:
@@ -120,6 +127,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             # Forgotten at once: an acknowledgement of it that is still under way to us would reach the server after the cancel.
             self._channels.pop(response.receiver, None)
             self._cancel_once(response.receiver)
+            if response.buffer is not None:
+                response.buffer.recycle()
             return
         try:
             channel.on_response(response)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from netstack.flow.credit import SenderCredit
 from netstack.ids import InputChannelID
-from netstack.partition.pipelined import BufferAndBacklog, PipelinedSubpartitionView
+from netstack.partition.pipelined import PipelinedSubpartitionView
+from netstack.partition.view import BufferAndBacklog
 
 if TYPE_CHECKING:
     from netstack.handlers.request_queue import PartitionRequestQueue

@@ -14,8 +14,9 @@ from functools import partial
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
-from netstack.partition.pipelined import BufferAvailabilityListener, PipelinedSubpartitionView
+from netstack.partition.pipelined import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.view import BufferAvailabilityListener
 
 
 class ResultPartitionManager:

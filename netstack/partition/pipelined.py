@@ -29,21 +29,15 @@ finish                             yes                            yes       all
 
 import threading
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from netstack.buffer.builder import BufferConsumer
 from netstack.buffer.segment import NetworkBuffer
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ProducerFailedError
+from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener
 from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType
-
-
-class BufferAvailabilityListener(Protocol):
-    """Who is told that a subpartition has something to read, or was released."""
-
-    def notify_data_available(self) -> None:
-        """There may be something to poll; any thread, outside every lock."""
 
 
 class SubpartitionParent(Protocol):
@@ -58,15 +52,6 @@ class SubpartitionParent(Protocol):
 
     def on_all_data_processed(self, index: int) -> None:
         """The consumer of ``index`` processed everything up to the end of data."""
-
-
-class BufferAndBacklog(NamedTuple):
-    """One polled element; whoever polled it recycles ``buffer``."""
-
-    buffer: NetworkBuffer
-    backlog: int
-    next_data_type: DataType  # of what can be polled next, NONE if nothing can
-    sequence_number: int
 
 
 class PipelinedSubpartition:

@@ -23,7 +23,8 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
-from netstack.partition.pipelined import BufferAvailabilityListener, PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.view import BufferAvailabilityListener
 from netstack.wire.events import EndOfData, Event, StopMode, event_data_type, serialize_event
 
 

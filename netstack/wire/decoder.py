@@ -1,11 +1,13 @@
 """Bytes from the socket to messages.
 
 Side:       pure.  Hot path.
-Invariants: ``0 <= start <= end <= capacity``; after each ``buffer_updated`` less than one frame is left over; the staging buffer never
-            grows beyond the largest frame allowed.  After the first error every further byte is refused.
+Invariants: ``0 <= start <= end <= capacity``; after each ``buffer_updated`` less than one frame header and body without payload is left
+            over in the staging buffer, which never grows beyond the largest frame allowed.  After the first error every further byte is
+            refused.
+            A payload is written once into the buffer of its receiver, which is allocated as soon as the header of its frame is complete:
+            what was read together with other frames is copied there, a large rest is read there by the socket itself.
 Units:      bytes.
-Source:     Flink ``NettyMessageClientDecoderDelegate`` and Netty's ``LengthFieldBasedFrameDecoder``.  Payloads are not copied here: they
-            are handed out as views, and the receiving channel copies them once into its own buffer.
+Source:     Flink ``NettyMessageClientDecoderDelegate``, ``BufferResponseDecoder`` and Netty's ``LengthFieldBasedFrameDecoder``.
 """
 
 from netstack.errors import ConfigError, RemoteProtocolError
@@ -20,38 +22,70 @@ from netstack.wire.codec import (
     MAGIC,
     decode_body,
 )
-from netstack.wire.messages import BufferResponse, DataType, Message
+from netstack.wire.messages import BufferAllocator, BufferResponse, DataType, Message
 
 _DATA_TYPES = tuple(DataType)
 _NUM_DATA_TYPES = len(_DATA_TYPES)
 _BYTES_PER_PARTIAL_SIZE = 4
+_NO_PAYLOAD = memoryview(b"")
 
 
 class FrameDecoder:
     """Collects bytes until frames are complete.
 
-    Ownership: the payload of a ``BufferResponse`` is a view into the staging buffer, valid until the next ``get_buffer()``.
+    Ownership: a buffer that was allocated belongs to the decoder until its message is returned; ``close`` recycles it before that.
     """
 
-    __slots__ = ("_capacity", "_end", "_failure", "_max_data_frame_bytes", "_max_frame_bytes", "_needed", "_staging", "_start")
+    __slots__ = (
+        "_allocator",
+        "_capacity",
+        "_direct_read_bytes",
+        "_end",
+        "_failure",
+        "_is_direct",
+        "_max_data_frame_bytes",
+        "_max_frame_bytes",
+        "_needed",
+        "_num_missing",
+        "_pending",
+        "_rest",
+        "_staging",
+        "_start",
+    )
 
-    def __init__(self, *, max_data_frame_bytes: int, max_frame_bytes: int = 1 << 20, staging_bytes: int = 1 << 19) -> None:
+    def __init__(
+        self,
+        allocator: BufferAllocator | None = None,
+        *,
+        max_data_frame_bytes: int,
+        max_frame_bytes: int = 1 << 20,
+        staging_bytes: int = 1 << 19,
+        direct_read_bytes: int = 1 << 17,
+    ) -> None:
+        """Without an ``allocator`` payloads are skipped; a rest of a payload of at least ``direct_read_bytes`` is read in place."""
         if max_data_frame_bytes < BUFFER_RESPONSE_HEADER_BYTES:
             raise ConfigError(f"max_data_frame_bytes is {max_data_frame_bytes}, the least is {BUFFER_RESPONSE_HEADER_BYTES}")
         if staging_bytes < FRAME_HEADER_BYTES:
             raise ConfigError(f"staging_bytes is {staging_bytes}, the least is {FRAME_HEADER_BYTES}")
+        self._allocator = allocator
         self._max_data_frame_bytes = max_data_frame_bytes
         self._max_frame_bytes = max_frame_bytes
+        self._direct_read_bytes = max(1, direct_read_bytes)
         self._staging = memoryview(bytearray(staging_bytes))
         self._capacity = staging_bytes
         self._start = 0  # first byte of the first incomplete frame
         self._end = 0  # first free byte
-        self._needed = FRAME_HEADER_BYTES  # how long the incomplete frame is, as far as known
+        self._needed = FRAME_HEADER_BYTES  # how much of the incomplete frame must be here before anything can be done with it
         self._failure: RemoteProtocolError | None = None
+        # The message whose payload is under way: how many bytes it misses, and where they go (nowhere if it is skipped).
+        self._pending: BufferResponse | None = None
+        self._num_missing = 0
+        self._rest = _NO_PAYLOAD
+        self._is_direct = False  # the last ``get_buffer`` was ``_rest``
 
     def __repr__(self) -> str:
         state = "open" if self._failure is None else f"failed: {self._failure}"
-        return f"<FrameDecoder {state}, {self._end - self._start} of {self._needed} bytes>"
+        return f"<FrameDecoder {state}, {self.num_buffered_bytes} bytes in hand, {self._num_missing} of a payload missing>"
 
     @property
     def failure(self) -> RemoteProtocolError | None:
@@ -60,18 +94,26 @@ class FrameDecoder:
 
     @property
     def num_buffered_bytes(self) -> int:
-        """How many bytes of the incomplete frame have arrived."""
+        """How many bytes of an incomplete frame wait in the staging buffer."""
         return self._end - self._start
 
+    @property
+    def num_missing_payload_bytes(self) -> int:
+        """How many bytes of a payload that has begun have not arrived."""
+        return self._num_missing
+
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go: at least one byte, room for the rest of the incomplete frame.  Ends the life of all payloads."""
+        """Where the next bytes go: at least one byte."""
+        self._is_direct = len(self._rest) >= self._direct_read_bytes
+        if self._is_direct:
+            return self._rest
         start, end = self._start, self._end
         if start == end:
             self._start = self._end = end = 0
         if self._needed > self._capacity:
             self._grow()
         elif start and end:
-            # Less than one frame; a read of 512 KiB moves at most one buffer of 32 KiB.
+            # Less than a frame without payload: a few dozen bytes, or a control message.
             self._staging[: end - start] = self._staging[start:end]
             self._start, self._end = 0, end - start
         return self._staging[self._end :]
@@ -86,11 +128,17 @@ class FrameDecoder:
         """
         if self._failure is not None:
             raise self._failure
+        messages: list[Message] = []
+        if self._is_direct:
+            self._take(num_bytes, messages)
+            return messages
         assert 0 <= num_bytes <= self._capacity - self._end, "no more than the buffer takes"
         self._end += num_bytes
-        messages: list[Message] = []
         try:
-            self._decode(messages)
+            if self._pending is not None:
+                self._take_from_staging(messages)
+            if self._pending is None:
+                self._decode(messages)
         except RemoteProtocolError as error:
             self._failure = error
             self._start = self._end = 0
@@ -100,7 +148,7 @@ class FrameDecoder:
         return messages
 
     def feed(self, data: bytes) -> list[Message]:
-        """Decode ``data`` as if it came from a socket; for tests.  Payloads are copies, and so stay valid.
+        """Decode ``data`` as if it came from a socket; for tests.
 
         Raises:
             RemoteProtocolError: as in ``buffer_updated``.
@@ -112,63 +160,118 @@ class FrameDecoder:
             num_bytes = min(len(buffer), len(rest))
             buffer[:num_bytes] = rest[:num_bytes]
             rest = rest[num_bytes:]
-            messages += map(_with_own_payload, self.buffer_updated(num_bytes))
+            messages += self.buffer_updated(num_bytes)
             if self._failure is not None:
                 break
         return messages
+
+    def close(self) -> None:
+        """No more bytes come: recycle the buffer of a payload that never became complete.  The second call does nothing."""
+        pending, self._pending = self._pending, None
+        self._rest, self._num_missing = _NO_PAYLOAD, 0
+        if pending is not None and pending.buffer is not None:
+            pending.buffer.recycle()
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         assert 0 <= self._start <= self._end <= self._capacity == len(self._staging), repr(self)
         assert self._end - self._start < self._needed, f"a whole frame is left over in {self!r}"
+        assert (self._num_missing > 0) == (self._pending is not None), repr(self)
+        assert len(self._rest) in (0, self._num_missing), repr(self)
+
+    # ---------------------------------------------------------------- payloads
+
+    def _take(self, num_bytes: int, messages: list[Message]) -> None:
+        """The next ``num_bytes`` bytes of the pending payload are where they belong."""
+        self._num_missing -= num_bytes
+        self._rest = self._rest[num_bytes:]
+        if self._num_missing:
+            return
+        pending, self._pending = self._pending, None
+        assert pending is not None, "only a payload under way misses bytes"
+        messages.append(pending)
+
+    def _take_from_staging(self, messages: list[Message]) -> None:
+        start = self._start
+        num_bytes = min(self._end - start, self._num_missing)
+        if self._rest:
+            self._rest[:num_bytes] = self._staging[start : start + num_bytes]
+        self._start = start + num_bytes
+        self._take(num_bytes, messages)
+
+    # ---------------------------------------------------------------- frames
 
     def _grow(self) -> None:
         num_bytes = self._end - self._start
         grown = memoryview(bytearray(self._needed))
         grown[:num_bytes] = self._staging[self._start : self._end]
-        # The old buffer is not resized: payloads and the transport may still look at it.
+        # The old buffer is not resized: the transport may still look at it.
         self._staging, self._capacity = grown, self._needed
         self._start, self._end = 0, num_bytes
 
     def _decode(self, messages: list[Message]) -> None:
-        """Append every complete message.  ``_start`` moves even if a later frame raises."""
+        """Append every complete message, and start the payload of an incomplete one.  ``_start`` moves even if a later frame raises."""
         staging, start, end = self._staging, self._start, self._end
-        unpack_header, unpack_data = FRAME_HEADER.unpack_from, BUFFER_RESPONSE_HEADER.unpack_from
-        append, max_data_frame_bytes = messages.append, self._max_data_frame_bytes
+        unpack_header = FRAME_HEADER.unpack_from
+        max_data_frame_bytes = self._max_data_frame_bytes
         while end - start >= FRAME_HEADER_BYTES:
             length, magic, message_id = unpack_header(staging, start)
             if message_id or magic != MAGIC or not BUFFER_RESPONSE_HEADER_BYTES <= length <= max_data_frame_bytes:
                 self._check_frame(length, magic, message_id)
-            if end - start < length:
+            if message_id == BUFFER_RESPONSE_ID:
+                if end - start < BUFFER_RESPONSE_HEADER_BYTES:
+                    self._start, self._needed = start, BUFFER_RESPONSE_HEADER_BYTES
+                    return
+                body = self._start_data(start, end, length, messages)
+                if not body:
+                    return
+                start = body
+            elif end - start < length:
                 self._start, self._needed = start, length
                 return
-            if message_id == BUFFER_RESPONSE_ID:
-                fields = unpack_data(staging, start)
-                _, _, _, receiver, subpartition, num_partial, sequence_number, backlog, data_type, is_compressed, size_bytes = fields
-                body = start + BUFFER_RESPONSE_HEADER_BYTES
-                if num_partial or size_bytes != length - BUFFER_RESPONSE_HEADER_BYTES:
-                    partial_sizes = _partial_sizes(staging[body : start + length], num_partial, size_bytes)
-                    body += _BYTES_PER_PARTIAL_SIZE * num_partial
-                else:
-                    partial_sizes = ()
-                if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0:
-                    raise _bad_field(data_type, is_compressed, backlog)
-                append(
-                    BufferResponse(
-                        InputChannelID(receiver),
-                        subpartition,
-                        sequence_number,
-                        backlog,
-                        _DATA_TYPES[data_type],
-                        is_compressed == 1,
-                        partial_sizes,
-                        staging[body : start + length],
-                    )
-                )
             else:
-                append(decode_body(message_id, staging[start + FRAME_HEADER_BYTES : start + length]))
-            start += length
+                messages.append(decode_body(message_id, staging[start + FRAME_HEADER_BYTES : start + length]))
+                start += length
         self._start, self._needed = start, FRAME_HEADER_BYTES
+
+    def _start_data(self, start: int, end: int, length: int, messages: list[Message]) -> int:
+        """Deal with the data frame at ``start``: where the next frame starts, or 0 if this one is not complete."""
+        staging = self._staging
+        fields = BUFFER_RESPONSE_HEADER.unpack_from(staging, start)
+        _, _, _, receiver, subpartition, num_partial, sequence_number, backlog, data_type, is_compressed, size_bytes = fields
+        body = start + BUFFER_RESPONSE_HEADER_BYTES
+        partial_sizes: tuple[int, ...] = ()
+        if num_partial or size_bytes != length - BUFFER_RESPONSE_HEADER_BYTES:
+            _check_partial_sizes(num_partial, size_bytes, length - BUFFER_RESPONSE_HEADER_BYTES)
+            body += _BYTES_PER_PARTIAL_SIZE * num_partial
+            if end < body:
+                self._start, self._needed = start, body - start
+                return 0
+            partial_sizes = _partial_sizes(staging[start + BUFFER_RESPONSE_HEADER_BYTES : body], size_bytes)
+        if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0:
+            raise _bad_field(data_type, is_compressed, backlog)
+        kind = _DATA_TYPES[data_type]
+        allocator = self._allocator
+        buffer = None if allocator is None else allocator.allocate(receiver, size_bytes, kind, is_compressed=is_compressed == 1)
+        message = BufferResponse(
+            InputChannelID(receiver), subpartition, sequence_number, backlog, kind, is_compressed == 1, partial_sizes, buffer
+        )
+        stop = start + length
+        if stop <= end:
+            if buffer is not None:
+                buffer.view[:] = staging[body:stop]
+            messages.append(message)
+            return stop
+        self._pending, self._num_missing = message, stop - end
+        self._rest = _NO_PAYLOAD
+        if buffer is not None:
+            view = buffer.view
+            num_here = end - body
+            view[:num_here] = staging[body:end]
+            self._rest = view[num_here:]
+        self._start = self._end
+        self._needed = FRAME_HEADER_BYTES
+        return 0
 
     def _check_frame(self, length: int, magic: int, message_id: int) -> None:
         if magic != MAGIC:
@@ -183,23 +286,19 @@ class FrameDecoder:
             raise RemoteProtocolError(f"a frame with message id {message_id} has {length} bytes, expected {least} to {greatest}")
 
 
-def _partial_sizes(body: memoryview, num_partial: int, size_bytes: int) -> tuple[int, ...]:
-    expected = _BYTES_PER_PARTIAL_SIZE * num_partial + size_bytes
-    if num_partial < 0 or size_bytes < 0 or expected != len(body):
+def _check_partial_sizes(num_partial: int, size_bytes: int, num_body_bytes: int) -> None:
+    if num_partial < 0 or size_bytes < 0 or _BYTES_PER_PARTIAL_SIZE * num_partial + size_bytes != num_body_bytes:
         raise RemoteProtocolError(
-            f"a BufferResponse announces {size_bytes} bytes and {num_partial} partial sizes, {len(body)} bytes follow its header"
+            f"a BufferResponse announces {size_bytes} bytes and {num_partial} partial sizes, {num_body_bytes} bytes follow its header"
         )
-    sizes = tuple(int.from_bytes(body[at : at + 4], "big", signed=True) for at in range(0, _BYTES_PER_PARTIAL_SIZE * num_partial, 4))
+
+
+def _partial_sizes(view: memoryview, size_bytes: int) -> tuple[int, ...]:
+    sizes = tuple(int.from_bytes(view[at : at + 4], "big", signed=True) for at in range(0, len(view), _BYTES_PER_PARTIAL_SIZE))
     if min(sizes, default=0) < 0 or sum(sizes) != size_bytes:
-        raise RemoteProtocolError(f"the {num_partial} partial sizes of a BufferResponse do not add up to its {size_bytes} bytes")
+        raise RemoteProtocolError(f"the {len(sizes)} partial sizes of a BufferResponse do not add up to its {size_bytes} bytes")
     return sizes
 
 
 def _bad_field(data_type: int, is_compressed: int, backlog: int) -> RemoteProtocolError:
     return RemoteProtocolError(f"a BufferResponse with data type {data_type}, compression flag {is_compressed}, backlog {backlog}")
-
-
-def _with_own_payload(message: Message) -> Message:
-    if isinstance(message, BufferResponse):
-        return message._replace(payload=memoryview(bytes(message.payload)))
-    return message

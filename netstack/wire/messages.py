@@ -1,7 +1,7 @@
 """What travels between two TaskManagers, as values.
 
 Side:       pure.
-Invariants: a message is immutable.  The payload of a ``BufferResponse`` is borrowed from the decoder that made it.
+Invariants: a message is immutable.  The buffer of a ``BufferResponse`` belongs to whoever holds the message.
 Units:      credit and backlog in buffers, sizes in bytes.
 Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.
 Absent:     ``SegmentId`` (id 11, tiered storage); our own messages (ids from 64 on).
@@ -9,7 +9,7 @@ Absent:     ``SegmentId`` (id 11, tiered storage); our own messages (ids from 64
 
 from dataclasses import dataclass
 from enum import IntEnum, unique
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from netstack.ids import InputChannelID, ResultPartitionID
 
@@ -79,10 +79,40 @@ class ErrorCode(IntEnum):
     INTERNAL = 6
 
 
+class PayloadBuffer(Protocol):
+    """What encoder and decoder need of a network buffer."""
+
+    @property
+    def view(self) -> memoryview:
+        """Its ``size`` bytes."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+
+    @property
+    def data_type(self) -> DataType:
+        """What they are."""
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the bytes are compressed."""
+
+    def recycle(self) -> None:
+        """Give the buffer back; called once."""
+
+
+class BufferAllocator(Protocol):
+    """Who has room for the payloads that arrive on one connection."""
+
+    def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> PayloadBuffer | None:
+        """A buffer of ``size_bytes`` writable bytes for ``receiver``; None drops the payload, the message arrives without it."""
+
+
 class BufferResponse(NamedTuple):
     """One buffer of a subpartition.  A named tuple, because one is made per buffer.
 
-    Ownership: ``payload`` points into the decoder and is valid only until the decoder's next ``get_buffer()``.
+    Ownership: whoever gets the message owns ``buffer``; None says that nobody had room, and the payload was skipped.
     """
 
     receiver: InputChannelID
@@ -92,7 +122,7 @@ class BufferResponse(NamedTuple):
     data_type: DataType
     is_compressed: bool
     partial_sizes: tuple[int, ...]
-    payload: memoryview
+    buffer: PayloadBuffer | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """``NetstackConfig``: checked when it is made."""
 
+from typing import Any
+
 import pytest
 
 from netstack.config import NetstackConfig, check_loopback, is_debug
@@ -21,7 +23,7 @@ def test_the_watermarks_follow_the_segment_size() -> None:
         ({"exclusive_buffers_per_channel": 0}, "exclusive_buffers_per_channel is 0"),
     ],
 )
-def test_impossible_values_are_refused_by_name(options: dict[str, int], text: str) -> None:
+def test_impossible_values_are_refused_by_name(options: dict[str, Any], text: str) -> None:
     """The message names the option and the bound."""
     with pytest.raises(ConfigError, match=text):
         NetstackConfig(**options)

@@ -14,7 +14,7 @@ from netstack.channel.protocol import HandlersFactory, NetworkChannel
 from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
-from netstack.wire.messages import BufferResponse
+from tests.netstack.wire.samples import HeapAllocator
 
 T = TypeVar("T")
 
@@ -61,8 +61,6 @@ class Inbox(ChannelHandler):
         self.log.append("removed")
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
-        if isinstance(message, BufferResponse):
-            message = message._replace(payload=memoryview(bytes(message.payload)))
         self.messages.put_nowait(message)
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
@@ -76,7 +74,7 @@ class Inbox(ChannelHandler):
 
 def handlers(last: ChannelHandler, config: NetstackConfig = CONFIG) -> Callable[[], tuple[ChannelHandler, ...]]:
     """A factory for one pipeline that ends with ``last``."""
-    return lambda: (MessageEncoder(), MessageDecoder.of(config), last)
+    return lambda: (MessageEncoder(), MessageDecoder.of(config, HeapAllocator()), last)
 
 
 @asynccontextmanager

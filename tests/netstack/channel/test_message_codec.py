@@ -9,8 +9,8 @@ from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.ids import InputChannelID
 from netstack.testing import EmbeddedChannel
 from netstack.wire.codec import encode
-from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, Message
-from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, frame_of, response
+from netstack.wire.messages import AddCredit, CloseRequest, DataType, Message
+from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, HeapAllocator, frame_of, response
 
 CONFIG = NetstackConfig(segment_size_bytes=1024, network_memory_bytes=64 * 1024, read_buffer_bytes=4096)
 
@@ -30,15 +30,13 @@ class FakeBuffer:
 
 
 class Collector(ChannelHandler):
-    """Keeps messages (with copies of their payloads) and errors."""
+    """Keeps messages and errors."""
 
     def __init__(self) -> None:
         self.messages: list[object] = []
         self.errors: list[Exception] = []
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
-        if isinstance(message, BufferResponse):
-            message = message._replace(payload=memoryview(bytes(message.payload)))
         self.messages.append(message)
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
@@ -47,7 +45,7 @@ class Collector(ChannelHandler):
 
 def make_channel(*more: ChannelHandler) -> tuple[EmbeddedChannel, Collector]:
     collector = Collector()
-    return EmbeddedChannel(MessageEncoder(), MessageDecoder.of(CONFIG), *more, collector, config=CONFIG), collector
+    return EmbeddedChannel(MessageEncoder(), MessageDecoder.of(CONFIG, HeapAllocator()), *more, collector, config=CONFIG), collector
 
 
 @pytest.mark.parametrize("message", CONTROL_MESSAGES)

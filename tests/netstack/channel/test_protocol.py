@@ -22,7 +22,7 @@ from netstack.ids import ConnectionID
 from netstack.wire.codec import encode
 from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, ErrorCode, ErrorResponse
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, dialled, handlers, run
-from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, frame_of
+from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, content, frame_of
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 
@@ -138,7 +138,7 @@ def test_all_messages_arrive_in_both_directions(loop_name: str) -> None:
 
             assert isinstance(response, BufferResponse)
             assert response[:7] == (RECEIVER, 1, 2, 3, DataType.DATA_BUFFER, False, ())
-            assert bytes(response.payload) == bytes([7]) * PAGE
+            assert content(response) == bytes([7]) * PAGE
             assert buffer.num_recycled == 1
 
     run(loop_name, main())

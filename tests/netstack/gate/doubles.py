@@ -57,9 +57,17 @@ def remote_channel(
 
 
 def data(channel: RemoteInputChannel, sequence_number: int, content: bytes = b"data", backlog: int = 0) -> BufferResponse:
-    return BufferResponse(channel.channel_id, 0, sequence_number, backlog, DataType.DATA_BUFFER, False, (), memoryview(content))
+    """A data buffer on its way to ``channel``, which has given room for it."""
+    return _response(channel, sequence_number, content, DataType.DATA_BUFFER, backlog)
 
 
 def event(channel: RemoteInputChannel, sequence_number: int, what: Event) -> BufferResponse:
-    content = memoryview(serialize_event(what))
-    return BufferResponse(channel.channel_id, 0, sequence_number, 0, event_data_type(what), False, (), content)
+    """An event on its way to ``channel``."""
+    return _response(channel, sequence_number, serialize_event(what), event_data_type(what), 0)
+
+
+def _response(channel: RemoteInputChannel, sequence_number: int, content: bytes, data_type: DataType, backlog: int) -> BufferResponse:
+    buffer = channel.allocate(len(content), data_type, is_compressed=False)
+    if buffer is not None:
+        buffer.view[:] = content
+    return BufferResponse(channel.channel_id, 0, sequence_number, backlog, data_type, False, (), buffer)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectionLostError, LocalProtocolError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.input_gate import BufferOrEvent, GateStatistics, SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
@@ -284,7 +285,11 @@ def test_an_acknowledgement_goes_to_its_channel(it: Fixture) -> None:
 def test_a_broken_event_is_the_peers_error(it: Fixture) -> None:
     """It is not taken for data, and its buffer is not leaked."""
     channel = it.remote[0]
-    channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.EVENT_BUFFER, False, (), memoryview(b"\0\0\1\0")))
+    channel.on_response(
+        BufferResponse(
+            channel.channel_id, 0, 0, 0, DataType.EVENT_BUFFER, False, (), NetworkBuffer.unpooled(b"\0\0\1\0", DataType.EVENT_BUFFER)
+        )
+    )
 
     with pytest.raises(RemoteProtocolError, match="unknown event type 256"):
         it.gate.poll_next()

@@ -12,6 +12,7 @@ from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.messages import BufferResponse, ErrorResponse, PartitionRequest
+from tests.netstack.wire.samples import HeapAllocator
 
 SEGMENT = 1024
 CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=256 * SEGMENT, max_write_batch_bytes=16 * SEGMENT)
@@ -39,7 +40,7 @@ class ServerSide:
         self.queue = PartitionRequestQueue(CONFIG, self.loop)
         handler = PartitionRequestServerHandler(CONFIG, self.loop, self.manager, self.queue)
         self.channel = EmbeddedChannel(MessageEncoder(), handler, self.queue, config=CONFIG, event_loop=self.loop)
-        self._decoder = FrameDecoder(max_data_frame_bytes=4 * SEGMENT)
+        self._decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=4 * SEGMENT)
 
     def partition(self, number: int = 0, num_subpartitions: int = 1) -> ResultPartition:
         pool = self.pool.create_buffer_pool(owner=f"p{number}", num_required=num_subpartitions + 1, max_buffers=64)

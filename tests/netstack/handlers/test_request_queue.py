@@ -17,6 +17,7 @@ from netstack.wire.messages import (
     ErrorResponse,
 )
 from tests.netstack.handlers.server_side import SEGMENT, ServerSide, fill, receiver_of, request
+from tests.netstack.wire.samples import content
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_events_need_no_credit(server: ServerSide) -> None:
     assert kinds == [DataType.DATA_BUFFER, DataType.END_OF_DATA]
     last = sent[-1]
     assert isinstance(last, BufferResponse)
-    assert deserialize_event(last.payload) == EndOfData(StopMode.DRAIN)
+    assert deserialize_event(memoryview(content(last))) == EndOfData(StopMode.DRAIN)
 
 
 def test_nothing_is_written_above_the_high_watermark(server: ServerSide) -> None:

@@ -6,7 +6,8 @@ from netstack.buffer.builder import BufferBuilder, BufferConsumer
 from netstack.buffer.segment import MemorySegment
 from netstack.errors import ProducerFailedError
 from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
-from netstack.partition.pipelined import BufferAndBacklog, PipelinedSubpartition
+from netstack.partition.pipelined import PipelinedSubpartition
+from netstack.partition.view import BufferAndBacklog
 from netstack.wire.messages import DataType
 
 SEGMENT = 1024

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from netstack.buffer.builder import BufferBuilder
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.pipelined import BufferAndBacklog, PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.view import BufferAndBacklog
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, drain, event
 

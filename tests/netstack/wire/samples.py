@@ -1,6 +1,6 @@
 """One or more messages of every kind, with the frame that each one has on the wire."""
 
-from netstack.ids import ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
+from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
 from netstack.wire.codec import encode, encode_buffer_response_header
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -38,11 +38,57 @@ CONTROL_MESSAGES: list[Message] = [
 ]
 
 
+class HeapBuffer:
+    """A payload on the heap that counts its recycling; equal to every other one with the same content."""
+
+    def __init__(self, content: bytes | bytearray, data_type: DataType = DataType.DATA_BUFFER, *, is_compressed: bool = False) -> None:
+        self.view = memoryview(content)
+        self.size = len(content)
+        self.data_type = data_type
+        self.is_compressed = is_compressed
+        self.num_recycled = 0
+
+    def __repr__(self) -> str:
+        return f"<HeapBuffer {bytes(self.view[:20])!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HeapBuffer) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def recycle(self) -> None:
+        self.num_recycled += 1
+
+    def _key(self) -> tuple[bytes, DataType, bool]:
+        return bytes(self.view), self.data_type, self.is_compressed
+
+
+class HeapAllocator:
+    """Has room for everything and remembers what it gave out."""
+
+    def __init__(self) -> None:
+        self.allocated: list[HeapBuffer] = []
+
+    def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> HeapBuffer:
+        self.allocated.append(HeapBuffer(bytearray(size_bytes), data_type, is_compressed=is_compressed))
+        return self.allocated[-1]
+
+
+def content(message: object) -> bytes:
+    """The payload of a ``BufferResponse`` that has one."""
+    assert isinstance(message, BufferResponse)
+    assert message.buffer is not None
+    return bytes(message.buffer.view)
+
+
 def response(
     payload: bytes, *, data_type: DataType = DataType.DATA_BUFFER, is_compressed: bool = False, partial_sizes: tuple[int, ...] = ()
 ) -> BufferResponse:
     """A ``BufferResponse`` with this payload."""
-    return BufferResponse(RECEIVER, 4, 5, 6, data_type, is_compressed, partial_sizes, memoryview(payload))
+    return BufferResponse(
+        RECEIVER, 4, 5, 6, data_type, is_compressed, partial_sizes, HeapBuffer(payload, data_type, is_compressed=is_compressed)
+    )
 
 
 DATA_MESSAGES: list[Message] = [
@@ -60,5 +106,4 @@ def frame_of(message: Message) -> bytes:
     """The frame of any message."""
     if not isinstance(message, BufferResponse):
         return encode(message)
-    header = encode_buffer_response_header(*message[:6], len(message.payload), message.partial_sizes)
-    return header + message.payload
+    return encode_buffer_response_header(*message[:6], len(content(message)), message.partial_sizes) + content(message)

@@ -12,8 +12,8 @@ from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.ids import input_channel_id
 from netstack.wire.codec import encode
 from netstack.wire.decoder import FrameDecoder
-from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, Message
-from tests.netstack.wire.samples import ALL_MESSAGES, RECEIVER, frame_of, response
+from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, ErrorCode, ErrorResponse, Message
+from tests.netstack.wire.samples import ALL_MESSAGES, RECEIVER, HeapAllocator, content, frame_of, response
 
 MAX_DATA_FRAME_BYTES = 1024
 HEADER = struct.Struct(">IIB16siiiiBBi")
@@ -21,7 +21,7 @@ MAGIC = 0xBADC0FFE
 
 
 def make_decoder(*, staging_bytes: int = 4096, max_data_frame_bytes: int = MAX_DATA_FRAME_BYTES) -> FrameDecoder:
-    return FrameDecoder(max_data_frame_bytes=max_data_frame_bytes, max_frame_bytes=2048, staging_bytes=staging_bytes)
+    return FrameDecoder(HeapAllocator(), max_data_frame_bytes=max_data_frame_bytes, max_frame_bytes=2048, staging_bytes=staging_bytes)
 
 
 def feed_in_parts(decoder: FrameDecoder, parts: Sequence[bytes]) -> list[Message]:
@@ -63,7 +63,7 @@ def test_a_message_arrives_byte_by_byte(message: Message) -> None:
     early = feed_in_parts(decoder, [frame[at : at + 1] for at in range(len(frame) - 1)])
 
     assert early == []
-    assert decoder.num_buffered_bytes == len(frame) - 1
+    assert decoder.num_buffered_bytes + decoder.num_missing_payload_bytes > 0
     assert decoder.feed(frame[-1:]) == [message]
 
 
@@ -223,19 +223,57 @@ def test_good_messages_before_a_broken_frame_are_not_lost() -> None:
         decoder.buffer_updated(0)
 
 
-def test_the_payload_is_not_copied() -> None:
-    """It points into the buffer that the bytes were read into."""
-    decoder = make_decoder()
+def test_a_payload_lands_in_the_buffer_of_its_receiver() -> None:
+    """Allocated when the header is complete, filled as the bytes come, handed over with the message."""
+    allocator = HeapAllocator()
+    decoder = FrameDecoder(allocator, max_data_frame_bytes=1024)
     frame = frame_of(response(b"payload"))
-    buffer = decoder.get_buffer()
-    buffer[: len(frame)] = frame
 
-    (message,) = decoder.buffer_updated(len(frame))
+    assert decoder.feed(frame[:50]) == []
+    (buffer,) = allocator.allocated
+    assert bytes(buffer.view) == b"pay\0\0\0\0"
+    (message,) = decoder.feed(frame[50:])
 
     assert isinstance(message, BufferResponse)
-    assert bytes(message.payload) == b"payload"
-    buffer[47] = ord("P")
-    assert bytes(message.payload) == b"Payload"
+    assert message.buffer is buffer
+    assert bytes(buffer.view) == b"payload"
+
+
+def test_a_large_rest_is_read_in_place() -> None:
+    """The socket writes into the receiver's buffer itself; what follows goes through the staging buffer again."""
+    allocator = HeapAllocator()
+    decoder = FrameDecoder(allocator, max_data_frame_bytes=1024, staging_bytes=64, direct_read_bytes=100)
+    frame = frame_of(response(b"x" * 300))
+    decoder.feed(frame[:64])
+
+    buffer = decoder.get_buffer()
+
+    assert len(buffer) == len(frame) - 64
+    buffer[:] = b"y" * len(buffer)
+    (message,) = decoder.buffer_updated(len(buffer))
+    assert content(message) == b"x" * 17 + b"y" * 283
+    assert decoder.feed(frame_of(CloseRequest())) == [CloseRequest()]
+
+
+def test_a_decoder_that_is_closed_gives_the_unfinished_buffer_back() -> None:
+    """Once."""
+    allocator = HeapAllocator()
+    decoder = FrameDecoder(allocator, max_data_frame_bytes=1024)
+    decoder.feed(frame_of(response(b"payload"))[:50])
+
+    decoder.close()
+    decoder.close()
+
+    assert allocator.allocated[0].num_recycled == 1
+
+
+def test_without_room_the_payload_is_skipped() -> None:
+    """The message arrives without a buffer, and the stream goes on behind it."""
+    decoder = FrameDecoder(None, max_data_frame_bytes=1024, staging_bytes=64)
+
+    messages = feed_in_parts(decoder, [frame_of(response(b"x" * 300)) + frame_of(CloseRequest())])
+
+    assert messages == [response(b"x")._replace(buffer=None), CloseRequest()]
 
 
 def test_the_rest_of_a_read_moves_to_the_front() -> None:
@@ -253,14 +291,15 @@ def test_the_rest_of_a_read_moves_to_the_front() -> None:
 
 
 def test_the_buffer_grows_only_to_the_frame_that_was_announced() -> None:
-    """An announced length within the limit takes that much memory, not more."""
+    """An announced length within the limit takes that much memory, not more; payloads are not staged."""
     decoder = make_decoder(staging_bytes=64)
-    frame = frame_of(response(b"x" * 500))
+    message = ErrorResponse(ErrorCode.INTERNAL, "x" * 500, None)
+    frame = frame_of(message)
 
     decoder.feed(frame[:10])
 
     assert len(decoder.get_buffer()) == len(frame) - 10
-    assert decoder.feed(frame[10:]) == [response(b"x" * 500)]
+    assert decoder.feed(frame[10:]) == [message]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""The reader's end of a subpartition, whatever kind of partition it is part of.
+
+Side:       shared.
+Units:      backlog in data buffers, events do not count; sizes in bytes.
+Source:     Flink ``ResultSubpartitionView``, ``BufferAvailabilityListener``, ``ResultSubpartition.BufferAndBacklog``.
+"""
+
+from typing import NamedTuple, Protocol
+
+from netstack.buffer.segment import NetworkBuffer
+from netstack.errors import ProducerFailedError
+from netstack.wire.messages import DataType
+
+
+class BufferAvailabilityListener(Protocol):
+    """Who is told that a subpartition has something to read, or was released."""
+
+    def notify_data_available(self) -> None:
+        """There may be something to poll; any thread, outside every lock."""
+
+
+class BufferAndBacklog(NamedTuple):
+    """One polled element; whoever polled it recycles ``buffer``."""
+
+    buffer: NetworkBuffer
+    backlog: int
+    next_data_type: DataType  # of what can be polled next, NONE if nothing can
+    sequence_number: int
+
+
+class ResultSubpartitionView(Protocol):
+    """What a reader, remote or local, may do with a subpartition.
+
+    Threading: one thread polls; everything else from any thread.
+    """
+
+    def next_buffer(self) -> BufferAndBacklog | None:
+        """The next element, which the caller recycles; None if there is nothing or the view is released."""
+
+    def has_data(self, num_credits_available: int) -> bool:
+        """Whether something can be polled: with credit anything readable, without only an event at the head."""
+
+    @property
+    def backlog(self) -> int:
+        """How many data buffers can be polled now."""
+
+    @property
+    def is_released(self) -> bool:
+        """Whether reader or producer ended it."""
+
+    @property
+    def failure_cause(self) -> ProducerFailedError | None:
+        """Why the producer ended it, if it did so before everything was consumed."""
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Tell the producer that everything up to the end of data was processed."""
+
+    def release(self) -> None:
+        """Mark the subpartition consumed, and drop what is left in it; the second call does nothing."""
