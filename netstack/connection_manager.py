@@ -130,7 +130,7 @@ class NetworkPartitionRequestClient:
     def __repr__(self) -> str:
         return f"<PartitionRequestClient of {self.connection_id}>"
 
-    def request_subpartition(self, channel: RemoteInputChannel) -> None:
+    def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
         """Ask the peer for the channel's subpartition; a failure arrives at the channel as its error."""
         try:
             self._loop.execute_threadsafe(self._manager.request, self.connection_id, channel)
@@ -140,6 +140,15 @@ class NetworkPartitionRequestClient:
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         """The channel has credit to announce."""
         self._order(lambda handler: handler.notify_credit_available(channel))
+
+    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        """The channel wants buffers of another size."""
+
+    def resume_consumption(self, channel: RemoteInputChannel) -> None:
+        """The channel goes on after a blocking event."""
+
+    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
+        """An event for the producer of the channel's partition."""
 
     def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
         """The task processed everything up to the channel's end of data."""

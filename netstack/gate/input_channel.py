@@ -8,11 +8,15 @@ Absent:     back-off and retriggering of partition requests: the producer's side
 
 import threading
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import NetstackError
 from netstack.ids import ResultPartitionID
+from netstack.partition.view import BufferAndBacklog
+
+BufferAndAvailability: TypeAlias = BufferAndBacklog
+"""What a poll of a channel finds; a local channel hands on what its view gave it, without making another tuple."""
 
 
 class ChannelGate(Protocol):
@@ -63,16 +67,28 @@ class InputChannel(ABC):
         """Ask for the data; task thread, once."""
 
     @abstractmethod
-    def next_buffer(self) -> tuple[NetworkBuffer, bool] | None:
-        """The next buffer, which the caller recycles, and whether there is more; None if there is nothing.  Task thread.
+    def next_buffer(self) -> BufferAndAvailability | None:
+        """The next buffer, which the caller recycles, and what follows it; None if there is nothing.  Task thread.
 
         Raises:
             NetstackError: what ``on_error`` got, or that the producer failed.
         """
 
     @abstractmethod
+    def resume_consumption(self) -> None:
+        """Let the producer go on after a blocking event was polled."""
+
+    @abstractmethod
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
+
+    @abstractmethod
+    def send_task_event(self, event: bytes) -> None:
+        """Bring a serialized event to the producer."""
+
+    @abstractmethod
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask the producer for buffers of this size from now on."""
 
     @abstractmethod
     def release(self) -> None:

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.gate.input_channel import InputChannel
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.wire.events import EndOfPartition, Event, deserialize_event
+from netstack.wire.messages import DataType
 
 
 class BufferOrEvent(NamedTuple):
@@ -32,6 +34,8 @@ class BufferOrEvent(NamedTuple):
     buffer: NetworkBuffer | None
     event: Event | None
     more_available: bool
+    more_priority_events: bool = False
+    size: int = 0  # bytes of the buffer, or of the event as it travelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,13 @@ class SingleInputGate:
         self.owner = owner
         self._channels: list[InputChannel] = []  # complete before the first notification
         self._is_requested = False  # Written by the task thread.
+        self._buffer_pool: LocalBufferPool | None = None
         self._num_finished = 0  # Written by the task thread.
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._queue: deque[InputChannel] = deque()
         self._availability = AvailabilityHelper()
+        self._priority_availability = AvailabilityHelper()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -144,7 +150,7 @@ class SingleInputGate:
         found = None
         try:
             found = channel.next_buffer()
-            has_more = found is not None and found[1]
+            has_more = found is not None and found.next_data_type is not DataType.NONE
         finally:
             with self._lock:
                 if has_more and not self._is_closed and not channel.is_queued:
@@ -153,18 +159,19 @@ class SingleInputGate:
                 more_available = bool(self._queue)
                 if not (more_available or self._is_closed or self.is_finished):
                     self._availability.reset_unavailable()
-        return (None if found is None else found[0]), more_available
+        return (None if found is None else found.buffer), more_available
 
     def _buffer_or_event(self, channel: InputChannel, buffer: NetworkBuffer, *, more_available: bool) -> BufferOrEvent:
+        size = buffer.size
         if buffer.is_buffer:
-            return BufferOrEvent(channel.index, buffer, None, more_available)
+            return BufferOrEvent(channel.index, buffer, None, more_available, size=size)
         try:
             event = deserialize_event(buffer.view)
         finally:
             buffer.recycle()
         if isinstance(event, EndOfPartition):
             more_available = self._end_channel(channel)
-        return BufferOrEvent(channel.index, None, event, more_available)
+        return BufferOrEvent(channel.index, None, event, more_available, size=size)
 
     def _end_channel(self, channel: InputChannel) -> bool:
         """Release a channel that has ended; whether another one has data."""
@@ -186,6 +193,29 @@ class SingleInputGate:
         if pending is not None:
             pending.complete()
 
+    def priority_event_available_future(self) -> AvailabilityFuture:
+        """Done while a priority event can be polled, else completed when one comes."""
+        with self._lock:
+            return self._priority_availability.future
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Let the producer behind a channel go on after a blocking event."""
+        self._channels[channel_index].resume_consumption()
+
+    def send_task_event(self, event: bytes) -> None:
+        """Bring a serialized event to the producers behind all channels."""
+        for channel in self._channels:
+            channel.send_task_event(event)
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask all producers for buffers of this size from now on."""
+        for channel in self._channels:
+            channel.announce_buffer_size(size_bytes)
+
+    def set_buffer_pool(self, pool: LocalBufferPool) -> None:
+        """Give the gate its floating buffers, which it destroys when it is closed; before the request."""
+        self._buffer_pool = pool
+
     def acknowledge_all_records_processed(self, channel_index: int) -> None:
         """Tell the producer behind a channel that everything up to its end of data was processed."""
         self._channels[channel_index].acknowledge_all_records_processed()
@@ -201,7 +231,8 @@ class SingleInputGate:
             self._queue.clear()
             for channel in self._channels:
                 channel.is_queued = False
-        run_all([*(channel.release for channel in self._channels), self._make_available])
+        pools = [] if self._buffer_pool is None else [self._buffer_pool.destroy]
+        run_all([*(channel.release for channel in self._channels), *pools, self._make_available])
 
     def statistics(self) -> GateStatistics:
         """The numbers so far; any thread."""

@@ -7,13 +7,11 @@ Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet
             by timer; the wait is a registration, no thread sleeps, and releasing the channel ends it.
 """
 
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, ProducerFailedError
-from netstack.gate.input_channel import ChannelGate, InputChannel
+from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, InputChannel
 from netstack.ids import ResultPartitionID
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.pipelined import PipelinedSubpartitionView
-from netstack.wire.messages import DataType
 
 
 class LocalInputChannel(InputChannel):
@@ -65,7 +63,7 @@ class LocalInputChannel(InputChannel):
         """The subpartition became readable, or was released."""
         self.gate.notify_channel_non_empty(self)
 
-    def next_buffer(self) -> tuple[NetworkBuffer, bool] | None:
+    def next_buffer(self) -> BufferAndAvailability | None:
         """The next buffer of the view.
 
         Raises:
@@ -84,9 +82,17 @@ class LocalInputChannel(InputChannel):
             if view.is_released and not self._is_released:
                 raise self._producer_failed(view)
             return None
-        buffer = found.buffer
-        self._count(buffer)
-        return buffer, found.next_data_type is not DataType.NONE
+        self._count(found.buffer)
+        return found
+
+    def resume_consumption(self) -> None:
+        """Let the producer go on after a blocking event was polled."""
+
+    def send_task_event(self, event: bytes) -> None:
+        """Bring a serialized event to the producer."""
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask the producer for buffers of this size from now on."""
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""

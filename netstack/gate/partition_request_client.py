@@ -1,8 +1,8 @@
 """What a remote input channel asks of its connection.
 
 Side:   shared.
+Units:  delays in milliseconds, sizes in bytes.
 Source: Flink ``PartitionRequestClient``.
-Absent: task events, ``resume_consumption``, new buffer sizes.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -17,14 +17,23 @@ class PartitionRequestClient(Protocol):
     Threading: any thread; calls of one thread keep their order.  Failures arrive at the channel through ``on_error``.
     """
 
-    def request_subpartition(self, channel: "RemoteInputChannel") -> None:
-        """Ask the peer for the channel's subpartition, with the channel's initial credit."""
+    def request_subpartition(self, channel: "RemoteInputChannel", delay_ms: int = 0) -> None:
+        """Ask the peer for the channel's subpartition, with the channel's initial credit; after ``delay_ms`` if it is a retry."""
 
     def notify_credit_available(self, channel: "RemoteInputChannel") -> None:
         """The channel's unannounced credit rose from zero."""
 
+    def notify_new_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
+        """Ask the producer for buffers of this size from now on."""
+
+    def resume_consumption(self, channel: "RemoteInputChannel") -> None:
+        """Let the producer go on after a blocking event; without exclusive buffers it forgets the credit it has."""
+
     def acknowledge_all_records_processed(self, channel: "RemoteInputChannel") -> None:
         """Tell the producer that everything up to the end of data was processed."""
+
+    def send_task_event(self, channel: "RemoteInputChannel", event: bytes) -> None:
+        """Bring a serialized event to the producer of the channel's partition."""
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
         """The channel wants no more."""

@@ -17,8 +17,8 @@ from collections import deque
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer
-from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError
-from netstack.gate.input_channel import ChannelGate, InputChannel
+from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, RemoteProtocolError
+from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, InputChannel
 from netstack.gate.partition_request_client import PartitionRequestClient
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.wire.messages import BufferResponse, DataType
@@ -46,6 +46,7 @@ class RemoteInputChannel(InputChannel):
         self._client = client
         self._pool: NetworkBufferPool | None = None
         self._is_requested = False  # Written by the task thread.
+        self._next_polled = 0  # Written by the task thread.
         self._received: deque[NetworkBuffer] = deque()  # append, popleft and len are each atomic
         # Written by the loop thread.
         self._expected_sequence_number = 0
@@ -85,7 +86,7 @@ class RemoteInputChannel(InputChannel):
         if self._is_released:  # meanwhile; its release may not have known that there is something to cancel
             self._client.cancel(self)
 
-    def next_buffer(self) -> tuple[NetworkBuffer, bool] | None:
+    def next_buffer(self) -> BufferAndAvailability | None:
         """The oldest received buffer.
 
         Raises:
@@ -101,7 +102,28 @@ class RemoteInputChannel(InputChannel):
                 raise LocalProtocolError(f"channel {self.index} is polled before it was requested") from None
             return None
         self._count(buffer)
-        return buffer, bool(received)
+        try:
+            next_data_type = received[0].data_type
+        except IndexError:  # a release may empty it at any time
+            next_data_type = DataType.NONE
+        sequence_number = self._next_polled
+        self._next_polled = sequence_number + 1
+        return BufferAndAvailability(buffer, 0, next_data_type, sequence_number)
+
+    def resume_consumption(self) -> None:
+        """Let the producer go on after a blocking event was polled."""
+        if self._is_requested and not self._is_released:
+            self._client.resume_consumption(self)
+
+    def send_task_event(self, event: bytes) -> None:
+        """Bring a serialized event to the producer."""
+        if self._is_requested and not self._is_released:
+            self._client.send_task_event(self, event)
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask the producer for buffers of this size from now on."""
+        if self._is_requested and not self._is_released:
+            self._client.notify_new_buffer_size(self, size_bytes)
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
@@ -218,6 +240,14 @@ class RemoteInputChannel(InputChannel):
             return None
         text = f"buffer reordering: expected sequence number {expected}, but received {sequence_number}"
         return RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {text}")
+
+    def on_failed_partition_request(self) -> None:
+        """The producer does not know the partition; without anybody who could ask for the producer's state this is the end."""
+        self.on_error(PartitionNotFoundError(f"partition {self.partition_id} was not found at its producer"))
+
+    def retrigger_subpartition_request(self) -> None:
+        """Ask for the subpartition once more."""
+        self._client.request_subpartition(self)
 
     # ---------------------------------------------------------------- any thread
 

@@ -26,12 +26,27 @@ class RecordingClient:
 
     def __init__(self) -> None:
         self.orders: list[tuple[str, int]] = []
+        self.delays_ms: list[int] = []  # of the requests
+        self.sizes: list[int] = []
+        self.task_events: list[bytes] = []
 
-    def request_subpartition(self, channel: RemoteInputChannel) -> None:
+    def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
         self.orders.append(("request", channel.index))
+        self.delays_ms.append(delay_ms)
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         self.orders.append(("credit", channel.index))
+
+    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        self.orders.append(("size", channel.index))
+        self.sizes.append(size_bytes)
+
+    def resume_consumption(self, channel: RemoteInputChannel) -> None:
+        self.orders.append(("resume", channel.index))
+
+    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
+        self.orders.append(("task event", channel.index))
+        self.task_events.append(event)
 
     def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
         self.orders.append(("acknowledge", channel.index))

@@ -235,7 +235,7 @@ def test_two_channels_are_read_to_their_ends(it: Fixture) -> None:
         (1, EndOfData(StopMode.DRAIN)),
         (0, EndOfPartition()),
     ]
-    assert (is_early, last, it.gate.is_finished) == (False, BufferOrEvent(1, None, EndOfPartition(), False), True)
+    assert (is_early, last, it.gate.is_finished) == (False, BufferOrEvent(1, None, EndOfPartition(), False, False, 4), True)
     assert [channel.is_released for channel in it.remote] == [True, True]
     assert it.client.orders[-2:] == [("cancel", 0), ("cancel", 1)]
     assert (it.gate.poll_next(), it.gate.available_future().is_done) == (None, True)
@@ -271,7 +271,7 @@ def test_a_channel_that_is_queued_again_while_it_ends_yields_nothing(it: Fixture
 
     found = it.gate.poll_next()
 
-    assert found == BufferOrEvent(1, None, EndOfPartition(), False)
+    assert found == BufferOrEvent(1, None, EndOfPartition(), False, False, 4)
     assert (it.gate.poll_next(), it.gate.available_future().is_done, it.gate.is_finished) == (None, True, True)
 
 

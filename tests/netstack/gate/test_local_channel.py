@@ -28,7 +28,7 @@ class Fixture:
     def poll(self) -> tuple[DataType, bytes, bool]:
         found = self.channel.next_buffer()
         assert found is not None
-        buffer, has_more = found
+        buffer, has_more = found.buffer, found.next_data_type is not DataType.NONE
         facts = (buffer.data_type, bytes(buffer.view), has_more)
         buffer.recycle()
         return facts

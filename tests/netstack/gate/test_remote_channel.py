@@ -31,7 +31,7 @@ class Fixture:
     def poll(self) -> NetworkBuffer:
         found = self.channel.next_buffer()
         assert found is not None
-        return found[0]
+        return found.buffer
 
     def end(self) -> None:
         self.channel.check_invariants()
@@ -107,11 +107,16 @@ def test_buffers_arrive_in_order(it: Fixture) -> None:
 
     assert first is not None
     assert second is not None
-    assert (bytes(first[0].view), first[1], bytes(second[0].view), second[1]) == (b"abc", True, b"de", False)
+    assert (bytes(first.buffer.view), first.next_data_type, bytes(second.buffer.view), second.next_data_type) == (
+        b"abc",
+        DataType.DATA_BUFFER,
+        b"de",
+        DataType.NONE,
+    )
     assert (it.gate.notified, it.channel.sender_backlog, it.channel.next_buffer()) == ([it.channel], 5, None)
     assert (it.channel.num_bytes_in, it.channel.num_buffers_in) == (5, 2)
-    first[0].recycle()
-    second[0].recycle()
+    first.buffer.recycle()
+    second.buffer.recycle()
 
 
 def test_the_gate_is_told_again_once_the_channel_was_empty(it: Fixture) -> None:
@@ -345,11 +350,11 @@ def test_a_release_during_the_request_is_cancelled(it: Fixture) -> None:
     """The canceler came between the channel's check and the order: the producer is told to stop."""
 
     class ReleasingClient(RecordingClient):
-        def request_subpartition(self, channel: RemoteInputChannel) -> None:
+        def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
             channel._is_requested = False  # as the canceler saw it
             channel.release()
             channel._is_requested = True
-            super().request_subpartition(channel)
+            super().request_subpartition(channel, delay_ms)
 
     client = ReleasingClient()
     remote_channel(it.gate, client, it.network, index=1)
@@ -383,7 +388,7 @@ def test_receiving_polling_and_releasing_race(tiny_switch_interval: None) -> Non
             while not is_over.is_set():
                 found = it.channel.next_buffer()
                 if found is not None:
-                    found[0].recycle()
+                    found.buffer.recycle()
 
         threads = [threading.Thread(target=receive), threading.Thread(target=poll)]
         for thread in threads:
@@ -422,8 +427,8 @@ def test_no_credit_is_lost_between_loop_and_task(tiny_switch_interval: None) -> 
     while len(got) < 1000:
         found = it.channel.next_buffer()
         if found is not None:
-            got.append(bytes(found[0].view))
-            found[0].recycle()
+            got.append(bytes(found.buffer.view))
+            found.buffer.recycle()
     thread.join(20)
 
     assert got == [b"%d" % number for number in range(1000)]

@@ -54,11 +54,20 @@ class Client:
 
     # The channels' PartitionRequestClient: on one thread an order is a call.
 
-    def request_subpartition(self, channel: RemoteInputChannel) -> None:
+    def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
         self.handler.request_subpartition(channel)
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         self.handler.notify_credit_available(channel)
+
+    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        raise NotImplementedError
+
+    def resume_consumption(self, channel: RemoteInputChannel) -> None:
+        raise NotImplementedError
+
+    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
+        raise NotImplementedError
 
     def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
         self.handler.acknowledge_all_records_processed(channel)
