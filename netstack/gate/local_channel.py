@@ -11,7 +11,7 @@ from netstack.errors import LocalProtocolError, NetstackError, ProducerFailedErr
 from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, InputChannel
 from netstack.ids import ResultPartitionID
 from netstack.partition.manager import ResultPartitionManager
-from netstack.partition.pipelined import PipelinedSubpartitionView
+from netstack.partition.view import ResultSubpartitionView
 
 
 class LocalInputChannel(InputChannel):
@@ -27,7 +27,7 @@ class LocalInputChannel(InputChannel):
     ) -> None:
         super().__init__(gate, index, partition_id, subpartition)
         self._manager = manager
-        self._view: PipelinedSubpartitionView | None = None  # Guarded by _lock for writes.
+        self._view: ResultSubpartitionView | None = None  # Guarded by _lock for writes.
         self._is_requested = False  # Written by the task thread.
 
     def request_subpartition(self) -> None:
@@ -61,6 +61,10 @@ class LocalInputChannel(InputChannel):
 
     def notify_data_available(self) -> None:
         """The subpartition became readable, or was released."""
+        self.gate.notify_channel_non_empty(self)
+
+    def notify_priority_event(self, sequence_number: int) -> None:
+        """The head of the subpartition is a priority event."""
         self.gate.notify_channel_non_empty(self)
 
     def next_buffer(self) -> BufferAndAvailability | None:
@@ -115,7 +119,7 @@ class LocalInputChannel(InputChannel):
     def _describe(self) -> str:
         return "waits for its partition" if self._view is None else "open"
 
-    def _producer_failed(self, view: PipelinedSubpartitionView) -> ProducerFailedError:
+    def _producer_failed(self, view: ResultSubpartitionView) -> ProducerFailedError:
         cause = view.failure_cause
         error = ProducerFailedError(str(cause) if cause is not None else f"partition {self.partition_id} was released by its producer")
         error.__cause__ = cause

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from netstack.flow.credit import SenderCredit
 from netstack.ids import InputChannelID
-from netstack.partition.pipelined import PipelinedSubpartitionView
-from netstack.partition.view import BufferAndBacklog
+from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
 
 if TYPE_CHECKING:
     from netstack.handlers.request_queue import PartitionRequestQueue
@@ -31,7 +30,7 @@ class CreditBasedSequenceNumberingViewReader:
         self.queue = queue
         self.is_released = False
         self.on_release: Callable[[], None] | None = None  # stops waiting for a partition that is not there yet
-        self._view: PipelinedSubpartitionView | None = None
+        self._view: ResultSubpartitionView | None = None
         self._notify = queue.notify_reader_non_empty_threadsafe
 
     def __repr__(self) -> str:
@@ -42,7 +41,11 @@ class CreditBasedSequenceNumberingViewReader:
         """The subpartition became readable; any thread."""
         self._notify(self)
 
-    def set_view(self, view: PipelinedSubpartitionView) -> None:
+    def notify_priority_event(self, sequence_number: int) -> None:
+        """The head of the subpartition is a priority event; any thread."""
+        self._notify(self)
+
+    def set_view(self, view: ResultSubpartitionView) -> None:
         """Start reading ``view``."""
         assert self._view is None, "a reader has one view"
         self._view = view

@@ -208,6 +208,20 @@ class PipelinedSubpartition:
                 return self._is_available_locked()
             return bool(self._buffers) and not self._buffers[0].is_buffer
 
+    def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
+        """Whether a reader can poll something, and how many data buffers it could."""
+        with self._lock:
+            is_available = self._is_available_locked()
+            if is_available and not is_credit_available:
+                is_available = bool(self._buffers) and not self._buffers[0].is_buffer
+            return is_available, self._backlog_locked()
+
+    def resume_consumption(self) -> None:
+        """Go on after a blocking event."""
+
+    def set_buffer_size(self, size_bytes: int) -> None:
+        """The consumer wants buffers of this size from now on."""
+
     def _num_finished_locked(self) -> int:
         buffers = self._buffers
         if len(buffers) == 1 and buffers[0].is_finished:
@@ -293,10 +307,34 @@ class PipelinedSubpartitionView:
         """Whether the element at the head is an event, which needs no credit."""
         return self._subpartition.has_data(0)
 
+    def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
+        """Whether something can be polled, and how many data buffers; one lock round."""
+        return self._subpartition.availability(is_credit_available)
+
     @property
     def backlog(self) -> int:
         """How many data buffers can be polled now."""
         return self._subpartition.backlog
+
+    @property
+    def num_queued_buffers(self) -> int:
+        """How many elements are queued."""
+        return self._subpartition.num_queued_buffers
+
+    def peek_next_subpartition(self) -> int:
+        """The one subpartition that it reads."""
+        return self._subpartition.index
+
+    def resume_consumption(self) -> None:
+        """Go on after a blocking event."""
+        self._subpartition.resume_consumption()
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        """Ask the producer for buffers of ``size_bytes`` from the next one on."""
+        self._subpartition.set_buffer_size(size_bytes)
+
+    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
+        """Nothing: it has no segments."""
 
     @property
     def is_released(self) -> bool:

@@ -23,9 +23,10 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
-from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
-from netstack.partition.view import BufferAvailabilityListener
+from netstack.partition.pipelined import PipelinedSubpartition
+from netstack.partition.view import BufferAvailabilityListener, ResultSubpartitionView
 from netstack.wire.events import EndOfData, Event, StopMode, event_data_type, serialize_event
+from netstack.wire.messages import DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,16 @@ class ResultPartition:
         if builder is not None and builder.is_full:
             self._finish_builder(subpartition)
 
+    def broadcast_record(self, record: bytes | memoryview) -> None:
+        """Append ``record`` (single bytes) to every subpartition; may block for a buffer.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed, before or meanwhile.
+            LocalProtocolError: the partition is finished.
+        """
+        for index in range(self.num_subpartitions):
+            self.emit_record(record, index)
+
     def _emit_rest(self, rest: memoryview, subpartition: int) -> None:
         while rest:
             self._finish_builder(subpartition)
@@ -155,7 +166,7 @@ class ResultPartition:
         self._num_buffers_out += 1
         builder.close()
 
-    def broadcast_event(self, event: Event) -> None:
+    def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
         """Append ``event`` to every subpartition, behind all that was emitted; readers are told at once.
 
         Raises:
@@ -164,7 +175,7 @@ class ResultPartition:
         """
         if self._is_released or self._is_finished:
             self._refuse()
-        data, data_type = serialize_event(event), event_data_type(event)
+        data, data_type = serialize_event(event), DataType.PRIORITIZED_EVENT_BUFFER if is_priority else event_data_type(event)
         for index, subpartition in enumerate(self._subpartitions):
             self._finish_builder(index)
             subpartition.add(BufferConsumer.of_event(data, data_type))
@@ -224,7 +235,7 @@ class ResultPartition:
         for subpartition in self._subpartitions:
             subpartition.flush()
 
-    def create_subpartition_view(self, index: int, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView:
+    def create_subpartition_view(self, index: int, listener: BufferAvailabilityListener, last: int | None = None) -> ResultSubpartitionView:
         """The one view of subpartition ``index``.
 
         Raises:
@@ -233,6 +244,8 @@ class ResultPartition:
         """
         if not 0 <= index < self.num_subpartitions:
             raise LocalProtocolError(f"partition {self.partition_id} has {self.num_subpartitions} subpartitions, {index} is none of them")
+        if last not in (None, index):
+            raise LocalProtocolError(f"subpartitions {index} to {last} of one request: ranges are not served")
         view = self._subpartitions[index].create_read_view(listener)
         if view is None:
             reason = self._failure_cause or f"its subpartition {index} was consumed"

@@ -18,6 +18,12 @@ class BufferAvailabilityListener(Protocol):
     def notify_data_available(self) -> None:
         """There may be something to poll; any thread, outside every lock."""
 
+    def notify_priority_event(self, sequence_number: int) -> None:
+        """A priority event is at the head, and will be polled with ``sequence_number``; any thread, outside every lock.
+
+        Told instead of ``notify_data_available``, once while priority events are queued.
+        """
+
 
 class BufferAndBacklog(NamedTuple):
     """One polled element; whoever polled it recycles ``buffer``."""
@@ -40,9 +46,28 @@ class ResultSubpartitionView(Protocol):
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""
 
+    def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - per buffer; a keyword costs
+        """Whether something can be polled (without credit: only an event), and how many data buffers can be; one lock round."""
+
     @property
     def backlog(self) -> int:
         """How many data buffers can be polled now."""
+
+    @property
+    def num_queued_buffers(self) -> int:
+        """How many elements are queued, events and what cannot be polled yet included; may be one pass stale."""
+
+    def peek_next_subpartition(self) -> int:
+        """Which subpartition the next element belongs to; -1 if there is none.  Only a view of several has to look."""
+
+    def resume_consumption(self) -> None:
+        """Go on after a blocking event; the listener is told if something can be polled again."""
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        """Ask the producer for buffers of ``size_bytes`` from the next one on."""
+
+    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
+        """Say which segment of a tiered subpartition is wanted next; others ignore it."""
 
     @property
     def is_released(self) -> bool:

@@ -53,6 +53,9 @@ class SubpartitionReader:
     def notify_data_available(self) -> None:
         self.num_notifications += 1
 
+    def notify_priority_event(self, sequence_number: int) -> None:
+        self.num_notifications += 1
+
     def read(self) -> list[StreamElement]:
         elements: list[StreamElement] = []
         while (item := self.view.next_buffer()) is not None:

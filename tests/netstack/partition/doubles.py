@@ -22,9 +22,13 @@ class RecordingListener:
 
     def __init__(self) -> None:
         self.count = 0
+        self.priority_sequence_numbers: list[int] = []
 
     def notify_data_available(self) -> None:
         self.count += 1
+
+    def notify_priority_event(self, sequence_number: int) -> None:
+        self.priority_sequence_numbers.append(sequence_number)
 
 
 class RecordingParent:

@@ -8,8 +8,8 @@ import pytest
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.partition.manager import ResultPartitionManager
-from netstack.partition.pipelined import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.view import ResultSubpartitionView
 from tests.netstack.partition.doubles import RecordingListener, partition_id_of
 
 
@@ -97,7 +97,7 @@ def test_releasing_what_is_not_there_does_nothing(it: Fixture) -> None:
 def test_an_early_consumer_is_called_when_the_partition_comes(it: Fixture) -> None:
     """Once, on the registering thread, outside the lock: it can ask again at once."""
     partition = it.partition()
-    views: list[PipelinedSubpartitionView | None] = []
+    views: list[ResultSubpartitionView | None] = []
     threads: list[int] = []
 
     def on_partition() -> None:
@@ -189,9 +189,9 @@ def test_asking_races_with_registering(it: Fixture, tiny_switch_interval: None) 
     """Whoever comes first, the consumer gets its view exactly once (FLINK-1954, FLINK-25055)."""
     for number in range(300):
         partition = it.partition(number)
-        views: list[PipelinedSubpartitionView] = []
+        views: list[ResultSubpartitionView] = []
 
-        def ask(partition: ResultPartition = partition, views: list[PipelinedSubpartitionView] = views) -> None:
+        def ask(partition: ResultPartition = partition, views: list[ResultSubpartitionView] = views) -> None:
             view = it.manager.create_view_or_listen(partition.partition_id, 0, RecordingListener(), ask)
             if view is not None:
                 views.append(view)

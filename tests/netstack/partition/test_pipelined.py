@@ -372,6 +372,9 @@ def test_listeners_are_called_outside_the_lock(it: Fixture) -> None:
         def notify_data_available(self) -> None:
             found.append(subpartition.poll())
 
+        def notify_priority_event(self, sequence_number: int) -> None:
+            raise AssertionError("there is no priority event")
+
     subpartition.create_read_view(PollingListener())
     subpartition.add(event())
 
@@ -472,6 +475,9 @@ class WakingListener:
         self.event = threading.Event()
 
     def notify_data_available(self) -> None:
+        self.event.set()
+
+    def notify_priority_event(self, sequence_number: int) -> None:
         self.event.set()
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
-from netstack.partition.pipelined import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition, ResultPartitionStatistics
+from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode, deserialize_event
 from tests.netstack.partition.doubles import RecordingListener, partition_id_of
 
@@ -25,7 +25,7 @@ class Setup:
     network: NetworkBufferPool
     partition: ResultPartition
     listeners: list[RecordingListener]
-    views: list[PipelinedSubpartitionView]
+    views: list[ResultSubpartitionView]
 
 
 def make(num_subpartitions: int = 2, *, max_buffers: int = 40, with_views: bool = True) -> Setup:
@@ -56,7 +56,7 @@ def it() -> Iterator[Setup]:
     end(setup)
 
 
-def read(view: PipelinedSubpartitionView) -> tuple[bytes, list[Event]]:
+def read(view: ResultSubpartitionView) -> tuple[bytes, list[Event]]:
     """Everything that can be polled, committed or flushed or not."""
     content, events = bytearray(), []
     while (found := view.next_buffer()) is not None:
@@ -68,7 +68,7 @@ def read(view: PipelinedSubpartitionView) -> tuple[bytes, list[Event]]:
     return bytes(content), events
 
 
-def sizes(view: PipelinedSubpartitionView) -> list[int]:
+def sizes(view: ResultSubpartitionView) -> list[int]:
     found_sizes = []
     while (found := view.next_buffer()) is not None:
         found_sizes.append(found.buffer.size)
