@@ -5,12 +5,12 @@ Units:  as the names say; one frozen object, checked when it is made.
 Source: defaults of Flink's ``NettyShuffleEnvironmentOptions`` unless a line says otherwise.
 """
 
-import ipaddress
 import os
 from dataclasses import dataclass
 from typing import Final
 
 from netstack.errors import ConfigError
+from netstack.security import SecurityConfig
 
 MIN_SEGMENT_SIZE_BYTES = 256
 _LEAST: Final = {
@@ -20,6 +20,7 @@ _LEAST: Final = {
     "max_overdraft_buffers_per_gate": 0,
     "connect_retries": 0,
     "initial_request_backoff_ms": 0,
+    "max_connections": 1,
     "send_buffer_bytes": 0,
     "receive_buffer_bytes": 0,
 }
@@ -52,6 +53,11 @@ class NetstackConfig:
     send_buffer_bytes: int = 0  # 0: the kernel decides
     receive_buffer_bytes: int = 0
     close_timeout_s: float = 1.0
+    # None: buffers, partitions and local channels work, but nothing listens and nothing is dialled (``netstack.security``).
+    security: SecurityConfig | None = None
+    max_connections: int = 1024  # of one server
+    # Keepalive, unacknowledged data and a frame that stops in its middle: after this time without a sign of life a peer is dead.
+    dead_peer_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
         if self.segment_size_bytes < MIN_SEGMENT_SIZE_BYTES:
@@ -65,6 +71,8 @@ class NetstackConfig:
             raise ConfigError(
                 f"max_request_backoff_ms is {self.max_request_backoff_ms}, less than the initial {self.initial_request_backoff_ms}"
             )
+        if self.dead_peer_timeout_s <= 0:
+            raise ConfigError(f"dead_peer_timeout_s is {self.dead_peer_timeout_s}, it must be above 0")
         if self.compression not in (None, "lz4"):
             raise ConfigError(f"compression is {self.compression!r}, known are None and 'lz4'")
 
@@ -87,15 +95,3 @@ class NetstackConfig:
 def is_debug() -> bool:
     """Whether ``NETSTACK_DEBUG=1`` asks for the ownership checks."""
     return os.environ.get("NETSTACK_DEBUG", "") == "1"
-
-
-def check_loopback(host: str) -> None:
-    """Refuse an address that other machines can reach: there is no authentication on the data port yet."""
-    if host == "localhost":
-        return
-    try:
-        is_loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
-        raise ConfigError(f"refusing to listen on {host}: only loopback addresses are allowed until the port is protected by mutual TLS")

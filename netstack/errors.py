@@ -34,6 +34,10 @@ class ConnectError(TransportError):
     """No connection could be made; the message names the address and the reason."""
 
 
+class AuthenticationError(ConnectError):
+    """The other end did not prove that it may be talked to; nothing but the handshake was exchanged."""
+
+
 class ConnectionLostError(TransportError):
     """An established connection ended before its channels did; the message names the peer."""
 

@@ -15,8 +15,8 @@ from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.rest import RestApi
 from flowlet.rpc.http import WallClock, wall_clock_ms
-from netstack.config import check_loopback
 from netstack.errors import ConfigError as NetstackConfigError
+from netstack.security import check_loopback
 
 # After the jobs had their time: for requests under way and for the WebSockets' goodbyes.
 _HANDLER_TIMEOUT_S = 0.3  # aiohttp waits this long twice: before and after it cancels

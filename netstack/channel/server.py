@@ -9,8 +9,9 @@ import asyncio
 
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.protocol import HandlersFactory, NetworkChannel
-from netstack.config import NetstackConfig, check_loopback
+from netstack.config import NetstackConfig
 from netstack.errors import ResourceClosedError
+from netstack.security import check_loopback
 
 # From accept() to connection_made asyncio takes three turns of the loop (a task, then a callback), uvloop one.
 _ACCEPT_PASSES = 3
