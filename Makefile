@@ -51,7 +51,7 @@ cov: $(VENV)/installed-dev  ## run the quick tests and list the lines and branch
 	$(PY) -m coverage run -m pytest -q -m "not slow" $(ARGS)
 	$(PY) -m coverage report --show-missing --skip-covered
 
-bench: $(VENV)/installed-dev  ## run one benchmark: make bench CASE=wordcount|isolation|idle
+bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport
 	@$(PY) -m bench $(CASE) $(ARGS)
 
 wheel: $(VENV)/installed-dev  ## build dist/*.whl and test it in an environment of its own
@@ -68,8 +68,13 @@ $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade "pip>=25.1"  # the first version that knows --group
 	@$(PIP) install --editable .
-	@rm -f $(VENV)/installed-dev
+	@rm -f $(VENV)/installed-dev $(VENV)/installed-bench
 	@printf '%s' "$(CURDIR)" > $(VENV)/location
+	@touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed-dev
+	@echo "adding what the benchmarks compare with to $(VENV) (only needed once)"
+	@$(PIP) install --editable '.[bench]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

@@ -32,13 +32,21 @@ class Process:
     Life cycle: a context manager; leaving it ends the process.
     """
 
-    def __init__(self, args: Sequence[str], *, log: Path, environment: dict[str, str] | None = None, cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        args: Sequence[str],
+        *,
+        log: Path,
+        environment: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
         self.args = list(args)
         self._log = log
         env = {key: value for key, value in os.environ.items() if key != "PYTHONASYNCIODEBUG"}
         with log.open("wb") as stderr:
             self._popen = subprocess.Popen(
-                self.args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, cwd=cwd, env=env | (environment or {})
+                self.args, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, cwd=cwd, env=env | (environment or {})
             )
         self._text = b""
         self._searched = 0
@@ -92,6 +100,11 @@ class Process:
         """Send a signal; nothing happens if it has ended."""
         self._popen.send_signal(signal_number)
 
+    def close_stdin(self) -> None:
+        """End its standard input, if that is a pipe; a second call does nothing."""
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
+
     def wait(self, timeout_s: float) -> int:
         """Read the rest of its output and return the exit code.
 
@@ -113,6 +126,7 @@ class Process:
 
     def close(self) -> None:
         """End it: by SIGTERM, or by SIGKILL if that does not help."""
+        self.close_stdin()
         if self.is_running:
             self._popen.terminate()
             try:

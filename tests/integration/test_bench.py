@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import isolation, wordcount
+from bench import isolation, transport, wordcount
 from bench.report import Result
+from bench.transports.common import PayloadSource, Verifier, WrongDataError
 
 WINDOW_S = 2.0
 GENEROUS_PERCENT = 40.0  # of the rate alone; bench/isolation.py gives the real figure, a busy test machine gives anything
@@ -62,3 +63,51 @@ def test_a_result_is_one_line_of_json_with_its_origin() -> None:
     assert document["git_revision"]
     assert document["machine"]["cores"] >= 1
     assert document["versions"]["python"]
+
+
+def test_the_network_stack_and_raw_sockets_move_every_buffer_of_the_transport_bench() -> None:
+    """Consumers compare every byte here, and both sides' counts per channel are equal (``transport.measure``)."""
+    cases = ["raw", "loops-1", "loops-100", "threads-1", "threads-100"]
+
+    results = transport.run(1, quick=True, cases=cases)
+
+    assert [result.name for result in results] == [f"transport {case}" for case in cases]
+    assert all(result.details["gb"][0] > 0 for result in results)
+    assert all(result.details["cpu_ratio_to_raw"][0] > 0 for result in results)
+
+
+@pytest.mark.parametrize("case", sorted(transport.NEEDS))
+def test_the_peers_of_the_transport_bench_move_every_buffer(case: str) -> None:
+    if not transport.is_installed(case):
+        pytest.skip(f"{transport.NEEDS[case]} comes with the extra 'bench'")
+
+    (result,) = transport.run(1, quick=True, cases=[case])
+
+    assert result.details["gb"][0] > 0
+
+
+def test_the_consumer_of_the_transport_bench_notices_lost_swapped_torn_and_changed_buffers() -> None:
+    source = PayloadSource(1)
+    first, second, torn, changed = (source.new_buffer() for _ in range(4))
+    for buffer in (first, second):
+        source.label_next(buffer)
+    torn[:8] = changed[:8] = changed[-8:] = first[:8]
+    torn[-8:] = second[:8]
+    changed[100] ^= 1
+
+    for bad in (second, torn, changed, first[:-1]):
+        with pytest.raises(WrongDataError):
+            Verifier(1, lambda: None).check(memoryview(bad))
+    verifier = Verifier(1, lambda: None)
+    verifier.check(memoryview(first))
+    verifier.check(memoryview(second))
+    assert verifier.num_received == source.num_sent == [2]
+
+
+def test_rounds_of_the_transport_bench_change_who_runs_first() -> None:
+    cases = list(transport.CASES)
+
+    rounds = transport.orders(cases, 6)
+
+    assert all(sorted(order) == sorted(cases) for order in rounds)
+    assert len({order[0] for order in rounds}) > 1

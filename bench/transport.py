@@ -1,0 +1,210 @@
+"""32 KiB buffers from one process to another over loopback TCP: the network stack beside raw sockets and other transports.
+
+Side:     any.
+Cases:    ``raw`` (blocking sockets, 8 frames per sendmsg); ``loops-N`` and ``threads-N`` (the network stack with N channels, without and
+          with task threads); ``zmq``, ``grpc``, ``flight`` (extra ``bench``; skipped if they are not installed).
+Rate:     bytes of payload / (last buffer - first buffer), at the consumer; GB = 1e9 bytes; CPU seconds in user and system mode.
+Rounds:   each round runs every case once, in another order; ratios to raw are computed within a round, so that a machine that becomes
+          slower does not favour anybody.
+Proof:    the consumer checks label and order of every buffer; what both sides counted must agree, per channel.
+Settings: each process on a core of its own and a switch interval of 0.1 ms, as TaskManagers run here.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from bench.cluster import Process
+from bench.report import Result
+from bench.transports.common import BUFFER_BYTES, Setting
+
+SECONDS: Final = 2.0
+QUICK_SECONDS: Final = 0.2
+START_TIMEOUT_S: Final = 60.0
+END_TIMEOUT_S: Final = 60.0
+CASES: Final = {
+    "raw": Setting("raw"),
+    "loops-1": Setting("loops"),
+    "loops-100": Setting("loops", num_channels=100),
+    "threads-1": Setting("threads"),
+    "threads-100": Setting("threads", num_channels=100),
+    "zmq": Setting("zmq"),
+    "grpc": Setting("grpc"),
+    "flight": Setting("flight"),
+}
+NEEDS: Final = {"zmq": "zmq", "grpc": "grpc", "flight": "pyarrow"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of one case."""
+
+    num_bytes: int
+    seconds: float
+    producer_cpu_s: float
+    consumer_cpu_s: float
+
+    @property
+    def gb_per_s(self) -> float:
+        """Payload per second."""
+        return self.num_bytes / 1e9 / self.seconds
+
+    @property
+    def cpu_s_per_gb(self) -> float:
+        """Of both processes."""
+        return (self.producer_cpu_s + self.consumer_cpu_s) / (self.num_bytes / 1e9)
+
+
+class MismatchError(Exception):
+    """Producer and consumer counted different buffers."""
+
+
+def is_installed(case: str) -> bool:
+    """Whether the packages of a case are there."""
+    return case not in NEEDS or importlib.util.find_spec(NEEDS[case]) is not None
+
+
+def event(process: Process, key: str, timeout_s: float) -> dict[str, Any]:
+    """The next line of a child that has ``key``."""
+    found: dict[str, Any] = json.loads(process.wait_for_line(rf'^\{{.*"{key}"', timeout_s).string)
+    return found
+
+
+def measure(case: str, setting: Setting, seconds: float, profile: Path | None = None) -> Sample:
+    """One run in two fresh processes.
+
+    Raises:
+        ProcessError: one of them failed; the message holds what it printed.
+        MismatchError: not everything that was sent arrived.
+    """
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        command = [sys.executable, "-m", "bench.transports"]
+        root = Path(__file__).resolve().parent.parent
+        args = [*command, "produce", setting.to_json()]
+        producer = stack.enter_context(Process(args, log=Path(name, "producer.log"), cwd=root, stdin=subprocess.PIPE))
+        args = [*command, "consume", setting.to_json(), str(event(producer, "port", START_TIMEOUT_S)["port"])]
+        consumer = stack.enter_context(Process(args, log=Path(name, "consumer.log"), cwd=root))
+        event(consumer, "has_started", START_TIMEOUT_S)
+        if profile is not None:
+            start_profilers(stack, profile, case, {"producer": producer.pid, "consumer": consumer.pid}, seconds)
+        time.sleep(seconds)
+        producer.close_stdin()  # the sign to stop
+        received = event(consumer, "num_received", END_TIMEOUT_S)
+        sent = event(producer, "num_sent", END_TIMEOUT_S)
+        for process in (producer, consumer):
+            process.wait(END_TIMEOUT_S)
+    if sent["num_sent"] != received["num_received"]:
+        raise MismatchError(f"{case}: sent {sent['num_sent']} buffers per channel, received {received['num_received']}")
+    return Sample(sum(received["num_received"]) * BUFFER_BYTES, received["seconds"], sent["cpu_s"], received["cpu_s"])
+
+
+def start_profilers(stack: ExitStack, folder: Path, case: str, pids: dict[str, int], seconds: float) -> None:
+    """py-spy beside both processes, one file of stacks with counts per side; the figures of such a run are worthless."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for side, pid in pids.items():
+        output = folder / f"{case}-{side}.txt"
+        options = ["--pid", str(pid), "--duration", str(max(1, round(seconds - 0.5))), "--rate", "500", "--format", "raw"]
+        args = [str(Path(sys.executable).with_name("py-spy")), "record", *options, "--output", str(output)]
+        stack.enter_context(Process(args, log=folder / f"{case}-{side}.log"))
+
+
+def orders(cases: Sequence[str], num_rounds: int) -> list[list[str]]:
+    """For each round all cases: rotated, so that nobody always runs first, and every second round backwards, so that neighbours change."""
+    rng = random.Random(1)
+    found = []
+    for number in range(num_rounds):
+        shift = rng.randrange(len(cases))
+        order = [*cases[shift:], *cases[:shift]]
+        found.append(order[::-1] if number % 2 else order)
+    return found
+
+
+def cores() -> tuple[int, int] | None:
+    """One for each side, if there are two."""
+    usable = sorted(os.sched_getaffinity(0))
+    return (usable[0], usable[1]) if len(usable) > 1 else None
+
+
+def parse_options(arguments: list[str]) -> dict[str, Any]:
+    """The options of this case alone."""
+    parser = argparse.ArgumentParser(prog="python -m bench transport", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--cases", default=",".join(CASES), help="which, separated by commas; ratios need raw")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of sending, per case and round")
+    parser.add_argument("--credits", type=int, default=Setting("").num_credits, help="exclusive buffers per channel")
+    parser.add_argument("--switch-interval-ms", type=float, default=Setting("").switch_interval_ms)
+    parser.add_argument("--pin", action=argparse.BooleanOptionalAction, default=True, help="each process on a core of its own")
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="write what py-spy sees of each process")
+    options = vars(parser.parse_args(arguments))
+    options["cases"] = options["cases"].split(",")
+    if unknown := set(options["cases"]) - set(CASES):
+        parser.error(f"no such cases: {', '.join(sorted(unknown))}")
+    return options
+
+
+def run(
+    num_runs: int,
+    *,
+    quick: bool = False,
+    cases: Sequence[str] = tuple(CASES),
+    seconds: float = SECONDS,
+    credits: int = 8,  # noqa: A002 - the name of the option
+    switch_interval_ms: float = 0.1,
+    pin: bool = True,
+    profile: Path | None = None,
+) -> list[Result]:
+    """``num_runs`` rounds; one result per case, and one line per case for the eye on standard error."""
+    present = [case for case in cases if is_installed(case)]
+    for case in sorted(set(cases) - set(present)):
+        print(f"{case}: skipped, {NEEDS[case]} is not installed (extra 'bench')", file=sys.stderr)
+    common: dict[str, Any] = {"num_credits": credits, "switch_interval_ms": switch_interval_ms, "cpus": cores() if pin else None}
+    settings = {case: replace(CASES[case], compare_all=quick, **common) for case in present}
+    seconds = QUICK_SECONDS if quick else seconds
+    rounds = [{case: measure(case, settings[case], seconds, profile) for case in order} for order in orders(present, num_runs)]
+    results = [summary(case, settings[case], rounds) for case in present]
+    print_table(results)
+    return results
+
+
+def summary(case: str, setting: Setting, rounds: Sequence[dict[str, Sample]]) -> Result:
+    """Rates, CPU and the ratios within each round."""
+    samples = [samples_of_round[case] for samples_of_round in rounds]
+    details: dict[str, Any] = {
+        "num_channels": setting.num_channels,
+        "buffer_bytes": BUFFER_BYTES,
+        "setting": json.loads(setting.to_json()),
+        "gb": [sample.num_bytes / 1e9 for sample in samples],
+        "cpu_s_per_gb": [sample.cpu_s_per_gb for sample in samples],
+        "cpu_s_per_gb_producer": [sample.producer_cpu_s / (sample.num_bytes / 1e9) for sample in samples],
+        "cpu_s_per_gb_consumer": [sample.consumer_cpu_s / (sample.num_bytes / 1e9) for sample in samples],
+    }
+    if "raw" in rounds[0]:
+        pairs = [(samples_of_round[case], samples_of_round["raw"]) for samples_of_round in rounds]
+        details["rate_ratio_to_raw"] = [sample.gb_per_s / raw.gb_per_s for sample, raw in pairs]
+        details["cpu_ratio_to_raw"] = [sample.cpu_s_per_gb / raw.cpu_s_per_gb for sample, raw in pairs]
+    return Result(f"transport {case}", "GB/s", [sample.gb_per_s for sample in samples], details)
+
+
+def print_table(results: Sequence[Result]) -> None:
+    """Medians and spreads, for people."""
+    columns = {"cpu_s_per_gb": "CPU s/GB", "rate_ratio_to_raw": "rate / raw", "cpu_ratio_to_raw": "CPU / raw"}
+    print(f"{'':22}" + "".join(f"{title:>22}" for title in ("GB/s", *columns.values())), file=sys.stderr)
+    for result in results:
+        series = [result.runs, *(result.details.get(key, []) for key in columns)]
+        print(f"{result.name:22}" + "".join(f"{spread(each):>22}" for each in series), file=sys.stderr)
+
+
+def spread(values: Sequence[float]) -> str:
+    """``median (min..max)``."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})" if values else "-"

@@ -1,0 +1,60 @@
+"""One side of a run: ``python -m bench.transports produce|consume SETTING [PORT]``; prints what happens, one JSON object per line.
+
+Side:  any.
+"""
+
+import importlib
+import json
+import os
+import sys
+from typing import Any, cast
+
+from bench.transports.common import PayloadSource, Setting, Stop, Transport, Verifier, cpu_s
+from flowlet.tm.process_model import GarbageCollectorTuning, apply_switch_interval
+
+MODULES = {"raw": "raw_socket", "loops": "netstack_loops", "threads": "netstack_threads"}
+MODULES |= {"zmq": "zeromq", "grpc": "grpc_aio", "flight": "arrow_flight"}
+
+
+def tell(**what: Any) -> None:
+    """One line for the parent."""
+    print(json.dumps(what), flush=True)
+
+
+def prepare(setting: Setting, side: int) -> Transport:
+    """As a TaskManager prepares its process."""
+    if setting.cpus is not None:
+        os.sched_setaffinity(0, {setting.cpus[side]})
+    apply_switch_interval(setting.switch_interval_ms)
+    module = importlib.import_module(f"bench.transports.{MODULES[setting.transport]}")
+    GarbageCollectorTuning().freeze()
+    return cast(Transport, module)
+
+
+def produce(setting: Setting) -> None:
+    """The sending side."""
+    transport = prepare(setting, 0)
+    source, stop = PayloadSource(setting.num_channels), Stop.at_end_of_input()
+    before_s = cpu_s()
+    transport.produce(setting, source, stop, lambda port: tell(port=port))
+    tell(num_sent=source.num_sent, cpu_s=cpu_s() - before_s)
+
+
+def consume(setting: Setting, port: int) -> None:
+    """The receiving side."""
+    transport = prepare(setting, 1)
+    verifier = Verifier(setting.num_channels, lambda: tell(has_started=True), compare_all=setting.compare_all)
+    before_s = cpu_s()
+    transport.consume(setting, port, verifier)
+    verifier.finish()
+    tell(num_received=verifier.num_received, seconds=verifier.seconds, cpu_s=cpu_s() - before_s)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["produce", text]:
+            produce(Setting.from_json(text))
+        case ["consume", text, number]:
+            consume(Setting.from_json(text), int(number))
+        case _:
+            sys.exit(__doc__)

@@ -1,0 +1,156 @@
+"""What all transports share: the setting, the buffers that are sent, and the proof that they arrived.
+
+Side:  any; one thread at a time.
+Proof: every buffer names its channel and its number within the channel, at its head and at its tail; the consumer checks both, the order,
+       and every 256th buffer (or every one) byte for byte.  All transports do the same work for it, raw sockets too.
+"""
+
+import json
+import os
+import random
+import resource
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final, Protocol, Self
+
+BUFFER_BYTES: Final = 32 * 1024  # Flink's segment size
+_LABEL: Final = struct.Struct(">II")  # channel, number
+_COMPARE_EVERY: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What one run moves, and how."""
+
+    transport: str
+    num_channels: int = 1
+    num_credits: int = 8  # per channel; other transports bound what is under way by this, where they can
+    compare_all: bool = False
+    switch_interval_ms: float = 0.1
+    cpus: tuple[int, int] | None = None  # of producer and consumer; None: wherever the kernel likes
+
+    def to_json(self) -> str:
+        """For the command line of a child."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What ``to_json`` wrote."""
+        fields = json.loads(text)
+        if fields["cpus"] is not None:
+            fields["cpus"] = tuple(fields["cpus"])
+        return cls(**fields)
+
+
+class WrongDataError(Exception):
+    """Something else arrived than was sent."""
+
+
+def _body(size_bytes: int) -> bytes:
+    return random.Random(1).randbytes(size_bytes - 2 * _LABEL.size)
+
+
+class PayloadSource:
+    """Labels buffers, channel by channel in turns, and counts them."""
+
+    def __init__(self, num_channels: int) -> None:
+        self.num_sent = [0] * num_channels
+        self._num_channels = num_channels
+        self._channel = -1
+
+    @staticmethod
+    def new_buffer() -> bytearray:
+        """A buffer with everything but its labels; it is labelled again for each use."""
+        gap = bytes(_LABEL.size)
+        return bytearray(gap + _body(BUFFER_BYTES) + gap)
+
+    def label_next(self, buffer: bytearray) -> int:
+        """Make ``buffer`` the next one; returns its channel."""
+        channel = self._channel + 1
+        if channel == self._num_channels:
+            channel = 0
+        self._channel = channel
+        number = self.num_sent[channel]
+        self.num_sent[channel] = number + 1
+        _LABEL.pack_into(buffer, 0, channel, number)
+        _LABEL.pack_into(buffer, BUFFER_BYTES - _LABEL.size, channel, number)
+        return channel
+
+
+class Verifier:
+    """Checks what arrives; ``on_first`` is called at the first buffer."""
+
+    def __init__(self, num_channels: int, on_first: Callable[[], None], *, compare_all: bool = False) -> None:
+        self.num_received = [0] * num_channels
+        self.first_ns = 0
+        self.last_ns = 0
+        self._on_first = on_first
+        self._every = 1 if compare_all else _COMPARE_EVERY
+        self._expected = _body(BUFFER_BYTES)
+
+    def check(self, view: memoryview) -> None:
+        """One buffer.
+
+        Raises:
+            WrongDataError: it is not the next one of its channel, or not whole.
+        """
+        if len(view) != BUFFER_BYTES:
+            raise WrongDataError(f"a buffer of {len(view)} bytes instead of {BUFFER_BYTES}")
+        label = channel, number = _LABEL.unpack_from(view)
+        if label != _LABEL.unpack_from(view, BUFFER_BYTES - _LABEL.size):
+            raise WrongDataError(f"a buffer begins as number {number} of channel {channel} and ends as another one")
+        if number != self.num_received[channel]:
+            raise WrongDataError(f"channel {channel}: buffer {number} arrived, {self.num_received[channel]} was to come")
+        self.num_received[channel] = number + 1
+        if not number % self._every and bytes(view[_LABEL.size : -_LABEL.size]) != self._expected:
+            raise WrongDataError(f"channel {channel}: buffer {number} has other bytes than were sent")
+        if not self.first_ns:
+            self.first_ns = time.monotonic_ns()
+            self._on_first()
+
+    def finish(self) -> None:
+        """Everything has arrived."""
+        self.last_ns = time.monotonic_ns()
+
+    @property
+    def seconds(self) -> float:
+        """From the first buffer to the end."""
+        return (self.last_ns - self.first_ns) / 1e9
+
+
+class Stop:
+    """Set when the parent closes our standard input, or ends."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    @classmethod
+    def at_end_of_input(cls) -> Self:
+        """Watch standard input on a daemon thread."""
+        stop = cls()
+        threading.Thread(target=stop._watch, name="stop", daemon=True).start()
+        return stop
+
+    def _watch(self) -> None:
+        while os.read(0, 64):
+            pass
+        self.is_set = True
+
+
+class Transport(Protocol):
+    """What each module of this package has."""
+
+    def produce(self, setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:
+        """Listen, say where, send until ``stop``, and return once the consumer has everything."""
+
+    def consume(self, setting: Setting, port: int, verifier: Verifier) -> None:
+        """Connect, and read to the end."""
+
+
+def cpu_s() -> float:
+    """Of this process so far, all threads, in user and system mode."""
+    use = resource.getrusage(resource.RUSAGE_SELF)
+    return use.ru_utime + use.ru_stime

@@ -1,0 +1,100 @@
+"""The network stack alone: producer and consumer are callbacks on their loops, no task threads.
+
+Side:  any; everything but set-up and end runs on the loop thread.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from bench.transports.common import PayloadSource, Setting, Stop, Verifier
+from bench.transports.netstack_side import open_gate, open_partition
+from netstack.eventloop import EventLoopThread
+from netstack.gate.input_gate import SingleInputGate
+from netstack.partition.result_partition import ResultPartition
+
+BUFFERS_PER_PASS = 16
+
+
+class _LoopProducer:
+    """Emits while buffers are free, a few per pass of the loop."""
+
+    def __init__(self, loop: EventLoopThread, partition: ResultPartition, source: PayloadSource, stop: Stop) -> None:
+        self.done: Future[None] = Future()
+        self._loop = loop
+        self._partition = partition
+        self._source = source
+        self._stop = stop
+        self._buffer = source.new_buffer()
+
+    def step(self) -> None:
+        """One pass; errors end the run."""
+        try:
+            self._emit()
+        except BaseException as error:  # noqa: BLE001 - the loop would only log it
+            self.done.set_exception(error)
+
+    def _emit(self) -> None:
+        partition, buffer, label_next = self._partition, self._buffer, self._source.label_next
+        record = memoryview(buffer)
+        for _ in range(BUFFERS_PER_PASS):
+            if self._stop.is_set:
+                partition.finish()
+                self.done.set_result(None)
+                return
+            if not partition.is_available:
+                partition.available_future().add_done_callback(self._step_soon)
+                return
+            partition.emit_record(record, label_next(buffer))
+        self._loop.loop.call_soon(self.step)
+
+    def _step_soon(self) -> None:
+        self._loop.execute_threadsafe(self.step)
+
+
+class _LoopConsumer:
+    """Polls whenever the gate says that there is something."""
+
+    def __init__(self, loop: EventLoopThread, gate: SingleInputGate, verifier: Verifier) -> None:
+        self.done: Future[None] = Future()
+        self._loop = loop
+        self._gate = gate
+        self._verifier = verifier
+
+    def step(self) -> None:
+        """Poll until there is nothing; errors end the run."""
+        try:
+            self._gate.request_partitions()  # does nothing from the second time on
+            self._poll()
+        except BaseException as error:  # noqa: BLE001 - the loop would only log it
+            self.done.set_exception(error)
+
+    def _poll(self) -> None:
+        poll_next, check = self._gate.poll_next, self._verifier.check
+        while (found := poll_next()) is not None:
+            buffer = found.buffer
+            if buffer is not None:
+                check(buffer.view)
+                buffer.recycle()
+        if self._gate.is_finished:
+            self.done.set_result(None)
+        else:
+            self._gate.available_future().add_done_callback(self._step_soon)
+
+    def _step_soon(self) -> None:
+        self._loop.execute_threadsafe(self.step)
+
+
+def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:
+    """Emit whole buffers, channels in turns."""
+    with open_partition(setting, listening) as (loop, partition):
+        producer = _LoopProducer(loop, partition, source, stop)
+        loop.execute_threadsafe(producer.step)
+        producer.done.result()
+
+
+def consume(setting: Setting, port: int, verifier: Verifier) -> None:
+    """Read to the end of every channel."""
+    with open_gate(setting, port) as (loop, gate):
+        consumer = _LoopConsumer(loop, gate, verifier)
+        loop.execute_threadsafe(consumer.step)
+        consumer.done.result()

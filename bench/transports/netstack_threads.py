@@ -1,0 +1,45 @@
+"""The network stack as tasks use it: a producing task thread, the two loops, a consuming task thread.
+
+Side:  any; the main thread is the task thread.
+"""
+
+import threading
+from collections.abc import Callable
+
+from bench.transports.common import PayloadSource, Setting, Stop, Verifier
+from bench.transports.netstack_side import open_gate, open_partition
+from netstack.gate.input_gate import SingleInputGate
+
+
+def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:
+    """Emit whole buffers, channels in turns; the pool parks the thread when it is empty."""
+    buffer, label_next = source.new_buffer(), source.label_next
+    record = memoryview(buffer)
+    with open_partition(setting, listening) as (_, partition):
+        emit_record = partition.emit_record
+        while not stop.is_set:
+            emit_record(record, label_next(buffer))
+        partition.finish()
+
+
+def consume(setting: Setting, port: int, verifier: Verifier) -> None:
+    """Read to the end of every channel, parked while there is nothing."""
+    check = verifier.check
+    with open_gate(setting, port) as (_, gate):
+        gate.request_partitions()
+        poll_next = gate.poll_next
+        while not gate.is_finished:
+            found = poll_next()
+            if found is None:
+                wait_for_input(gate)
+            elif found.buffer is not None:
+                check(found.buffer.view)
+                found.buffer.recycle()
+
+
+def wait_for_input(gate: SingleInputGate) -> None:
+    """Park until the gate is available; a raw lock is the cheapest one-shot signal."""
+    signal = threading.Lock()
+    signal.acquire()
+    gate.available_future().add_done_callback(signal.release)
+    signal.acquire()
