@@ -196,7 +196,7 @@ class InputProcessor:
                     raise RemoteProtocolError(f"{self._name}: input channel {channel} ended without an end of data")
                 return False
             case _:
-                assert_never(event)
+                raise RemoteProtocolError(f"{self._name}: input channel {channel} sent {event}, which tasks do not know yet")
 
     def _end_channel(self, channel: int, mode: StopMode) -> bool:
         deserializer = self._deserializers[channel]

@@ -23,15 +23,17 @@ from netstack.wire.messages import (
     CancelPartitionRequest,
     CloseRequest,
     ErrorResponse,
+    Hello,
     NewBufferSize,
     PartitionRequest,
     PayloadBuffer,
+    Proof,
+    Ready,
     ResumeConsumption,
+    SegmentId,
     TaskEventRequest,
 )
 
-# Flink packs small buffers into one message of at most one segment; more parts than this are not plausible.
-_MAX_PARTIAL_SIZES = 4096
 _ENCODABLE = (
     AddCredit,
     AckAllUserRecordsProcessed,
@@ -43,6 +45,10 @@ _ENCODABLE = (
     NewBufferSize,
     ResumeConsumption,
     TaskEventRequest,
+    SegmentId,
+    Hello,
+    Proof,
+    Ready,
 )
 
 
@@ -50,6 +56,7 @@ class OutboundBuffer(NamedTuple):
     """One buffer on its way to ``receiver``: the sender's twin of ``BufferResponse``.
 
     Ownership: whoever writes it gives ``buffer`` away.
+    ``partial_sizes`` are the sizes of the buffers that were put together into this one; empty if it is one buffer.
     """
 
     receiver: InputChannelID
@@ -57,6 +64,7 @@ class OutboundBuffer(NamedTuple):
     sequence_number: int
     backlog: int
     buffer: PayloadBuffer
+    partial_sizes: tuple[int, ...] = ()
 
 
 class MessageEncoder(ChannelHandler):
@@ -77,11 +85,11 @@ class MessageEncoder(ChannelHandler):
 
 
 def _frame_of(message: OutboundBuffer) -> OutboundFrame:
-    receiver, subpartition, sequence_number, backlog, buffer = message
+    receiver, subpartition, sequence_number, backlog, buffer, partial_sizes = message
     try:
         view = buffer.view
         header = encode_buffer_response_header(
-            receiver, subpartition, sequence_number, backlog, buffer.data_type, buffer.is_compressed, len(view)
+            receiver, subpartition, sequence_number, backlog, buffer.data_type, buffer.is_compressed, len(view), partial_sizes
         )
     except BaseException:
         buffer.recycle()
@@ -96,13 +104,26 @@ class MessageDecoder(ChannelHandler):
         self._decoder = decoder
 
     @classmethod
-    def of(cls, config: NetstackConfig, allocator: BufferAllocator | None = None) -> "MessageDecoder":
+    def of(
+        cls, config: NetstackConfig, allocator: BufferAllocator | None = None, *, accepted_ids: frozenset[int] | None = None
+    ) -> "MessageDecoder":
         """A decoder that accepts buffers of up to one segment and puts their payloads where ``allocator`` says."""
-        max_data_frame_bytes = BUFFER_RESPONSE_HEADER_BYTES + 4 * _MAX_PARTIAL_SIZES + config.segment_size_bytes
-        return cls(FrameDecoder(allocator, max_data_frame_bytes=max_data_frame_bytes, staging_bytes=config.read_buffer_bytes))
+        max_data_frame_bytes = BUFFER_RESPONSE_HEADER_BYTES + config.segment_size_bytes
+        return cls(
+            FrameDecoder(
+                allocator,
+                max_data_frame_bytes=max_data_frame_bytes,
+                staging_bytes=config.read_buffer_bytes,
+                accepted_ids=accepted_ids,
+            )
+        )
 
     def __repr__(self) -> str:
         return f"<MessageDecoder of {self._decoder!r}>"
+
+    def accept(self, message_ids: frozenset[int]) -> None:
+        """Understand these messages from the next read on, and no others: see ``FrameDecoder.accept``."""
+        self._decoder.accept(message_ids)
 
     def read_buffer(self) -> memoryview:
         """Where the transport puts the next bytes."""

@@ -1,10 +1,9 @@
 """The sender's half of credit-based flow control.
 
 Side:       pure.
-Invariants: ``available == granted - spent >= 0``; one credit is one data buffer at the receiver, events cost nothing.
+Invariants: ``0 <= available == granted - spent <= max_outstanding``; one credit is one data buffer at the receiver, events cost nothing.
 Units:      buffers.
 Source:     Flink ``CreditBasedSequenceNumberingViewReader``; the checks on range and overflow are stricter than Flink's.
-Absent:     backlog announcements and ``ResumeConsumption`` (receivers without exclusive buffers).
 """
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
@@ -13,14 +12,22 @@ MAX_CREDIT = 2**31 - 1
 
 
 class SenderCredit:
-    """What one receiver still allows us to send."""
+    """What one receiver still allows us to send.
 
-    __slots__ = ("granted", "spent")
+    A receiver without exclusive buffers starts with no credit at all: it grants some when it is told of the backlog.
 
-    def __init__(self, initial: int) -> None:
-        self.granted = 0
+    Raises:
+        RemoteProtocolError: ``initial`` is below zero or above ``max_outstanding``.
+    """
+
+    __slots__ = ("granted", "max_outstanding", "spent")
+
+    def __init__(self, initial: int, *, max_outstanding: int = MAX_CREDIT) -> None:
+        if not 0 <= initial <= max_outstanding:
+            raise RemoteProtocolError(f"the receiver starts with {initial} credits; 0 to {max_outstanding} are possible")
+        self.granted = initial  # without what was taken back
         self.spent = 0
-        self.grant(initial)
+        self.max_outstanding = max_outstanding
 
     def __repr__(self) -> str:
         return f"<SenderCredit {self.available} of {self.granted}>"
@@ -34,12 +41,12 @@ class SenderCredit:
         """Add what the receiver granted.
 
         Raises:
-            RemoteProtocolError: it granted less than one, or more than an i32 can hold in total.
+            RemoteProtocolError: it granted less than one, or ``max_outstanding`` would be exceeded.
         """
         if credit < 1:
             raise RemoteProtocolError(f"the receiver granted {credit} credits; at least 1 is needed")
-        if self.available + credit > MAX_CREDIT:
-            raise RemoteProtocolError(f"the receiver granted {credit} credits on top of {self.available}: more than {MAX_CREDIT}")
+        if self.available + credit > self.max_outstanding:
+            raise RemoteProtocolError(f"the receiver granted {credit} credits on top of {self.available}: more than {self.max_outstanding}")
         self.granted += credit
 
     def spend(self) -> None:
@@ -52,6 +59,11 @@ class SenderCredit:
             raise LocalProtocolError(f"no credit available: {self.spent} buffers sent, {self.granted} credits granted")
         self.spent += 1
 
+    def reset(self) -> None:
+        """Take back what was not spent: the receiver gave its floating buffers away while the subpartition was blocked."""
+        self.granted = self.spent
+
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         assert 0 <= self.spent <= self.granted, f"{self.spent} buffers sent, {self.granted} credits granted"
+        assert self.available <= self.max_outstanding, f"{self.available} credits outstanding, {self.max_outstanding} allowed"

@@ -221,9 +221,9 @@ def _error_of(response: ErrorResponse, peer: str) -> NetstackError:
             return PartitionNotFoundError(text)
         case ErrorCode.PRODUCER_FAILED:
             return ProducerFailedError(text)
-        case ErrorCode.PROTOCOL | ErrorCode.UNKNOWN_RECEIVER | ErrorCode.SUBPARTITION_TAKEN:
+        case ErrorCode.PROTOCOL | ErrorCode.UNKNOWN_RECEIVER | ErrorCode.SUBPARTITION_TAKEN | ErrorCode.LIMIT_EXCEEDED:
             return LocalProtocolError(text)
-        case ErrorCode.UNKNOWN | ErrorCode.INTERNAL:
+        case ErrorCode.UNKNOWN | ErrorCode.INTERNAL | ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER | ErrorCode.AUTHENTICATION:
             return TransportError(f"fatal error at the remote task manager: {text}")
         case _:
             assert_never(response.code)

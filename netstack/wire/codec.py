@@ -5,8 +5,7 @@ Invariants: every encoded frame starts with its own length, the magic number and
             other refuses to decode (a credit below one, a negative backlog).
 Units:      lengths in bytes, all integers big endian.
 Source:     Flink 2.x ``NettyMessage``.  The body of an ``ErrorResponse`` is ours (tag, code, text) where Flink puts a serialized
-            throwable; such a throwable is skipped, never parsed.
-Absent:     ``SegmentId`` (id 11).
+            throwable; such a throwable is skipped, never parsed.  ``Hello``, ``Proof`` and ``Ready`` are ours.
 """
 
 from collections.abc import Callable
@@ -34,10 +33,14 @@ from netstack.wire.messages import (
     DataType,
     ErrorCode,
     ErrorResponse,
+    Hello,
     Message,
     NewBufferSize,
     PartitionRequest,
+    Proof,
+    Ready,
     ResumeConsumption,
+    SegmentId,
     TaskEventRequest,
 )
 
@@ -48,11 +51,19 @@ BUFFER_RESPONSE_ID: Final = 0
 # Frame header, receiver, subpartition, number of partial sizes, sequence number, backlog, data type, is compressed, size.
 BUFFER_RESPONSE_HEADER: Final = Struct(">IIB16siiiiBBi")
 BUFFER_RESPONSE_HEADER_BYTES: Final = BUFFER_RESPONSE_HEADER.size
+# Who understands what: Flink's two decoders know no more either.
+HANDSHAKE_MESSAGE_IDS: Final = frozenset({64, 65, 66})
+SERVER_MESSAGE_IDS: Final = frozenset({2, 3, 4, 5, 6, 7, 8, 10, 11})
+CLIENT_MESSAGE_IDS: Final = frozenset({BUFFER_RESPONSE_ID, 1, 9})
 
 _REQUEST = Struct(">20s40sii16si")
 _NUMBER_AND_RECEIVER = Struct(">i16s")
 _EVENT_LENGTH = Struct(">i")
 _PARTITION_AND_RECEIVER = Struct(">20s40s16s")
+_SEGMENT_AND_RECEIVER = Struct(">ii16s")
+_HELLO = Struct(">HHB32s")
+_VERSION = Struct(">H")
+_SECRET_BYTES = 32  # of a nonce and of a proof
 _ERROR_TAG = b"FLWT"
 _ERROR_HEADER = Struct(">4sHI")
 _JAVA_STREAM_MAGIC = b"\xac\xed"
@@ -121,7 +132,7 @@ def _encode_body(message: Message) -> tuple[int, bytes]:
         case PartitionRequest(partition, first, last, receiver, credit):
             if not 0 <= first <= last:
                 raise LocalProtocolError(f"subpartitions {first} to {last} are no range")
-            _at_least(1, "credit", credit)
+            _at_least(0, "credit", credit)
             return 2, _REQUEST.pack(*_partition_fields(partition), first, last, _checked(receiver), credit)
         case TaskEventRequest(event, partition, receiver):
             tail = _PARTITION_AND_RECEIVER.pack(*_partition_fields(partition), _checked(receiver))
@@ -137,9 +148,21 @@ def _encode_body(message: Message) -> tuple[int, bytes]:
         case AckAllUserRecordsProcessed(receiver):
             return 8, _checked(receiver)
         case BacklogAnnouncement(receiver, backlog):
-            return 9, _encode_number("backlog", backlog, 0, receiver)
+            return 9, _encode_number("backlog", backlog, 1, receiver)
         case NewBufferSize(receiver, size_bytes):
             return 10, _encode_number("buffer size", size_bytes, 1, receiver)
+        case SegmentId(receiver, subpartition, segment):
+            _at_least(0, "subpartition", subpartition)
+            _at_least(1, "segment", segment)
+            return 11, _SEGMENT_AND_RECEIVER.pack(subpartition, segment, _checked(receiver))
+        case Hello(version_min, version_max, role, nonce):
+            if version_min > version_max:
+                raise LocalProtocolError(f"versions {version_min} to {version_max} are no range")
+            return 64, _HELLO.pack(version_min, version_max, role, _checked_secret("nonce", nonce))
+        case Proof(mac):
+            return 65, _checked_secret("proof", mac)
+        case Ready(version):
+            return 66, _VERSION.pack(version)
         case BufferResponse():
             raise LocalProtocolError("a BufferResponse is written as its header and its payload")
         case _:
@@ -160,6 +183,12 @@ def _checked(receiver: InputChannelID) -> InputChannelID:
     if len(receiver) != INPUT_CHANNEL_ID_BYTES:
         raise LocalProtocolError(f"a receiver id has {INPUT_CHANNEL_ID_BYTES} bytes, got {len(receiver)}")
     return receiver
+
+
+def _checked_secret(name: str, secret: bytes) -> bytes:
+    if len(secret) != _SECRET_BYTES:
+        raise LocalProtocolError(f"a {name} has {_SECRET_BYTES} bytes, got {len(secret)}")
+    return secret
 
 
 def _partition_fields(partition: ResultPartitionID) -> tuple[bytes, bytes]:
@@ -186,7 +215,7 @@ def _decode_request(body: memoryview) -> Message:
     partition, producer, first, last, receiver, credit = _REQUEST.unpack(body)
     if not 0 <= first <= last:
         raise RemoteProtocolError(f"a PartitionRequest asks for the subpartitions {first} to {last}")
-    _require_at_least(1, "a PartitionRequest with a credit", credit)
+    _require_at_least(0, "a PartitionRequest with a credit", credit)
     return PartitionRequest(_partition(partition, producer), first, last, InputChannelID(receiver), credit)
 
 
@@ -208,7 +237,7 @@ def _decode_add_credit(body: memoryview) -> Message:
 
 def _decode_backlog(body: memoryview) -> Message:
     backlog, receiver = _NUMBER_AND_RECEIVER.unpack(body)
-    _require_at_least(0, "a BacklogAnnouncement with a backlog", backlog)
+    _require_at_least(1, "a BacklogAnnouncement with a backlog", backlog)
     return BacklogAnnouncement(InputChannelID(receiver), backlog)
 
 
@@ -216,6 +245,20 @@ def _decode_new_buffer_size(body: memoryview) -> Message:
     size_bytes, receiver = _NUMBER_AND_RECEIVER.unpack(body)
     _require_at_least(1, "a NewBufferSize with a size", size_bytes)
     return NewBufferSize(InputChannelID(receiver), size_bytes)
+
+
+def _decode_segment(body: memoryview) -> Message:
+    subpartition, segment, receiver = _SEGMENT_AND_RECEIVER.unpack(body)
+    _require_at_least(0, "a SegmentId with a subpartition", subpartition)
+    _require_at_least(1, "a SegmentId with a segment", segment)
+    return SegmentId(InputChannelID(receiver), subpartition, segment)
+
+
+def _decode_hello(body: memoryview) -> Message:
+    version_min, version_max, role, nonce = _HELLO.unpack(body)
+    if version_min > version_max:
+        raise RemoteProtocolError(f"a Hello with the versions {version_min} to {version_max}")
+    return Hello(version_min, version_max, role, nonce)
 
 
 def _require_at_least(least: int, what: str, number: int) -> None:
@@ -246,7 +289,7 @@ def _decode_error(body: memoryview) -> Message:
 
 
 def _error_code(code: int) -> ErrorCode:
-    return ErrorCode(code) if code <= ErrorCode.INTERNAL else ErrorCode.UNKNOWN
+    return ErrorCode(code) if code < len(ErrorCode) else ErrorCode.UNKNOWN
 
 
 def _error_receiver(end: memoryview) -> InputChannelID | None:
@@ -283,6 +326,10 @@ FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
     8: (25, 25),
     9: (29, 29),
     10: (29, 29),
+    11: (33, 33),
+    64: (46, 46),
+    65: (41, 41),
+    66: (11, 11),
 }
 _DECODERS: Final[dict[int, Callable[[memoryview], Message]]] = {
     1: _decode_error,
@@ -295,7 +342,12 @@ _DECODERS: Final[dict[int, Callable[[memoryview], Message]]] = {
     8: lambda body: AckAllUserRecordsProcessed(_receiver(body)),
     9: _decode_backlog,
     10: _decode_new_buffer_size,
+    11: _decode_segment,
+    64: _decode_hello,
+    65: lambda body: Proof(bytes(body)),
+    66: lambda body: Ready(*_VERSION.unpack(body)),
 }
+ALL_MESSAGE_IDS: Final = frozenset(FRAME_BYTES)
 
 
 def decode_body(message_id: int, body: memoryview) -> Message:

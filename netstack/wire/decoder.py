@@ -13,6 +13,7 @@ Source:     Flink ``NettyMessageClientDecoderDelegate``, ``BufferResponseDecoder
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.ids import InputChannelID
 from netstack.wire.codec import (
+    ALL_MESSAGE_IDS,
     BUFFER_RESPONSE_HEADER,
     BUFFER_RESPONSE_HEADER_BYTES,
     BUFFER_RESPONSE_ID,
@@ -27,7 +28,10 @@ from netstack.wire.messages import BufferAllocator, BufferResponse, DataType, Me
 _DATA_TYPES = tuple(DataType)
 _NUM_DATA_TYPES = len(_DATA_TYPES)
 _BYTES_PER_PARTIAL_SIZE = 4
+# Flink packs small buffers into one message of at most one segment; more parts than this are not plausible.
+_MAX_PARTIAL_SIZES = 4096
 _NO_PAYLOAD = memoryview(b"")
+_HTTP_STARTS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP")
 
 
 class FrameDecoder:
@@ -37,6 +41,7 @@ class FrameDecoder:
     """
 
     __slots__ = (
+        "_accepted",
         "_allocator",
         "_capacity",
         "_direct_read_bytes",
@@ -45,6 +50,7 @@ class FrameDecoder:
         "_is_direct",
         "_max_data_frame_bytes",
         "_max_frame_bytes",
+        "_max_plain_data_frame_bytes",
         "_needed",
         "_num_missing",
         "_pending",
@@ -61,8 +67,13 @@ class FrameDecoder:
         max_frame_bytes: int = 1 << 20,
         staging_bytes: int = 1 << 19,
         direct_read_bytes: int = 1 << 17,
+        accepted_ids: frozenset[int] | None = None,
     ) -> None:
-        """Without an ``allocator`` payloads are skipped; a rest of a payload of at least ``direct_read_bytes`` is read in place."""
+        """A decoder of frames up to the given sizes; ``max_data_frame_bytes`` grows by four bytes per partial size.
+
+        Without an ``allocator`` payloads are skipped; a rest of a payload of at least ``direct_read_bytes`` is read in place.
+        ``accepted_ids`` are the messages that are understood, until ``accept`` says otherwise; None means all.
+        """
         if max_data_frame_bytes < BUFFER_RESPONSE_HEADER_BYTES:
             raise ConfigError(f"max_data_frame_bytes is {max_data_frame_bytes}, the least is {BUFFER_RESPONSE_HEADER_BYTES}")
         if staging_bytes < FRAME_HEADER_BYTES:
@@ -70,6 +81,7 @@ class FrameDecoder:
         self._allocator = allocator
         self._max_data_frame_bytes = max_data_frame_bytes
         self._max_frame_bytes = max_frame_bytes
+        self.accept(ALL_MESSAGE_IDS if accepted_ids is None else accepted_ids)
         self._direct_read_bytes = max(1, direct_read_bytes)
         self._staging = memoryview(bytearray(staging_bytes))
         self._capacity = staging_bytes
@@ -101,6 +113,16 @@ class FrameDecoder:
     def num_missing_payload_bytes(self) -> int:
         """How many bytes of a payload that has begun have not arrived."""
         return self._num_missing
+
+    def accept(self, message_ids: frozenset[int]) -> None:
+        """Understand the messages with these ids from the next ``buffer_updated`` on; any other one is an error.
+
+        What was read together with the message that led to this call has been judged already: whoever has to wait for an answer before it
+        may go on has no business sending more.
+        """
+        self._accepted = message_ids
+        # Data frames pass on their length alone; if none are accepted, no length is right.
+        self._max_plain_data_frame_bytes = self._max_data_frame_bytes if BUFFER_RESPONSE_ID in message_ids else 0
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go: at least one byte."""
@@ -213,10 +235,10 @@ class FrameDecoder:
         """Append every complete message, and start the payload of an incomplete one.  ``_start`` moves even if a later frame raises."""
         staging, start, end = self._staging, self._start, self._end
         unpack_header = FRAME_HEADER.unpack_from
-        max_data_frame_bytes = self._max_data_frame_bytes
+        max_plain_data_frame_bytes = self._max_plain_data_frame_bytes
         while end - start >= FRAME_HEADER_BYTES:
             length, magic, message_id = unpack_header(staging, start)
-            if message_id or magic != MAGIC or not BUFFER_RESPONSE_HEADER_BYTES <= length <= max_data_frame_bytes:
+            if message_id or magic != MAGIC or not BUFFER_RESPONSE_HEADER_BYTES <= length <= max_plain_data_frame_bytes:
                 self._check_frame(length, magic, message_id)
             if message_id == BUFFER_RESPONSE_ID:
                 if end - start < BUFFER_RESPONSE_HEADER_BYTES:
@@ -243,11 +265,14 @@ class FrameDecoder:
         partial_sizes: tuple[int, ...] = ()
         if num_partial or size_bytes != length - BUFFER_RESPONSE_HEADER_BYTES:
             _check_partial_sizes(num_partial, size_bytes, length - BUFFER_RESPONSE_HEADER_BYTES)
+            self._check_payload(size_bytes)
             body += _BYTES_PER_PARTIAL_SIZE * num_partial
             if end < body:
                 self._start, self._needed = start, body - start
                 return 0
             partial_sizes = _partial_sizes(staging[start + BUFFER_RESPONSE_HEADER_BYTES : body], size_bytes)
+        elif length > self._max_data_frame_bytes:
+            self._check_payload(size_bytes)
         if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0:
             raise _bad_field(data_type, is_compressed, backlog)
         kind = _DATA_TYPES[data_type]
@@ -275,15 +300,38 @@ class FrameDecoder:
 
     def _check_frame(self, length: int, magic: int, message_id: int) -> None:
         if magic != MAGIC:
-            raise RemoteProtocolError(f"network stream corrupted: received the magic number {magic:08X}, expected {MAGIC:08X}")
+            raise RemoteProtocolError(
+                f"network stream corrupted: received the magic number {magic:08X}, expected {MAGIC:08X}{_foreign_protocol(length)}"
+            )
         limits = FRAME_BYTES.get(message_id)
         if limits is None:
             raise RemoteProtocolError(f"unknown message id {message_id} in a frame of {length} bytes")
+        if message_id not in self._accepted:
+            raise RemoteProtocolError(f"message id {message_id} in a frame of {length} bytes is not understood here, or not yet")
         least, greatest = limits
-        if greatest is None:
-            greatest = self._max_data_frame_bytes if message_id == BUFFER_RESPONSE_ID else self._max_frame_bytes
+        if message_id == BUFFER_RESPONSE_ID:
+            greatest = self._max_data_frame_bytes + _BYTES_PER_PARTIAL_SIZE * _MAX_PARTIAL_SIZES
+        elif greatest is None:
+            greatest = self._max_frame_bytes
         if not least <= length <= greatest:
             raise RemoteProtocolError(f"a frame with message id {message_id} has {length} bytes, expected {least} to {greatest}")
+
+    def _check_payload(self, size_bytes: int) -> None:
+        greatest = self._max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES
+        if size_bytes > greatest:
+            raise RemoteProtocolError(f"a BufferResponse has a payload of {size_bytes} bytes, expected at most {greatest}")
+
+
+def _foreign_protocol(first_word: int) -> str:
+    """What the first four bytes of a stream look like, as the end of a sentence."""
+    first = first_word.to_bytes(4, "big")
+    if first[0] in (0x15, 0x16) and first[1] == 3:
+        return "; the peer seems to speak TLS, which is not expected here"
+    if first in _HTTP_STARTS:
+        return "; the peer seems to speak HTTP"
+    if first == b"SSH-":
+        return "; the peer seems to speak SSH"
+    return ""
 
 
 def _check_partial_sizes(num_partial: int, size_bytes: int, num_body_bytes: int) -> None:

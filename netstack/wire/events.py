@@ -1,22 +1,40 @@
 """Events that travel between the buffers of a subpartition.
 
-Side:   pure.
-Source: Flink ``EventSerializer``: i32 type, then the fields, big endian.
-Absent: checkpoint barriers and everything that belongs to them; watermark events.
+Side:       pure.
+Invariants: what is decoded encodes to the same bytes again; bytes that are left over are refused, which Flink does not do.
+Units:      timestamps and timeouts in milliseconds.
+Source:     Flink 2.3 ``EventSerializer`` (i32 type, then the fields, big endian), ``CheckpointOptions``, ``WatermarkEvent`` and
+            ``Buffer.DataType.getDataType``; the tests hold bytes that Flink's own classes wrote.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, unique
 from struct import Struct
-from typing import TypeAlias, assert_never
+from struct import error as struct_error
+from typing import Final, TypeAlias, TypeVar, assert_never
 
-from netstack.errors import RemoteProtocolError
+from netstack.errors import LocalProtocolError, RemoteProtocolError
+from netstack.wire.java import decode_utf, encode_utf
 from netstack.wire.messages import DataType
 
+NO_ALIGNED_TIMEOUT: Final = 2**63 - 1
+
 _TYPE = Struct(">i")
-_TYPE_AND_MODE = Struct(">iB")
-_END_OF_PARTITION = 0
-_END_OF_DATA = 8
+_TYPE_AND_BYTE = Struct(">iB")
+_TYPE_AND_INT = Struct(">ii")
+_TYPE_AND_TWO_INTS = Struct(">iii")
+_TYPE_AND_LONG = Struct(">iq")
+_BARRIER_START = Struct(">iqqB")
+_LOCATION_BYTES = Struct(">i")
+_BARRIER_END = Struct(">Bq")
+_WATERMARK_KIND = Struct(">?i")
+_ALIGNED_AND_KIND = Struct(">Bi")
+_BYTE = Struct(">B")
+_LONG = Struct(">q")
+_ANNOUNCEMENT = _TYPE.pack(6)
+_NO_LOCATION = -1
+_LONG_WATERMARK, _BOOL_WATERMARK = 0, 1
 
 
 @unique
@@ -25,6 +43,107 @@ class StopMode(IntEnum):
 
     DRAIN = 0
     NO_DRAIN = 1
+
+
+@unique
+class SnapshotType(IntEnum):
+    """What a barrier asks for; the values are Flink's."""
+
+    CHECKPOINT = 0
+    SAVEPOINT = 1
+    SAVEPOINT_SUSPEND = 2
+    SAVEPOINT_TERMINATE = 3
+    FULL_CHECKPOINT = 4
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether a user asked for it; it belongs to the user, and is never unaligned."""
+        return self in _SAVEPOINTS
+
+
+_SAVEPOINTS = frozenset({SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE})
+
+
+@unique
+class SavepointFormat(IntEnum):
+    """How a savepoint is laid out."""
+
+    CANONICAL = 0
+    NATIVE = 1
+
+
+@unique
+class Alignment(IntEnum):
+    """What a barrier does with the buffers before it; the values are the ordinals of Flink's ``AlignmentType``."""
+
+    AT_LEAST_ONCE = 0
+    ALIGNED = 1
+    UNALIGNED = 2
+    FORCED_ALIGNED = 3
+    """It would be unaligned if the channel supported that."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOptions:
+    """How a checkpoint is taken, and where it goes (None: the default place).
+
+    Raises:
+        LocalProtocolError: the fields contradict each other, as no ``CheckpointOptions`` of Flink could.
+    """
+
+    type: SnapshotType = SnapshotType.CHECKPOINT
+    savepoint_format: SavepointFormat | None = None
+    location: bytes | None = None
+    alignment: Alignment = Alignment.ALIGNED
+    aligned_timeout_ms: int = NO_ALIGNED_TIMEOUT
+
+    def __post_init__(self) -> None:
+        if self.type.is_savepoint != (self.savepoint_format is not None):
+            raise LocalProtocolError(f"a {self.type.name} with the savepoint format {self.savepoint_format}")
+        if self.type.is_savepoint and self.alignment is Alignment.UNALIGNED:
+            raise LocalProtocolError("a savepoint cannot be unaligned")
+        if self.alignment is Alignment.UNALIGNED and self.aligned_timeout_ms != NO_ALIGNED_TIMEOUT:
+            raise LocalProtocolError(f"an unaligned checkpoint has no timeout, got {self.aligned_timeout_ms} ms")
+        if self.location == b"":
+            raise LocalProtocolError("the location of a checkpoint has no bytes")
+
+    @property
+    def needs_alignment(self) -> bool:
+        """Whether a channel stops behind its barrier until all others have come."""
+        return self.alignment in (Alignment.ALIGNED, Alignment.FORCED_ALIGNED)
+
+    @property
+    def is_unaligned(self) -> bool:
+        """Whether the barrier overtakes the buffers before it."""
+        return self.alignment is Alignment.UNALIGNED
+
+    @property
+    def is_timeoutable(self) -> bool:
+        """Whether the barrier becomes unaligned when alignment takes too long."""
+        return self.alignment is Alignment.ALIGNED and 0 < self.aligned_timeout_ms < NO_ALIGNED_TIMEOUT
+
+    @property
+    def needs_channel_state(self) -> bool:
+        """Whether buffers in flight belong, or may come to belong, to the checkpoint."""
+        return self.is_unaligned or self.is_timeoutable
+
+    def as_unaligned(self) -> "CheckpointOptions":
+        """The same checkpoint when its alignment took too long."""
+        return replace(self, alignment=Alignment.UNALIGNED, aligned_timeout_ms=NO_ALIGNED_TIMEOUT)
+
+    def with_unaligned_unsupported(self) -> "CheckpointOptions":
+        """For a channel whose buffers cannot be kept: it stays aligned, and remembers what it would have been."""
+        if not self.needs_channel_state:
+            return self
+        return replace(self, alignment=Alignment.FORCED_ALIGNED)
+
+    def with_unaligned_supported(self) -> "CheckpointOptions":
+        """Undo ``with_unaligned_unsupported``."""
+        if self.alignment is not Alignment.FORCED_ALIGNED:
+            return self
+        if self.aligned_timeout_ms == NO_ALIGNED_TIMEOUT:
+            return self.as_unaligned()
+        return replace(self, alignment=Alignment.ALIGNED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,52 +158,334 @@ class EndOfData:
     mode: StopMode
 
 
-Event: TypeAlias = EndOfPartition | EndOfData
+@dataclass(frozen=True, slots=True)
+class EndOfSuperstep:
+    """One round of an iteration is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfOutputChannelState:
+    """What the producer had in flight when the checkpoint was taken has been sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInputChannelState:
+    """What the consumer had in flight when the checkpoint was taken has been read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfSegment:
+    """A segment of tiered storage is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointBarrier:
+    """What comes before it belongs to the checkpoint, what comes behind it does not."""
+
+    checkpoint_id: int
+    timestamp_ms: int
+    options: CheckpointOptions = field(default_factory=CheckpointOptions)
+
+    def as_unaligned(self) -> "CheckpointBarrier":
+        """The same barrier when its alignment took too long."""
+        return self if self.options.is_unaligned else replace(self, options=self.options.as_unaligned())
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCheckpointMarker:
+    """The barrier of this checkpoint will not come."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskConnectionDescriptor:
+    """The buffers that follow were in flight between these two subtasks before the job was rescaled."""
+
+    input_subtask: int
+    output_subtask: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryMetadata:
+    """Which subpartition the last recovered buffer belongs to."""
+
+    final_subpartition: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkEvent:
+    """A generalized watermark: a number, or a condition that is true or false."""
+
+    identifier: str
+    value: int | bool
+    is_aligned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEvent:
+    """An event of a class that this package does not know: the class and what it wrote.  All task events are of this kind."""
+
+    class_name: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EventAnnouncement:
+    """``event`` stands in the queue behind other buffers, under ``sequence_number``; the announcement has priority."""
+
+    sequence_number: int
+    event: "AnnouncedEvent"
+
+
+AnnouncedEvent: TypeAlias = (
+    EndOfPartition
+    | EndOfData
+    | EndOfSuperstep
+    | EndOfOutputChannelState
+    | EndOfInputChannelState
+    | EndOfSegment
+    | CheckpointBarrier
+    | CancelCheckpointMarker
+    | SubtaskConnectionDescriptor
+    | RecoveryMetadata
+    | WatermarkEvent
+    | OtherEvent
+)
+Event: TypeAlias = AnnouncedEvent | EventAnnouncement
 
 
 def serialize_event(event: Event) -> bytes:
-    """The bytes of ``event``, in Flink's layout."""
+    """The bytes of ``event``, in Flink's layout.
+
+    Raises:
+        LocalProtocolError: a number or a text does not fit its field.
+    """
+    try:
+        return _serialize(event)
+    except struct_error as error:
+        raise LocalProtocolError(f"{event!r} cannot be encoded: {error}") from error
+
+
+def _serialize(event: Event) -> bytes:
     match event:
         case EndOfPartition():
-            return _TYPE.pack(_END_OF_PARTITION)
+            return _TYPE.pack(0)
+        case CheckpointBarrier():
+            return _serialize_barrier(event)
+        case EndOfSuperstep():
+            return _TYPE.pack(2)
+        case OtherEvent(class_name, body):
+            return _TYPE.pack(3) + encode_utf(class_name) + body
+        case CancelCheckpointMarker(checkpoint_id):
+            return _TYPE_AND_LONG.pack(4, checkpoint_id)
+        case EndOfOutputChannelState():
+            return _TYPE.pack(5)
+        case EventAnnouncement(sequence_number, announced):
+            return _TYPE_AND_INT.pack(6, sequence_number) + _serialize(announced)
+        case SubtaskConnectionDescriptor(input_subtask, output_subtask):
+            return _TYPE_AND_TWO_INTS.pack(7, input_subtask, output_subtask)
         case EndOfData(mode):
-            return _TYPE_AND_MODE.pack(_END_OF_DATA, mode)
+            return _TYPE_AND_BYTE.pack(8, mode)
+        case EndOfSegment():
+            return _TYPE.pack(9)
+        case RecoveryMetadata(final_subpartition):
+            return _TYPE_AND_INT.pack(10, final_subpartition)
+        case WatermarkEvent():
+            return _serialize_watermark(event)
+        case EndOfInputChannelState():
+            return _TYPE.pack(12)
         case _:
             assert_never(event)
+
+
+def _serialize_barrier(barrier: CheckpointBarrier) -> bytes:
+    options = barrier.options
+    start = _BARRIER_START.pack(1, barrier.checkpoint_id, barrier.timestamp_ms, options.type)
+    if options.savepoint_format is not None:
+        start += bytes([options.savepoint_format])
+    location = options.location
+    end = _BARRIER_END.pack(options.alignment, options.aligned_timeout_ms)
+    if location is None:
+        return start + _LOCATION_BYTES.pack(_NO_LOCATION) + end
+    return start + _LOCATION_BYTES.pack(len(location)) + location + end
+
+
+def _serialize_watermark(event: WatermarkEvent) -> bytes:
+    start = _TYPE.pack(11) + encode_utf(event.identifier)
+    if isinstance(event.value, bool):
+        return start + _WATERMARK_KIND.pack(event.is_aligned, _BOOL_WATERMARK) + bytes([event.value])
+    return start + _WATERMARK_KIND.pack(event.is_aligned, _LONG_WATERMARK) + _LONG.pack(event.value)
+
+
+# ---------------------------------------------------------------- reading
 
 
 def deserialize_event(view: memoryview) -> Event:
     """The event in ``view``.
 
     Raises:
-        RemoteProtocolError: the type or the stop mode is unknown, or bytes are missing or left over.
+        RemoteProtocolError: the type or a field is unknown or out of range, or bytes are missing or left over.
     """
     if len(view) < _TYPE.size:
         raise RemoteProtocolError(f"an event of {len(view)} bytes has no type")
     (kind,) = _TYPE.unpack_from(view)
-    if kind == _END_OF_PARTITION:
-        _check_length("EndOfPartition", view, _TYPE.size)
-        return EndOfPartition()
-    if kind == _END_OF_DATA:
-        _check_length("EndOfData", view, _TYPE_AND_MODE.size)
-        mode = view[_TYPE.size]
-        if mode > StopMode.NO_DRAIN:
-            raise RemoteProtocolError(f"EndOfData with the unknown stop mode {mode}")
-        return EndOfData(StopMode(mode))
-    raise RemoteProtocolError(f"unknown event type {kind}")
+    read = _READERS.get(kind)
+    if read is None:
+        raise RemoteProtocolError(f"unknown event type {kind}")
+    return read(view)
 
 
-def event_data_type(event: Event) -> DataType:
-    """How the buffer of ``event`` is marked, so that it is understood without being parsed."""
+def _read_end_of_data(view: memoryview) -> EndOfData:
+    _, mode = _unpack("EndOfData", _TYPE_AND_BYTE, view)
+    return EndOfData(_member("EndOfData", StopMode, mode))
+
+
+def _read_barrier(view: memoryview) -> CheckpointBarrier:
+    _, checkpoint_id, timestamp_ms, number = _unpack_start("CheckpointBarrier", _BARRIER_START, view, 0)
+    at = _BARRIER_START.size
+    snapshot, savepoint_format = _member("CheckpointBarrier", SnapshotType, number), None
+    if snapshot.is_savepoint:
+        (number,) = _unpack_start("CheckpointBarrier", _BYTE, view, at)
+        savepoint_format = _member("CheckpointBarrier", SavepointFormat, number)
+        at += 1
+    (num_location_bytes,) = _unpack_start("CheckpointBarrier", _LOCATION_BYTES, view, at)
+    at += _LOCATION_BYTES.size
+    location = None
+    if num_location_bytes != _NO_LOCATION:
+        if not 0 < num_location_bytes <= len(view) - at:
+            raise RemoteProtocolError(
+                f"CheckpointBarrier announces a location of {num_location_bytes} bytes, {len(view) - at} bytes follow"
+            )
+        location = bytes(view[at : at + num_location_bytes])
+        at += num_location_bytes
+    number, timeout_ms = _unpack("the rest of CheckpointBarrier", _BARRIER_END, view[at:])
+    alignment = _member("CheckpointBarrier", Alignment, number)
+    try:
+        options = CheckpointOptions(snapshot, savepoint_format, location, alignment, timeout_ms)
+    except LocalProtocolError as error:
+        raise RemoteProtocolError(f"CheckpointBarrier {checkpoint_id}: {error}") from error
+    return CheckpointBarrier(checkpoint_id, timestamp_ms, options)
+
+
+def _read_other(view: memoryview) -> OtherEvent:
+    class_name, num_bytes = decode_utf(view[_TYPE.size :])
+    return OtherEvent(class_name, bytes(view[_TYPE.size + num_bytes :]))
+
+
+def _read_cancel_marker(view: memoryview) -> CancelCheckpointMarker:
+    return CancelCheckpointMarker(_unpack("CancelCheckpointMarker", _TYPE_AND_LONG, view)[1])
+
+
+def _read_announcement(view: memoryview) -> EventAnnouncement:
+    _, sequence_number = _unpack_start("EventAnnouncement", _TYPE_AND_INT, view, 0)
+    announced = view[_TYPE_AND_INT.size :]
+    # Asked before it is read: a peer could nest announcements deeper than Python can call.
+    if announced[: _TYPE.size] == _ANNOUNCEMENT:
+        raise RemoteProtocolError(f"EventAnnouncement {sequence_number} announces an announcement")
+    event = deserialize_event(announced)
+    assert not isinstance(event, EventAnnouncement), "asked above"
+    return EventAnnouncement(sequence_number, event)
+
+
+def _read_descriptor(view: memoryview) -> SubtaskConnectionDescriptor:
+    _, input_subtask, output_subtask = _unpack("SubtaskConnectionDescriptor", _TYPE_AND_TWO_INTS, view)
+    return SubtaskConnectionDescriptor(input_subtask, output_subtask)
+
+
+def _read_recovery_metadata(view: memoryview) -> RecoveryMetadata:
+    return RecoveryMetadata(_unpack("RecoveryMetadata", _TYPE_AND_INT, view)[1])
+
+
+def _read_watermark(view: memoryview) -> WatermarkEvent:
+    identifier, num_bytes = decode_utf(view[_TYPE.size :])
+    at = _TYPE.size + num_bytes
+    is_aligned, kind = _unpack_start("WatermarkEvent", _ALIGNED_AND_KIND, view, at)
+    rest = view[at + _ALIGNED_AND_KIND.size :]
+    if is_aligned > 1:
+        raise RemoteProtocolError(f"WatermarkEvent {identifier!r} with the flag {is_aligned}")
+    if kind == _LONG_WATERMARK:
+        return WatermarkEvent(identifier, _unpack("the value of WatermarkEvent", _LONG, rest)[0], is_aligned == 1)
+    if kind != _BOOL_WATERMARK:
+        raise RemoteProtocolError(f"WatermarkEvent {identifier!r} of the unknown kind {kind}")
+    (value,) = _unpack("the value of WatermarkEvent", _BYTE, rest)
+    if value > 1:
+        raise RemoteProtocolError(f"WatermarkEvent {identifier!r} with the condition {value}")
+    return WatermarkEvent(identifier, value == 1, is_aligned == 1)
+
+
+E = TypeVar("E", bound=IntEnum)
+Plain = TypeVar("Plain", EndOfPartition, EndOfSuperstep, EndOfOutputChannelState, EndOfInputChannelState, EndOfSegment)
+
+
+def _plain(event: Plain) -> Callable[[memoryview], Plain]:
+    def read(view: memoryview) -> Plain:
+        _unpack(type(event).__name__, _TYPE, view)
+        return event
+
+    return read
+
+
+_READERS: Final[dict[int, Callable[[memoryview], Event]]] = {
+    0: _plain(EndOfPartition()),
+    1: _read_barrier,
+    2: _plain(EndOfSuperstep()),
+    3: _read_other,
+    4: _read_cancel_marker,
+    5: _plain(EndOfOutputChannelState()),
+    6: _read_announcement,
+    7: _read_descriptor,
+    8: _read_end_of_data,
+    9: _plain(EndOfSegment()),
+    10: _read_recovery_metadata,
+    11: _read_watermark,
+    12: _plain(EndOfInputChannelState()),
+}
+
+
+def _unpack(name: str, layout: Struct, view: memoryview) -> tuple[int, ...]:
+    if len(view) != layout.size:
+        raise RemoteProtocolError(f"{name} has {len(view)} bytes, expected {layout.size}")
+    return layout.unpack(view)
+
+
+def _unpack_start(name: str, layout: Struct, view: memoryview, at: int) -> tuple[int, ...]:
+    if len(view) < at + layout.size:
+        raise RemoteProtocolError(f"{name} has {len(view)} bytes, expected at least {at + layout.size}")
+    return layout.unpack_from(view, at)
+
+
+def _member(name: str, kind: type[E], number: int) -> E:
+    try:
+        return kind(number)
+    except ValueError:
+        raise RemoteProtocolError(f"{name} with the unknown {kind.__name__} {number}") from None
+
+
+# ---------------------------------------------------------------- what a buffer says of its event
+
+
+def event_data_type(event: Event, *, has_priority: bool = False) -> DataType:
+    """How the buffer of ``event`` is marked, so that it is understood without being parsed.
+
+    ``EndOfSegment`` and ``RecoveryMetadata`` are plain events here, as in Flink; tiered storage and recovery mark their own buffers.
+    """
+    if has_priority:
+        return DataType.PRIORITIZED_EVENT_BUFFER
     match event:
         case EndOfPartition():
             return DataType.END_OF_PARTITION
         case EndOfData():
             return DataType.END_OF_DATA
+        case EndOfOutputChannelState():
+            return DataType.RECOVERY_COMPLETION
+        case WatermarkEvent():
+            return DataType.ALIGNED_WATERMARK_EVENT if event.is_aligned else DataType.UNALIGNED_WATERMARK_EVENT
+        case CheckpointBarrier(options=options) if options.needs_alignment:
+            return DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER if options.is_timeoutable else DataType.ALIGNED_CHECKPOINT_BARRIER
+        case CheckpointBarrier() | CancelCheckpointMarker() | EventAnnouncement() | EndOfSuperstep() | EndOfInputChannelState():
+            return DataType.EVENT_BUFFER
+        case EndOfSegment() | RecoveryMetadata() | SubtaskConnectionDescriptor() | OtherEvent():
+            return DataType.EVENT_BUFFER
         case _:
             assert_never(event)
-
-
-def _check_length(name: str, view: memoryview, expected: int) -> None:
-    if len(view) != expected:
-        raise RemoteProtocolError(f"{name} has {len(view)} bytes, expected {expected}")

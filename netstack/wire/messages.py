@@ -3,8 +3,7 @@
 Side:       pure.
 Invariants: a message is immutable.  The buffer of a ``BufferResponse`` belongs to whoever holds the message.
 Units:      credit and backlog in buffers, sizes in bytes.
-Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.
-Absent:     ``SegmentId`` (id 11, tiered storage); our own messages (ids from 64 on).
+Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  ``Hello``, ``Proof`` and ``Ready`` are ours (ids from 64 on).
 """
 
 from dataclasses import dataclass
@@ -49,6 +48,16 @@ class DataType(IntEnum):
         return self is DataType.PRIORITIZED_EVENT_BUFFER
 
     @property
+    def requires_announcement(self) -> bool:
+        """Whether its arrival is announced ahead of the buffers that it queues behind."""
+        return self is DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
+
+    @property
+    def is_partial_record(self) -> bool:
+        """Whether the last record in it may go on in the next buffer."""
+        return self is DataType.DATA_BUFFER
+
+    @property
     def is_blocking_upstream(self) -> bool:
         """Whether the subpartition stops after it until the consumer resumes it."""
         return self in _BLOCKING
@@ -77,6 +86,12 @@ class ErrorCode(IntEnum):
     UNKNOWN_RECEIVER = 4
     SUBPARTITION_TAKEN = 5
     INTERNAL = 6
+    UNKNOWN_TASK_EVENT_RECEIVER = 7
+    """Nobody subscribed to the task event at the producer."""
+    AUTHENTICATION = 8
+    """The peer did not prove that it knows the secret, or came too late with it; one code for every cause."""
+    LIMIT_EXCEEDED = 9
+    """The peer asked for more than one connection may have."""
 
 
 class PayloadBuffer(Protocol):
@@ -204,6 +219,39 @@ class NewBufferSize:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentId:
+    """``receiver`` wants ``subpartition`` to go on with this segment (tiered storage; counted from 1)."""
+
+    receiver: InputChannelID
+    subpartition: int
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of either side: which versions it speaks, what it is, and 32 bytes that were never used before."""
+
+    version_min: int
+    version_max: int
+    role: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """That the sender knows the secret: 32 bytes that depend on both nonces."""
+
+    mac: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The sender believes the proof and speaks this version from now on."""
+
+    version: int
+
+
 Message: TypeAlias = (
     BufferResponse
     | ErrorResponse
@@ -216,4 +264,8 @@ Message: TypeAlias = (
     | AckAllUserRecordsProcessed
     | BacklogAnnouncement
     | NewBufferSize
+    | SegmentId
+    | Hello
+    | Proof
+    | Ready
 )

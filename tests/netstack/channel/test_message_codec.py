@@ -8,8 +8,8 @@ from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.ids import InputChannelID
 from netstack.testing import EmbeddedChannel
-from netstack.wire.codec import encode
-from netstack.wire.messages import AddCredit, CloseRequest, DataType, Message
+from netstack.wire.codec import HANDSHAKE_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
+from netstack.wire.messages import AddCredit, CloseRequest, DataType, Message, Ready
 from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, HeapAllocator, frame_of, response
 
 CONFIG = NetstackConfig(segment_size_bytes=1024, network_memory_bytes=64 * 1024, read_buffer_bytes=4096)
@@ -146,10 +146,49 @@ def test_a_buffer_of_one_segment_is_accepted_and_a_larger_frame_refused() -> Non
     channel, collector = make_channel()
 
     channel.write_inbound(frame_of(response(b"x" * 1024)))
-    channel.write_inbound(frame_of(response(b"x" * (1024 + 4 * 4096 + 1))))
+    channel.write_inbound(frame_of(response(b"x" * 1024, partial_sizes=(1000, 24))))
+    channel.write_inbound(frame_of(response(b"x" * 1025)))
 
-    assert collector.messages == [response(b"x" * 1024)]
-    assert str(collector.errors[0]) == "a frame with message id 0 has 17456 bytes, expected 47 to 17455"
+    assert collector.messages == [response(b"x" * 1024), response(b"x" * 1024, partial_sizes=(1000, 24))]
+    assert str(collector.errors[0]) == "a BufferResponse has a payload of 1025 bytes, expected at most 1024"
+
+
+def test_partial_sizes_are_written() -> None:
+    """What was put together from several buffers says where each one ends."""
+    channel, _ = make_channel()
+    buffer = FakeBuffer(b"abcde")
+
+    channel.write_and_flush(OutboundBuffer(RECEIVER, 4, 5, 6, buffer, (2, 0, 3)))
+
+    assert channel.read_all_outbound() == frame_of(response(b"abcde", partial_sizes=(2, 0, 3)))
+    channel.flush_outbound()
+    assert buffer.num_recycled == 1
+
+
+def test_partial_sizes_that_do_not_add_up_cost_nobody_a_buffer() -> None:
+    """The buffer is given back although nothing was written."""
+    channel, _ = make_channel()
+    buffer = FakeBuffer(b"abcde")
+
+    with pytest.raises(LocalProtocolError, match="add up to 4"):
+        channel.write(OutboundBuffer(RECEIVER, 4, 5, 6, buffer, (2, 2)))
+
+    assert buffer.num_recycled == 1
+
+
+def test_only_accepted_messages_are_understood_until_more_are() -> None:
+    """Before authentication nothing but the handshake; the handler behind the decoder says when that changes."""
+    channel = EmbeddedChannel(MessageDecoder.of(CONFIG, accepted_ids=HANDSHAKE_MESSAGE_IDS), collector := Collector(), config=CONFIG)
+
+    channel.write_inbound(encode(Ready(1)))
+    decoder = channel.pipeline.find(MessageDecoder)
+    assert decoder is not None
+    decoder.accept(SERVER_MESSAGE_IDS)
+    channel.write_inbound(encode(AddCredit(RECEIVER, 1)))
+    channel.write_inbound(encode(Ready(1)))
+
+    assert collector.messages == [Ready(1), AddCredit(RECEIVER, 1)]
+    assert "message id 66 in a frame of 11 bytes is not understood here" in str(collector.errors[0])
 
 
 def test_a_decode_error_reaches_the_handlers_behind_the_decoder_after_the_good_messages() -> None:

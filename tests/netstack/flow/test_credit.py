@@ -44,6 +44,48 @@ def test_a_grant_that_overflows_is_the_peers_error() -> None:
     assert credit.available == MAX_CREDIT
 
 
+def test_a_receiver_may_start_without_credit() -> None:
+    """One without exclusive buffers does; what it starts with is checked like what it grants."""
+    credit = SenderCredit(0)
+    assert credit.available == 0
+
+    credit.grant(1)
+
+    assert credit.available == 1
+    for bad in (-1, MAX_CREDIT + 1):
+        with pytest.raises(RemoteProtocolError, match=f"starts with {bad} credits"):
+            SenderCredit(bad)
+
+
+def test_resuming_takes_back_what_was_not_spent() -> None:
+    """CreditBasedSequenceNumberingViewReaderTest: resume resets the credit of one that started with none."""
+    credit = SenderCredit(0)
+    credit.grant(3)
+    credit.spend()
+
+    credit.reset()
+
+    assert (credit.available, credit.granted, credit.spent) == (0, 1, 1)
+    credit.check_invariants()
+    credit.grant(2)
+    assert credit.available == 2
+
+
+def test_credit_has_an_upper_bound() -> None:
+    """A receiver cannot ask for more than it can have buffers; a refused grant changes nothing."""
+    credit = SenderCredit(2, max_outstanding=3)
+    credit.grant(1)
+
+    with pytest.raises(RemoteProtocolError, match="1 credits on top of 3: more than 3"):
+        credit.grant(1)
+
+    credit.spend()
+    credit.grant(1)
+    assert credit.available == 3
+    with pytest.raises(RemoteProtocolError, match="starts with 4 credits"):
+        SenderCredit(4, max_outstanding=3)
+
+
 @given(st.lists(st.one_of(st.integers(1, 5), st.none()), max_size=50))
 def test_granted_is_spent_plus_available(steps: list[int | None]) -> None:
     """In any order of grants (a number) and sends (None), the books balance."""

@@ -12,10 +12,14 @@ from netstack.wire.messages import (
     DataType,
     ErrorCode,
     ErrorResponse,
+    Hello,
     Message,
     NewBufferSize,
     PartitionRequest,
+    Proof,
+    Ready,
     ResumeConsumption,
+    SegmentId,
     TaskEventRequest,
 )
 
@@ -33,8 +37,13 @@ CONTROL_MESSAGES: list[Message] = [
     AddCredit(RECEIVER, 3),
     ResumeConsumption(RECEIVER),
     AckAllUserRecordsProcessed(RECEIVER),
-    BacklogAnnouncement(RECEIVER, 0),
+    PartitionRequest(PARTITION, 7, 7, RECEIVER, 0),
+    BacklogAnnouncement(RECEIVER, 1),
     NewBufferSize(RECEIVER, 32 * 1024),
+    SegmentId(RECEIVER, 4, 5),
+    Hello(1, 2, 3, bytes(range(32))),
+    Proof(bytes(range(100, 132))),
+    Ready(2),
 ]
 
 

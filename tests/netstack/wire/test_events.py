@@ -26,12 +26,12 @@ def test_events_have_the_bytes_of_flink(event: Event, golden: str, data_type: Da
     [
         ("", "of 0 bytes has no type"),
         ("000000", "of 3 bytes has no type"),
-        ("00000001", "unknown event type 1"),
+        ("0000000d", "unknown event type 13"),
         ("ffffffff", "unknown event type -1"),
         ("0000000000", "EndOfPartition has 5 bytes, expected 4"),
         ("00000008", "EndOfData has 4 bytes, expected 5"),
         ("000000080000", "EndOfData has 6 bytes, expected 5"),
-        ("0000000802", "unknown stop mode 2"),
+        ("0000000802", "unknown StopMode 2"),
     ],
 )
 def test_anything_else_is_the_peers_fault(body: str, complaint: str) -> None:
