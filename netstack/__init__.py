@@ -1,1 +1,77 @@
-"""Flink's network stack on asyncio: credit-based flow control over real TCP."""
+"""Flink's network stack on asyncio: credit-based flow control over real TCP.
+
+Used alone it needs these names; ``examples/netstack_pipe.py`` shows how.  A process has one ``StandaloneNetwork``.  The producing one
+``serve``-s and makes a ``ResultPartition`` under ids that both sides know (20 bytes for the partition, 40 for the attempt that produces
+it); the consuming one opens a gate on these ids, the producer's address and an initial credit, and reads buffers and events one by one, at
+whatever pace it likes: the producer can never send more than the credit it was granted.
+"""
+
+from netstack.config import NetstackConfig
+from netstack.environment import ChannelSpec, NetworkEnvironment
+from netstack.errors import (
+    BufferOwnershipError,
+    ConfigError,
+    ConnectError,
+    ConnectionLostError,
+    InsufficientNetworkBuffersError,
+    LocalProtocolError,
+    NetstackError,
+    PartitionNotFoundError,
+    ProducerFailedError,
+    RemoteProtocolError,
+    ResourceClosedError,
+    TransportError,
+)
+from netstack.eventloop import EventLoopThread
+from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.ids import (
+    ConnectionID,
+    ExecutionAttemptID,
+    IntermediateResultPartitionID,
+    ResultPartitionID,
+    execution_attempt_id,
+    partition_id,
+)
+from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.result_partition import ResultPartition
+from netstack.security import SecurityConfig, TlsConfig
+from netstack.standalone import StandaloneNetwork, next_or_wait, wait_consumed
+from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
+
+__all__ = [
+    "BufferOrEvent",
+    "BufferOwnershipError",
+    "ChannelSpec",
+    "ConfigError",
+    "ConnectError",
+    "ConnectionID",
+    "ConnectionLostError",
+    "EndOfData",
+    "EndOfPartition",
+    "Event",
+    "EventLoopThread",
+    "ExecutionAttemptID",
+    "InsufficientNetworkBuffersError",
+    "IntermediateResultPartitionID",
+    "LocalProtocolError",
+    "NetstackConfig",
+    "NetstackError",
+    "NetworkEnvironment",
+    "PartitionNotFoundError",
+    "ProducerFailedError",
+    "RemoteProtocolError",
+    "ResourceClosedError",
+    "ResultPartition",
+    "ResultPartitionID",
+    "ResultPartitionManager",
+    "SecurityConfig",
+    "SingleInputGate",
+    "StandaloneNetwork",
+    "StopMode",
+    "TlsConfig",
+    "TransportError",
+    "execution_attempt_id",
+    "next_or_wait",
+    "partition_id",
+    "wait_consumed",
+]

@@ -28,11 +28,15 @@ from netstack.partition.result_partition import ResultPartition
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec:
-    """Where one input channel reads; ``connection`` None means: in this process."""
+    """Where one input channel reads; ``connection`` None means: in this process.
+
+    ``initial_credit`` buffers are the channel's own; None: as many as the config says.  A local channel needs none.
+    """
 
     partition_id: ResultPartitionID
     subpartition: int
     connection: ConnectionID | None
+    initial_credit: int | None = None
 
 
 class NetworkEnvironment:
@@ -52,6 +56,11 @@ class NetworkEnvironment:
 
     def __repr__(self) -> str:
         return f"<NetworkEnvironment {self.buffer_pool!r}, {self._connections!r}>"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._is_closed
 
     async def start(self, host: str, port: int) -> ConnectionID:
         """Listen for consumers; port 0 picks a free one.  Returns where the data port is.
@@ -134,7 +143,8 @@ class NetworkEnvironment:
             return
         client = self._connections.client(spec.connection)
         channel = RemoteInputChannel(gate, index, new_input_channel_id(), spec.partition_id, spec.subpartition, client)
-        channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel)
+        credit = self.config.exclusive_buffers_per_channel if spec.initial_credit is None else spec.initial_credit
+        channel.assign_exclusive_segments(self.buffer_pool, credit)
         gate.add_channel(channel)
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, partition_id
 from netstack.partition.result_partition import ResultPartition
+from netstack.security import SecurityConfig
 
 PARTITION: Final = ResultPartitionID(
     partition_id(b"bench transport.", 0), execution_attempt_id(b"bench transport.", b"the producer....", 0, 0)
@@ -29,6 +30,7 @@ def network_config(setting: Setting) -> NetstackConfig:
         segment_size_bytes=BUFFER_BYTES,
         network_memory_bytes=max(64 * 1024 * 1024, num_segments * BUFFER_BYTES),
         exclusive_buffers_per_channel=setting.num_credits,
+        security=SecurityConfig.hmac(bytes(32)),  # as between TaskManagers; it costs one round trip per connection
     )
 
 

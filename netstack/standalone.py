@@ -1,0 +1,115 @@
+"""The network stack without flowlet: one object per process, plain blocking calls, an event loop that nobody has to look at.
+
+Side:       shared.  Every method from any thread but the loop's own; a partition is written, and a gate read, by one thread.
+Invariants: ``close`` ends connections, server, partitions and the loop, in this order, even if one of them fails.
+Units:      seconds.
+Absent:     everything that decides *what* is moved: ids, tasks and serializers are the caller's.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from netstack.config import NetstackConfig
+from netstack.environment import ChannelSpec, NetworkEnvironment
+from netstack.eventloop import EventLoopThread
+from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.ids import ConnectionID, ResultPartitionID
+from netstack.partition.result_partition import ResultPartition
+
+_CLOSE_TIMEOUT_S: Final = 30.0
+
+
+class StandaloneNetwork:
+    """Everything one process needs to produce and consume partitions.
+
+    Life cycle: a context manager; or ``close`` it.  Close gates and partitions before: what is still open then fails.
+    """
+
+    def __init__(self, config: NetstackConfig, name: str = "netstack") -> None:
+        self._loop = EventLoopThread.start(name)
+        self._environment = NetworkEnvironment(config, self._loop)
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<StandaloneNetwork {self._name!r}, {self._environment!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def environment(self) -> NetworkEnvironment:
+        """The parts: buffer pool, ``ResultPartitionManager`` and connections."""
+        return self._environment
+
+    def serve(self, host: str = "127.0.0.1", port: int = 0) -> ConnectionID:
+        """Let others read the partitions of this process; port 0 picks a free one.  Returns the address.
+
+        Raises:
+            ConfigError: the config has no security, or the address asks for more of it.
+            OSError: the address cannot be bound.
+        """
+        return self._loop.submit(self._environment.start(host, port)).result()
+
+    def create_partition(self, partition_id: ResultPartitionID, num_subpartitions: int = 1) -> ResultPartition:
+        """A pipelined partition, one subpartition per consumer; consumers that asked for it already are served now.
+
+        The caller writes ``emit_record`` and ``broadcast_event``, then calls ``notify_end_of_data``, ``finish`` and ``close``, the last one
+        in any case.  ``emit_record`` blocks while consumers grant no credit and the partition's share of the memory is used.  The last
+        buffer of a subpartition is sent when the next one begins, at an event, or by ``flush``.
+
+        Raises:
+            InsufficientNetworkBuffersError: the network memory is too small for so many subpartitions.
+        """
+        return self._environment.create_result_partition(self._name, partition_id, num_subpartitions)
+
+    def open_gate(self, channels: Sequence[ChannelSpec]) -> SingleInputGate:
+        """A gate whose channels have sent their requests; the caller reads it (``next_or_wait``) and closes it, at the end or to cancel.
+
+        Raises:
+            InsufficientNetworkBuffersError: the network memory is too small for the credit of all channels.
+        """
+        gate = self._environment.create_input_gate(self._name, channels)
+        gate.request_partitions()
+        return gate
+
+    def close(self) -> None:
+        """End everything; a second call does nothing."""
+        if self._environment.is_closed:
+            return
+        try:
+            self._loop.submit(self._environment.close()).result(_CLOSE_TIMEOUT_S)
+        finally:
+            self._loop.close()
+
+
+def next_or_wait(gate: SingleInputGate, timeout_s: float | None = None) -> BufferOrEvent | None:
+    """The next buffer, which the caller recycles, or event; waits for it.  None after the end of all channels.
+
+    Raises:
+        TimeoutError: nothing came within ``timeout_s``; trying again is allowed.
+        NetstackError: a channel failed, or the gate was closed.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while not gate.is_finished:
+        found = gate.poll_next()
+        if found is not None:
+            return found
+        signal = threading.Lock()  # the cheapest one-shot signal
+        signal.acquire()
+        gate.available_future().add_done_callback(signal.release)
+        if not signal.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise TimeoutError(f"nothing came within {timeout_s:g} s: {gate!r}")
+    return None
+
+
+def wait_consumed(partition: ResultPartition, timeout_s: float | None = None) -> bool:
+    """Wait until every consumer of a closed partition has read it or has left; False if that took longer than ``timeout_s``."""
+    is_released = threading.Event()
+    partition.add_release_listener(is_released.set)
+    return is_released.wait(timeout_s)

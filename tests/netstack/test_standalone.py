@@ -1,0 +1,181 @@
+"""The API for programs that use the network stack alone, over real sockets on loopback."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import netstack
+from netstack import (
+    ChannelSpec,
+    ConnectionID,
+    EndOfData,
+    EndOfPartition,
+    Event,
+    ExecutionAttemptID,
+    IntermediateResultPartitionID,
+    NetstackConfig,
+    ProducerFailedError,
+    ResourceClosedError,
+    ResultPartitionID,
+    SecurityConfig,
+    SingleInputGate,
+    StandaloneNetwork,
+    StopMode,
+    next_or_wait,
+    wait_consumed,
+)
+
+PARTITION = ResultPartitionID(IntermediateResultPartitionID(bytes(range(20))), ExecutionAttemptID(bytes(range(40))))
+TIMEOUT_S = 30.0  # of every wait; none is expected to take long
+
+
+def config(secret: bytes = bytes(32)) -> NetstackConfig:
+    return NetstackConfig(segment_size_bytes=1024, network_memory_bytes=64 * 1024, security=SecurityConfig.hmac(secret))
+
+
+@pytest.fixture
+def producer() -> Iterator[StandaloneNetwork]:
+    with StandaloneNetwork(config(), "producer") as network:
+        yield network
+
+
+@pytest.fixture
+def consumer() -> Iterator[StandaloneNetwork]:
+    with StandaloneNetwork(config(), "consumer") as network:
+        yield network
+
+
+def channel(address: ConnectionID, subpartition: int = 0, initial_credit: int = 2) -> ChannelSpec:
+    return ChannelSpec(PARTITION, subpartition, address, initial_credit)
+
+
+def read_one(gate: SingleInputGate) -> bytes | Event | None:
+    found = next_or_wait(gate, TIMEOUT_S)
+    if found is None:
+        return None
+    if found.buffer is None:
+        assert found.event is not None
+        return found.event
+    data = bytes(found.buffer.view)
+    found.buffer.recycle()
+    return data
+
+
+def test_buffers_and_events_are_read_one_by_one_in_order(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+    partition = producer.create_partition(PARTITION)
+    address = producer.serve()
+    gate = consumer.open_gate([channel(address)])
+
+    partition.emit_record(b"a" * 1024, 0)
+    partition.emit_record(b"b" * 10, 0)
+    partition.notify_end_of_data(StopMode.DRAIN)
+    partition.finish()
+    partition.close()
+
+    assert [read_one(gate) for _ in range(5)] == [b"a" * 1024, b"b" * 10, EndOfData(StopMode.DRAIN), EndOfPartition(), None]
+    gate.close()
+    assert wait_consumed(partition, TIMEOUT_S)
+
+
+def test_a_gate_may_ask_before_the_partition_exists(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+    gate = consumer.open_gate([channel(producer.serve())])
+
+    partition = producer.create_partition(PARTITION)
+    partition.finish()
+    partition.close()
+
+    assert [read_one(gate), read_one(gate)] == [EndOfPartition(), None]
+
+
+def test_a_reader_that_recycles_nothing_gets_no_more_than_its_initial_credit(
+    producer: StandaloneNetwork, consumer: StandaloneNetwork
+) -> None:
+    partition = producer.create_partition(PARTITION, num_subpartitions=2)
+    address = producer.serve()
+    slow = consumer.open_gate([channel(address, 0, initial_credit=3)])
+    quick = consumer.open_gate([channel(address, 1)])
+    for _ in range(4):
+        partition.emit_record(b"x" * 1024, 0)
+    partition.flush(0)
+    held = [next_or_wait(slow, TIMEOUT_S) for _ in range(3)]
+
+    # What follows on the same connection proves that the fourth buffer is not under way.
+    partition.emit_record(b"y" * 1024, 1)
+    partition.flush(1)
+    assert read_one(quick) == b"y" * 1024
+    assert slow.poll_next() is None
+
+    for found in held:
+        assert found is not None
+        assert found.buffer is not None
+        found.buffer.recycle()
+    assert read_one(slow) == b"x" * 1024
+    for gate in (slow, quick):
+        gate.close()
+    partition.close()
+
+
+def test_closing_the_gate_cancels_and_the_producer_runs_on(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+    partition = producer.create_partition(PARTITION)
+    gate = consumer.open_gate([channel(producer.serve())])
+    partition.emit_record(b"x" * 1024, 0)
+    partition.flush_all()
+    assert read_one(gate) == b"x" * 1024
+
+    gate.close()
+
+    for _ in range(1000):  # far more than all the memory; without a consumer it is dropped
+        partition.emit_record(b"x" * 1024, 0)
+    partition.finish()
+    partition.close()
+    assert wait_consumed(partition, TIMEOUT_S)
+
+
+def test_a_partition_that_is_closed_unfinished_is_an_error_at_its_reader(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+    partition = producer.create_partition(PARTITION)
+    gate = consumer.open_gate([channel(producer.serve())])
+    partition.emit_record(b"half a file", 0)
+    partition.flush_all()
+    assert read_one(gate) == b"half a file"
+
+    partition.close()
+
+    with pytest.raises(ProducerFailedError, match="closed before it was finished"):
+        next_or_wait(gate, TIMEOUT_S)
+    gate.close()
+
+
+def test_waiting_ends_after_the_timeout_or_when_the_gate_is_closed(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+    partition = producer.create_partition(PARTITION)
+    gate = consumer.open_gate([channel(producer.serve())])
+
+    with pytest.raises(TimeoutError, match="nothing came within 0 s"):
+        next_or_wait(gate, 0.0)
+    closer = threading.Thread(target=gate.close)
+    closer.start()
+    with pytest.raises(ResourceClosedError):
+        next_or_wait(gate, TIMEOUT_S)
+
+    closer.join()
+    partition.close()
+    assert wait_consumed(partition, 0.0)
+    assert not wait_consumed(producer.create_partition(PARTITION), 0.0)
+
+
+def test_close_twice_ends_the_loop_once(producer: StandaloneNetwork) -> None:
+    producer.serve()
+
+    producer.close()
+    producer.close()
+
+    assert producer.environment.is_closed
+    with pytest.raises(ResourceClosedError):
+        producer.create_partition(PARTITION)
+
+
+def test_every_public_name_exists_and_none_needs_a_running_loop() -> None:
+    assert all(hasattr(netstack, name) for name in netstack.__all__)
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
