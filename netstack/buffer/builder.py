@@ -6,8 +6,10 @@ Invariants: writer and reader share one integer, ``PositionMarker.position``.  T
             them, in one attribute store; the reader loads it once and takes length and end from that one value.
 Units:      positions in bytes from the start of the segment.
 Source:     Flink ``BufferBuilder``, ``BufferConsumer``.
-Absent:     copies of a consumer (broadcast of data), trimming (buffer debloating).
+            Copies of a consumer read the same bytes from where they like (one writer, a copy per subpartition: broadcast).
 """
+
+from typing import Self
 
 from netstack.buffer.segment import FREEING_RECYCLER, BufferLease, BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import LocalProtocolError
@@ -52,8 +54,13 @@ class BufferBuilder:
 
     @property
     def capacity_bytes(self) -> int:
-        """The size of the segment."""
+        """How many bytes it takes in all: the size of the segment, or less after ``trim``."""
         return self._capacity
+
+    @property
+    def num_bytes_appended(self) -> int:
+        """How many bytes were written, committed or not."""
+        return self._position
 
     @property
     def writable_bytes(self) -> int:
@@ -94,6 +101,10 @@ class BufferBuilder:
         self._marker.position = self._position
         return num_bytes
 
+    def trim(self, size_bytes: int) -> None:
+        """Take no more than ``size_bytes`` in all (buffer debloating): never less than is written, never more than now."""
+        self._capacity = min(self._capacity, max(size_bytes, self._position))
+
     def finish(self) -> int:
         """Commit and close for writing; returns the bytes written.  The second call changes nothing."""
         self._marker.position = ~self._position
@@ -130,7 +141,7 @@ class BufferConsumer:
     Ownership: holds a reference on the segment until ``close``; every built buffer holds one of its own.
     """
 
-    __slots__ = ("_is_closed", "_lease", "_marker", "_read", "_seen", "data_type", "is_buffer", "partial_record_length")
+    __slots__ = ("_is_closed", "_lease", "_marker", "_read", "_seen", "data_type", "is_buffer", "is_compressed", "partial_record_length")
 
     def __init__(self, lease: BufferLease, marker: PositionMarker, data_type: DataType, partial_record_length: int = 0) -> None:
         self._lease = lease
@@ -140,16 +151,62 @@ class BufferConsumer:
         self._is_closed = False
         self.data_type = data_type
         self.is_buffer = data_type.is_buffer
+        self.is_compressed = False
         self.partial_record_length = partial_record_length
 
     @classmethod
-    def of_event(cls, data: bytes, data_type: DataType) -> "BufferConsumer":
-        """A consumer of a serialized event: finished from the start, outside of every pool."""
+    def of_event(cls, data: bytes, data_type: DataType) -> Self:
+        """A consumer of a serialized event: finished from the start, outside of every pool; ``copy`` it for further subpartitions."""
         return cls(BufferLease(MemorySegment(memoryview(data)), FREEING_RECYCLER), PositionMarker(~len(data)), data_type)
+
+    @classmethod
+    def of_buffer(cls, buffer: NetworkBuffer, partial_record_length: int = 0) -> Self:
+        """A consumer of a complete buffer; it takes over the caller's reference."""
+        consumer = cls(buffer.lease, PositionMarker(~(buffer.offset + buffer.size)), buffer.data_type, partial_record_length)
+        consumer._read = buffer.offset
+        consumer.is_compressed = buffer.is_compressed
+        return consumer
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "finished" if self.is_finished else "open"
         return f"<BufferConsumer {self.data_type.name} {state}, {self._read} bytes read>"
+
+    def copy(self) -> "BufferConsumer":
+        """A second reader of the same bytes, from where this one stands now; with a reference of its own.
+
+        Raises:
+            BufferOwnershipError: nobody holds the segment any more.
+        """
+        return self._copy(self._read, self.partial_record_length)
+
+    def copy_with_reader_position(self, position: int) -> "BufferConsumer":
+        """A second reader that starts ``position`` bytes into the segment, at what is committed or will be.
+
+        Raises:
+            ValueError: the position is outside of the segment.
+            BufferOwnershipError: nobody holds the segment any more.
+        """
+        if not 0 <= position <= len(self._lease.segment.view):
+            raise ValueError(f"cannot read from byte {position} of a segment of {len(self._lease.segment.view)}")
+        return self._copy(position, 0)
+
+    def _copy(self, position: int, partial_record_length: int) -> "BufferConsumer":
+        self._lease.retain()
+        copy = BufferConsumer(self._lease, self._marker, self.data_type, partial_record_length)
+        copy._read = position
+        copy.is_compressed = self.is_compressed
+        return copy
+
+    @property
+    def is_start_of_data_buffer(self) -> bool:
+        """Whether nothing of a data buffer was built or skipped yet."""
+        return self.is_buffer and self._read == 0
+
+    @property
+    def num_bytes_unread(self) -> int:
+        """How many committed bytes were not built yet; looks at the writer's position now."""
+        position = self._marker.position
+        return max(0, (position if position >= 0 else ~position) - self._read)
 
     @property
     def is_finished(self) -> bool:
@@ -169,7 +226,7 @@ class BufferConsumer:
         end = self._read = position if position >= 0 else ~position
         lease = self._lease
         lease.retain()
-        return NetworkBuffer.of_lease(lease, start, end - start, self.data_type, is_buffer=self.is_buffer)
+        return NetworkBuffer.of_lease(lease, start, end - start, self.data_type, is_buffer=self.is_buffer, is_compressed=self.is_compressed)
 
     def try_build(self) -> NetworkBuffer | None:
         """Like ``build``, but None instead of an empty buffer."""

@@ -1,20 +1,22 @@
-"""One task output's bounded share of the network memory.
+"""One task output's or input gate's bounded share of the network memory.
 
 Side:       shared.  One task thread requests; any thread recycles.
-Hot path:   two lock rounds per buffer and direction.
-Invariants: available exactly when a segment lies in ``_free``, so that a non-blocking request then succeeds (FLINK-16972);
-            an empty pool stands in the line of the network pool, so a freed segment reaches it whoever frees it.
+Hot path:   at most two lock rounds per buffer and direction; one while the pool holds what it needs.
+Invariants: available exactly when a segment lies in ``_free`` and no subpartition has its maximum, so that a non-blocking request then
+            succeeds (FLINK-16972); a pool that is empty and below its size stands in the line of the network pool, so that a freed segment
+            reaches it whoever frees it; a pool above its size (overdraft, or shrunk) has no free segment, and gives back what is recycled.
 Units:      segments; ``hard_blocked_ns`` in nanoseconds.
-Lock order: ``LocalBufferPool._lock`` before ``NetworkBufferPool._lock``; futures, parked threads and other pools after both.
-Source:     Flink ``LocalBufferPool``.
-Absent:     overdraft buffers, a maximum per subpartition, resizing.
+Lock order: ``LocalBufferPool._lock`` before ``NetworkBufferPool._lock``; futures, parked threads, listeners and other pools after both.
+Source:     Flink ``LocalBufferPool``.  Unlike there a blocked thread takes every segment that comes, even while another subpartition has
+            its maximum, and overdraft is granted only from segments that nobody was promised.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.builder import BufferBuilder
@@ -27,25 +29,74 @@ if TYPE_CHECKING:
     from netstack.buffer.network_buffer_pool import NetworkBufferPool
 
 PARK_SLICE_S: Final = 1.0  # a parked thread looks around this often, even if a wake-up were lost
+NO_SUBPARTITION: Final = -1  # a request that no subpartition's maximum counts
+
+
+class BufferListener(Protocol):
+    """Waits for a buffer of a pool that has none.  Called on the thread that recycles or destroys, outside every lock."""
+
+    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+        """One buffer is free: True takes it over, False leaves it to the next listener.  The listener is out of the line either way."""
+
+    def notify_buffer_destroyed(self) -> None:
+        """The pool was destroyed; no buffer will come."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBufferPoolStatistics:
+    """The numbers of one pool; ``num_used / num_buffers`` is Flink's ``outPoolUsage``, above 1 with overdraft."""
+
+    num_buffers: int
+    num_required: int
+    max_buffers: int | None
+    num_requested: int
+    num_available: int
+    num_used: int
+    num_overdraft: int
+    num_listeners: int
+    hard_blocked_ns: int
 
 
 class PoolAccount:
-    """What the network pool knows about one local pool.  Every field but ``pool`` is guarded by the network pool's lock."""
+    """What the network pool knows about one local pool.  Every field but ``pool`` is guarded by the network pool's lock.
 
-    __slots__ = ("is_closed", "is_waiting", "max_buffers", "num_requested", "num_required", "pool")
+    The local pool reads ``num_requested`` and ``num_buffers`` bare.  Under its own lock the first can only be too high by a segment that is
+    on its way here, and a change of the second is followed by ``adjust``.
+    """
 
-    def __init__(self, num_required: int, max_buffers: int) -> None:
+    __slots__ = ("is_closed", "is_waiting", "max_buffers", "num_buffers", "num_requested", "num_required", "pool")
+
+    def __init__(self, num_required: int, max_buffers: int | None) -> None:
         self.num_required = num_required
         self.max_buffers = max_buffers
-        self.num_requested = 0  # Read bare by the local pool: one pass stale is fine, it only decides who keeps a spare segment.
+        self.num_buffers = num_required  # the present size
+        self.num_requested = 0
         self.is_waiting = False
         self.is_closed = False
         self.pool: LocalBufferPool | None = None  # Written once, before anybody can wait.
 
-    def offer(self, segment: MemorySegment, wakeups: list[Callable[[], None]]) -> bool:
+    def capacity(self, num_available: int) -> int:
+        """How many of ``num_available`` segments the pool could use beyond its guarantee."""
+        return num_available if self.max_buffers is None else min(num_available, self.max_buffers - self.num_required)
+
+    def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
         """Hand the pool a segment it stood in line for."""
         assert self.pool is not None, "only a complete pool stands in line"
         return self.pool.offer(segment, wakeups)
+
+
+class SubpartitionRecycler:
+    """Brings a segment home that counts for one subpartition."""
+
+    __slots__ = ("_pool", "_subpartition")
+
+    def __init__(self, pool: "LocalBufferPool", subpartition: int) -> None:
+        self._pool = pool
+        self._subpartition = subpartition
+
+    def recycle(self, segment: MemorySegment) -> None:
+        """Take ``segment`` back; any thread."""
+        self._pool.recycle(segment, self._subpartition)
 
 
 class LocalBufferPool:
@@ -55,33 +106,50 @@ class LocalBufferPool:
     Life cycle: ``destroy`` wakes everybody; segments still in use go home when they are recycled.
     """
 
-    def __init__(self, parent: "NetworkBufferPool", account: PoolAccount, owner: str) -> None:
+    def __init__(
+        self,
+        parent: "NetworkBufferPool",
+        account: PoolAccount,
+        owner: str,
+        *,
+        num_subpartitions: int = 0,
+        max_buffers_per_channel: int | None = None,
+        max_overdraft_buffers: int = 0,
+    ) -> None:
+        if max_buffers_per_channel is not None and max_buffers_per_channel < 1:
+            raise ValueError(f"{owner}: at most {max_buffers_per_channel} buffers per channel")
+        if max_overdraft_buffers < 0:
+            raise ValueError(f"{owner}: at most {max_overdraft_buffers} overdraft buffers")
         self._parent = parent
         self._account = account
+        self._ledger = parent.ledger
         self.owner = owner
+        self.max_overdraft_buffers = max_overdraft_buffers
+        self._max_per_channel = 0 if max_buffers_per_channel is None else max_buffers_per_channel
+        num_counted = num_subpartitions if self._max_per_channel else 0
+        self._recyclers = [SubpartitionRecycler(self, index) for index in range(num_counted)]
         self._lock = threading.Lock()
         # All below guarded by _lock.
         self._free: list[MemorySegment] = []
+        self._counts = [0] * num_counted  # segments in use, per subpartition
+        self._num_full = 0  # subpartitions that have their maximum
         self._availability = AvailabilityHelper()
+        self._listeners: deque[BufferListener] = deque()
         self._parked: deque[threading.Lock] = deque()
         self._is_destroyed = False
         self._blocked_ns = 0
         self._blocked_since_ns: dict[int, int] = {}  # thread id -> when it parked
         account.pool = self
-        first = parent.take_or_wait(account)
-        if first is not None:
-            wakeups: list[Callable[[], None]] = []
-            if not self.offer(first, wakeups):
-                parent.give_back(account, (first,))
-            run_all(wakeups)
+        self.adjust()
 
     def __repr__(self) -> str:
         state = "destroyed, " if self._is_destroyed else ""
         parked = f", {len(self._blocked_since_ns)} threads wait for a buffer" if self._blocked_since_ns else ""
+        full = f", {self._num_full} subpartitions have their maximum of {self._max_per_channel}" if self._num_full else ""
         account = self._account
         return (
             f"<LocalBufferPool of {self.owner}: {state}{account.num_requested} requested ({account.num_required} guaranteed, "
-            f"at most {account.max_buffers}), {len(self._free)} free{parked}>"
+            f"{account.num_buffers} now, at most {account.max_buffers}), {len(self._free)} free{full}{parked}>"
         )
 
     @property
@@ -95,9 +163,29 @@ class LocalBufferPool:
         return len(self._free)
 
     @property
-    def max_buffers(self) -> int:
-        """How many it may ever hold."""
+    def num_buffers(self) -> int:
+        """How many it may hold now, overdraft aside: its guarantee and its share of the rest."""
+        return self._account.num_buffers
+
+    @property
+    def num_required(self) -> int:
+        """How many it can have in any case."""
+        return self._account.num_required
+
+    @property
+    def max_buffers(self) -> int | None:
+        """How many it may ever hold, overdraft aside; None: no limit."""
         return self._account.max_buffers
+
+    @property
+    def num_overdraft(self) -> int:
+        """How many it holds beyond its present size."""
+        return max(0, self._account.num_requested - self._account.num_buffers)
+
+    @property
+    def best_effort_used(self) -> int:
+        """How many segments are in somebody's hands; a moment's guess while others request and recycle."""
+        return max(0, self._account.num_requested - len(self._free))
 
     @property
     def is_destroyed(self) -> bool:
@@ -106,11 +194,11 @@ class LocalBufferPool:
 
     @property
     def is_available(self) -> bool:
-        """Whether a request would be served at once."""
-        return bool(self._free)
+        """Whether a request would be served at once, and no subpartition has its maximum."""
+        return bool(self._free) and not self._num_full
 
     def available_future(self) -> AvailabilityFuture:
-        """Done while a segment is free (or the pool is destroyed), else completed when one comes."""
+        """Done while the pool is available (or destroyed), else completed when it becomes so."""
         with self._lock:
             return self._availability.future
 
@@ -121,16 +209,30 @@ class LocalBufferPool:
             now = time.perf_counter_ns()
             return self._blocked_ns + sum(now - since for since in self._blocked_since_ns.values())
 
+    def statistics(self) -> LocalBufferPoolStatistics:
+        """The numbers of this moment."""
+        return LocalBufferPoolStatistics(
+            num_buffers=self.num_buffers,
+            num_required=self.num_required,
+            max_buffers=self.max_buffers,
+            num_requested=self.num_requested,
+            num_available=self.num_available,
+            num_used=self.best_effort_used,
+            num_overdraft=self.num_overdraft,
+            num_listeners=len(self._listeners),
+            hard_blocked_ns=self.hard_blocked_ns,
+        )
+
     # ---------------------------------------------------------------- requests
 
-    def request_segment_nowait(self) -> MemorySegment | None:
-        """A segment, which must be recycled here, or None.
+    def request_segment_nowait(self, subpartition: int = NO_SUBPARTITION) -> MemorySegment | None:
+        """A segment, which must be recycled here (or by ``recycler(subpartition)``), or None.
 
         Raises:
             ResourceClosedError: the pool was destroyed.
         """
         with self._lock:
-            return self._take_locked()
+            return self._take_locked(subpartition)
 
     def request_buffer_nowait(self) -> NetworkBuffer | None:
         """A data buffer over a whole segment, or None.
@@ -138,54 +240,186 @@ class LocalBufferPool:
         Raises:
             ResourceClosedError: the pool was destroyed.
         """
-        segment = self.request_segment_nowait()
+        with self._lock:
+            segment = self._take_locked(NO_SUBPARTITION)
         return None if segment is None else NetworkBuffer(segment, self, len(segment.view), DataType.DATA_BUFFER)
 
-    def request_builder_nowait(self) -> BufferBuilder | None:
+    def request_builder_nowait(self, subpartition: int = NO_SUBPARTITION) -> BufferBuilder | None:
         """A builder on a free segment, or None.
 
         Raises:
             ResourceClosedError: the pool was destroyed.
         """
-        segment = self.request_segment_nowait()
-        return None if segment is None else BufferBuilder(segment, self)
+        with self._lock:
+            segment = self._take_locked(subpartition)
+        return None if segment is None else BufferBuilder(segment, self.recycler(subpartition))
 
-    def request_builder_blocking(self) -> BufferBuilder:
+    def request_builder_blocking(self, subpartition: int = NO_SUBPARTITION) -> BufferBuilder:
         """A builder on a segment; parks the thread until there is one.
+
+        Args:
+            subpartition: whose maximum it counts for; it is not refused beyond that, but the pool is unavailable then.
 
         Raises:
             ResourceClosedError: the pool was destroyed, before or meanwhile.
         """
         with self._lock:
-            segment = self._take_locked()
+            segment = self._take_locked(subpartition)
         if segment is None:
-            segment = self._wait_for_segment()
+            segment = self._wait_for_segment(subpartition)
+        if subpartition >= 0 and self._recyclers:
+            return BufferBuilder(segment, self._recyclers[subpartition])
         return BufferBuilder(segment, self)
+
+    def recycler(self, subpartition: int) -> "LocalBufferPool | SubpartitionRecycler":
+        """Who takes back what was requested for ``subpartition``."""
+        return self._recyclers[subpartition] if subpartition >= 0 and self._recyclers else self
+
+    def reserve_segments(self, num_segments: int, timeout_s: float | None = None) -> None:
+        """Hold at least ``num_segments`` from now on, free or in use; waits until the network pool has them (None: as long as it says).
+
+        Raises:
+            ValueError: more than the guarantee.
+            InsufficientNetworkBuffersError: they did not come in time.
+            ResourceClosedError: the pool was destroyed, before or meanwhile.
+        """
+        if num_segments > self.num_required:
+            raise ValueError(f"{self.owner}: cannot reserve {num_segments} segments, only {self.num_required} are guaranteed")
+        if self._is_destroyed:
+            raise self._destroyed()
+        segments = self._parent.reserve(self._account, num_segments, timeout_s, self.owner)
+        run_all([lambda segment=segment: self._receive(segment) for segment in segments])  # type: ignore[misc]  # mypy: default of a lambda
+
+    # ---------------------------------------------------------------- listeners
+
+    def add_buffer_listener(self, listener: BufferListener) -> bool:
+        """Give ``listener`` the next buffer that comes; False (and nothing is kept) if one is free now or the pool is destroyed."""
+        with self._lock:
+            if self._free or self._is_destroyed:
+                return False
+            self._listeners.append(listener)
+            return True
+
+    def _serve(self, listener: BufferListener | None, segment: MemorySegment) -> None:
+        """Offer ``segment`` to one listener after the other, and further ones as long as the network pool has some; no lock is held."""
+        wakeups: list[Callable[[], object]] = []
+        while listener is not None:
+            if self._ledger is not None:
+                self._ledger.take(segment.index, self.owner)
+            try:
+                is_taken = listener.notify_buffer_available(NetworkBuffer(segment, self, len(segment.view), DataType.DATA_BUFFER))
+            except BaseException:
+                self.recycle(segment)
+                raise
+            if not is_taken and self._ledger is not None:
+                self._ledger.give_back(segment.index)
+            with self._lock:
+                if is_taken:
+                    fetched = self._fetch_locked()
+                    if fetched is None:
+                        return
+                    segment = fetched
+                is_kept, listener = self._store_locked(segment, wakeups)
+                grants = [] if is_kept else self._parent.take_back(self._account, (segment,))
+            self._parent.hand_out(grants)
+        run_all(wakeups)
 
     # ---------------------------------------------------------------- recycling
 
-    def recycle(self, segment: MemorySegment) -> None:
-        """Take a segment back, from any thread, at any time."""
-        wakeups: list[Callable[[], None]] = []
-        if not self.offer(segment, wakeups):
-            self._parent.give_back(self._account, (segment,))
-            return
+    def recycle(self, segment: MemorySegment, subpartition: int = NO_SUBPARTITION) -> None:
+        """Take a segment back, from any thread, at any time; one that was requested for a subpartition names it."""
+        if self._ledger is not None:
+            self._ledger.give_back(segment.index)
+        wakeups: list[Callable[[], object]] = []
+        with self._lock:
+            if subpartition >= 0:
+                self._uncount_locked(subpartition)
+            is_kept, listener = self._store_locked(segment, wakeups)
+            # Under the lock, so that no two threads give back the same surplus.
+            grants = None if is_kept else self._parent.take_back(self._account, (segment,))
+        if grants is not None:
+            self._parent.hand_out(grants)
+        elif listener is not None:
+            self._serve(listener, segment)
         for wakeup in wakeups:  # never more than one parked thread and one future, and releasing a parked thread cannot fail
             wakeup()
 
-    def offer(self, segment: MemorySegment, wakeups: list[Callable[[], None]]) -> bool:
-        """Keep ``segment`` and note whom to wake, or say False if the network pool should have it."""
-        account = self._account
+    def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
+        """For the network pool: a segment this pool stood in line for; False if others should have it."""
         with self._lock:
-            if self._is_destroyed or (self._free and account.num_requested > account.num_required):
+            if self._free and self._account.num_requested > self._account.num_required:
                 return False
-            self._free.append(segment)
-            if self._parked:
-                wakeups.append(self._parked.popleft().release)
+            is_kept, listener = self._store_locked(segment, wakeups)
+        if listener is not None:
+            wakeups.append(lambda: self._serve(listener, segment))
+        return is_kept
+
+    def _receive(self, segment: MemorySegment) -> None:
+        """Take in a segment that was reserved."""
+        wakeups: list[Callable[[], object]] = []
+        with self._lock:
+            is_kept, listener = self._store_locked(segment, wakeups)
+            grants = [] if is_kept else self._parent.take_back(self._account, (segment,))
+        run_all([lambda: self._parent.hand_out(grants), lambda: self._serve(listener, segment), *wakeups])
+
+    def _store_locked(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> tuple[bool, BufferListener | None]:
+        """Whether ``segment`` stays here, and for which listener; without one it is free now, and ``wakeups`` says who has to know."""
+        account = self._account
+        if self._is_destroyed or account.num_requested > account.num_buffers:
+            return False, None
+        if self._listeners:
+            return True, self._listeners.popleft()
+        self._free.append(segment)
+        if self._parked:
+            wakeups.append(self._parked.popleft().release)
+        if not self._num_full:
             pending = self._availability.unavailable_to_reset_available()
             if pending is not None:
                 wakeups.append(pending.complete)
-            return True
+        return True, None
+
+    def _uncount_locked(self, subpartition: int) -> None:
+        count = self._counts[subpartition]
+        self._counts[subpartition] = count - 1
+        if count == self._max_per_channel:
+            self._num_full -= 1
+
+    # ---------------------------------------------------------------- size
+
+    def set_num_buffers(self, num_buffers: int) -> None:
+        """Hold ``num_buffers`` at most (and never more than the maximum) until the next redistribution; overdraft comes on top.
+
+        Raises:
+            ValueError: less than the guarantee.
+        """
+        if num_buffers < self.num_required:
+            raise ValueError(f"{self.owner}: a pool with {self.num_required} guaranteed buffers cannot have {num_buffers}")
+        self._parent.resize(self._account, num_buffers)
+        self.adjust()
+
+    def adjust(self) -> None:
+        """The size may have changed: give back free segments beyond it, or fetch one."""
+        wakeups: list[Callable[[], object]] = []
+        listener, segment = None, None
+        with self._lock:
+            if self._is_destroyed:
+                return
+            account, free = self._account, self._free
+            num_excess = max(0, min(len(free), account.num_requested - account.num_buffers))
+            excess = [free.pop() for _ in range(num_excess)]
+            grants = self._parent.take_back(account, excess) if excess else []
+            segment = self._fetch_locked()
+            if segment is not None:
+                _, listener = self._store_locked(segment, wakeups)
+            elif not free:
+                self._availability.reset_unavailable()
+        calls: list[Callable[[], object]] = [lambda: self._parent.hand_out(grants), *wakeups]
+        if segment is not None and listener is not None:
+            fetched = segment
+            calls.append(lambda: self._serve(listener, fetched))
+        run_all(calls)
+
+    # ---------------------------------------------------------------- end
 
     def destroy(self) -> None:
         """Wake every waiter with an error and give the free segments back; the second call does nothing."""
@@ -194,40 +428,68 @@ class LocalBufferPool:
                 return
             self._is_destroyed = True
             segments, self._free = self._free, []
-            wakeups: list[Callable[[], None]] = [parked.release for parked in self._parked]
+            calls: list[Callable[[], object]] = [parked.release for parked in self._parked]
             self._parked.clear()
             pending = self._availability.unavailable_to_reset_available()
             if pending is not None:
-                wakeups.append(pending.complete)
-        run_all([lambda: self._parent.close_account(self._account, segments), *wakeups])
+                calls.append(pending.complete)
+            calls += [listener.notify_buffer_destroyed for listener in self._listeners]
+            self._listeners.clear()
+        run_all([lambda: self._parent.close_account(self._account, segments), *calls])
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         with self._lock:
+            account = self._account
             if self._is_destroyed:
                 assert not self._free, "a destroyed pool keeps nothing"
+                assert not self._listeners, "a destroyed pool has no listeners"
                 assert self._availability.is_available, "nobody waits for a destroyed pool"
                 return
-            assert self._availability.is_available == bool(self._free), f"{len(self._free)} free, but {self._availability.future!r}"
-            assert self._free or self._account.is_waiting, "an empty pool stands in line"
+            is_available = bool(self._free) and not self._num_full
+            assert self._availability.is_available == is_available, f"{len(self._free)} free, but {self._availability.future!r}"
+            is_at_size = account.num_requested >= account.num_buffers
+            assert self._free or account.is_waiting or is_at_size, "an empty pool stands in line"
+            assert not self._free or account.num_requested <= account.num_buffers, "a pool above its size keeps a free segment"
+            assert not (self._free and self._listeners), "a listener waits beside a free segment"
+            assert self._num_full == sum(count >= self._max_per_channel for count in self._counts), "full subpartitions are miscounted"
 
     # ---------------------------------------------------------------- helpers
 
-    def _take_locked(self) -> MemorySegment | None:
+    def _destroyed(self) -> ResourceClosedError:
+        return ResourceClosedError(f"the buffer pool of {self.owner} was destroyed")
+
+    def _take_locked(self, subpartition: int) -> MemorySegment | None:
         if self._is_destroyed:
-            raise ResourceClosedError(f"the buffer pool of {self.owner} was destroyed")
-        if not self._free:
-            return None
-        segment = self._free.pop()
-        if not self._free:
-            spare = self._parent.take_or_wait(self._account)
-            if spare is not None:
-                self._free.append(spare)
-            else:
+            raise self._destroyed()
+        free = self._free
+        if free:
+            segment = free.pop()
+            if not free:
+                spare = self._parent.take_or_wait(self._account)
+                if spare is not None:
+                    free.append(spare)
+                else:
+                    self._availability.reset_unavailable()
+        else:
+            overdraft = self._parent.take_overdraft(self._account, self.max_overdraft_buffers) if self.max_overdraft_buffers else None
+            if overdraft is None:
+                return None
+            segment = overdraft
+        if subpartition >= 0 and self._counts:
+            count = self._counts[subpartition] = self._counts[subpartition] + 1
+            if count == self._max_per_channel:
+                self._num_full += 1
                 self._availability.reset_unavailable()
+        if self._ledger is not None:
+            self._ledger.take(segment.index, self.owner)
         return segment
 
-    def _wait_for_segment(self) -> MemorySegment:
+    def _fetch_locked(self) -> MemorySegment | None:
+        """A segment of the network pool if this one is empty and below its size; None puts it into the line there."""
+        return None if self._free or self._is_destroyed else self._parent.take_or_wait(self._account)
+
+    def _wait_for_segment(self, subpartition: int) -> MemorySegment:
         gate = threading.Lock()
         gate.acquire()
         me = threading.get_ident()
@@ -236,7 +498,7 @@ class LocalBufferPool:
         try:
             while True:
                 with self._lock:
-                    segment = self._take_locked()
+                    segment = self._take_locked(subpartition)
                     if segment is None:
                         self._parked.append(gate)
                         neighbour = None

@@ -2,14 +2,15 @@
 
 Side:       shared.
 Invariants: every segment is in exactly one place: free here, held by one local pool, or handed out unpooled.
-            ``num_reserved`` (what was promised) never exceeds the total: a pool gets its guarantee in any case, and more only while the
-            free segments cover every guarantee that was not drawn yet.
-            A pool that found nothing waits in ``_waiting``, and is handed a segment as soon as one may go to it.
+            ``num_reserved`` (what was promised to pools that live and to unpooled requests) never exceeds the total.
+            A pool gets its guarantee in any case, and more, up to its present size, only while the free segments cover every promise that
+            was not drawn yet: pools that wait for each other's guarantee cannot happen (FLINK-14872, FLINK-31386).
+            A pool below its size that found nothing waits in ``_waiting``, a blocked request in ``_claims``; both are handed segments as
+            soon as some may go to them.
 Units:      sizes in segments unless a name says bytes.
 Lock order: ``LocalBufferPool._lock`` before ``NetworkBufferPool._lock``; the latter is a leaf.  Pools are called after it.
-Source:     Flink ``NetworkBufferPool``.  Flink computes pool sizes anew whenever a pool comes or goes (``redistributeBuffers``); here the
-            same promise is kept at each request, so that nothing has to be computed and no pool has to shrink.
-Absent:     an even share of what is beyond the guarantees (first come, first served up to ``max_buffers``), a blocking unpooled request.
+Source:     Flink ``NetworkBufferPool``, with its ``redistributeBuffers``.  Its two locks, and the future that every pool listens to, are
+            one lock and one line here.
 """
 
 import mmap
@@ -17,11 +18,43 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
 
+from netstack.buffer.ledger import SegmentLedger
 from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
 from netstack.buffer.segment import MemorySegment
 from netstack.buffer.wakeups import run_all
+from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+
+USAGE_WARNING_PERCENT: Final = 100  # Flink's USAGE_WARNING_THRESHOLD
+Grants = list[tuple[PoolAccount, MemorySegment]]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkBufferPoolStatistics:
+    """Flink's ``Status.Shuffle.Netty`` gauges; multiply by the segment size for the memory ones."""
+
+    total_memory_segments: int
+    available_memory_segments: int
+    used_memory_segments: int
+    requested_memory_usage_percent: int
+    segment_size_bytes: int
+
+
+class _Claim:
+    """A request that waits for the rest of its segments.  All guarded by the network pool's lock, except ``gate``."""
+
+    __slots__ = ("account", "gate", "is_closed", "num_missing", "segments")
+
+    def __init__(self, account: PoolAccount | None, num_missing: int) -> None:
+        self.account = account  # None: unpooled
+        self.num_missing = num_missing
+        self.segments: list[MemorySegment] = []
+        self.is_closed = False
+        self.gate = threading.Lock()  # released once it is complete or closed
+        self.gate.acquire()
 
 
 class NetworkBufferPool:
@@ -31,26 +64,31 @@ class NetworkBufferPool:
     Life cycle: ``destroy`` ends every local pool; the mapping goes when the last segment is back.
     """
 
-    def __init__(self, num_segments: int, segment_size_bytes: int) -> None:
+    def __init__(self, num_segments: int, segment_size_bytes: int, *, request_timeout_s: float = 0.0) -> None:
+        """``request_timeout_s``: how long unpooled requests and reservations wait for what was promised to them, unless they say so."""
         if num_segments < 1 or segment_size_bytes < 1:
             raise ValueError(f"{num_segments} segments of {segment_size_bytes} bytes make no pool")
         self.segment_size_bytes = segment_size_bytes
         self._num_total = num_segments
+        self._request_timeout_s = request_timeout_s
         self._arena = mmap.mmap(-1, num_segments * segment_size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._arena_view = memoryview(self._arena)
         self._segments = [
             MemorySegment(self._arena_view[index * segment_size_bytes : (index + 1) * segment_size_bytes], index)
             for index in range(num_segments)
         ]
+        self.ledger = SegmentLedger() if is_debug() else None
         self._lock = threading.Lock()
         # All below guarded by _lock.  Last in, first out: warm memory first, and untouched pages stay untouched.
         self._free = self._segments[::-1]
-        self._accounts: list[PoolAccount] = []  # of pools that are not destroyed
+        self._accounts: list[PoolAccount] = []  # of pools that are not destroyed, in the order of their creation
         self._waiting: deque[PoolAccount] = deque()
+        self._claims: deque[_Claim] = deque()
         self._num_guaranteed = 0  # sum of num_required over _accounts
-        self._num_owed = 0  # the part of _num_guaranteed that was not drawn
-        self._num_unpooled = 0
+        self._num_owed = 0  # the part of all promises that was not drawn
+        self._num_unpooled = 0  # promised to unpooled requests, drawn or not
         self._num_outstanding = 0  # held by buffers of destroyed pools
+        self._last_usage_percent = -1
         self._is_destroyed = False
         self._is_unmapped = False
 
@@ -69,9 +107,19 @@ class NetworkBufferPool:
         return len(self._free)
 
     @property
+    def num_used(self) -> int:
+        """How many segments are in somebody's hands."""
+        return self._num_total - len(self._free)
+
+    @property
+    def num_pools(self) -> int:
+        """How many local pools live."""
+        return len(self._accounts)
+
+    @property
     def num_reserved(self) -> int:
-        """How many segments are promised: guarantees, unpooled ones, and those still in use by buffers of destroyed pools."""
-        return self._num_guaranteed + self._num_unpooled + self._num_outstanding
+        """How many segments are promised: the guarantees of the pools and the unpooled ones."""
+        return self._num_guaranteed + self._num_unpooled
 
     @property
     def is_destroyed(self) -> bool:
@@ -80,48 +128,100 @@ class NetworkBufferPool:
 
     # ---------------------------------------------------------------- pools
 
-    def create_buffer_pool(self, *, owner: str, num_required: int, max_buffers: int) -> LocalBufferPool:
-        """A pool that can always have ``num_required`` segments, and up to ``max_buffers`` while others can spare them.
+    def create_buffer_pool(
+        self,
+        *,
+        owner: str,
+        num_required: int,
+        max_buffers: int | None,
+        num_subpartitions: int = 0,
+        max_buffers_per_channel: int | None = None,
+        max_overdraft_buffers: int = 0,
+    ) -> LocalBufferPool:
+        """A pool that can always have ``num_required`` segments, and its share of the others up to ``max_buffers`` (None: no limit).
+
+        Args:
+            owner: who it is for; named in errors.
+            num_required: the guarantee.
+            max_buffers: how far it may grow.
+            num_subpartitions: how many ``max_buffers_per_channel`` counts for.
+            max_buffers_per_channel: as soon as one subpartition has so many, the pool says that it is unavailable; it refuses nothing.
+            max_overdraft_buffers: how many it may have beyond its size, so that a started record can be finished.
 
         Raises:
             InsufficientNetworkBuffersError: that many cannot be guaranteed.
             ResourceClosedError: this pool was destroyed.
         """
-        if not 1 <= num_required <= max_buffers:
+        if num_required < 1 or (max_buffers is not None and max_buffers < num_required):
             raise ValueError(f"{owner}: a pool needs 1 <= num_required <= max_buffers, got {num_required} and {max_buffers}")
         with self._lock:
-            self._check_open_locked()
-            num_left = self._num_total - self.num_reserved
-            if num_required > num_left:
-                raise self._insufficient_locked(owner, num_required, num_left)
+            self._reserve_locked(owner, num_required)
             account = PoolAccount(num_required, max_buffers)
             self._accounts.append(account)
             self._num_guaranteed += num_required
-            self._num_owed += num_required
-        pool = LocalBufferPool(self, account, owner)
+            resized = self._redistribute_locked()
+        pool = LocalBufferPool(
+            self,
+            account,
+            owner,
+            num_subpartitions=num_subpartitions,
+            max_buffers_per_channel=max_buffers_per_channel,
+            max_overdraft_buffers=max_overdraft_buffers,
+        )
+        self._settle([], resized)
         if self._is_destroyed:  # meanwhile, by another thread that could not see the pool yet
             pool.destroy()
             raise ResourceClosedError("the network buffer pool was destroyed")
         return pool
 
     def take_or_wait(self, account: PoolAccount) -> MemorySegment | None:
-        """For ``LocalBufferPool``: one more segment; None puts the pool into the line for the next one that it may have."""
+        """For ``LocalBufferPool``: one more segment up to its size; below it, None puts the pool into the line for the next one."""
         with self._lock:
-            if account.is_closed:
+            if account.is_closed or account.num_requested >= account.num_buffers:
                 return None
             if self._may_take_locked(account):
+                if account.is_waiting:
+                    account.is_waiting = False
+                    self._waiting.remove(account)
                 return self._take_locked(account)
             if not account.is_waiting:
                 account.is_waiting = True
                 self._waiting.append(account)
             return None
 
-    def give_back(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> None:
-        """For ``LocalBufferPool``: it has no use for these segments."""
+    def take_overdraft(self, account: PoolAccount, max_overdraft_buffers: int) -> MemorySegment | None:
+        """For ``LocalBufferPool``: one segment beyond its size, if nobody was promised it."""
+        with self._lock:
+            num_overdraft = account.num_requested - account.num_buffers
+            if account.is_closed or num_overdraft >= max_overdraft_buffers or len(self._free) <= self._num_owed:
+                return None
+            return self._take_locked(account)
+
+    def resize(self, account: PoolAccount, num_buffers: int) -> None:
+        """For ``LocalBufferPool``: its size from now on, until the next redistribution."""
+        with self._lock:
+            account.num_buffers = num_buffers if account.max_buffers is None else min(num_buffers, account.max_buffers)
+
+    def take_back(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> Grants:
+        """For ``LocalBufferPool``, whose lock may be held: it has no use for these segments; ``hand_out`` the result after that lock."""
         with self._lock:
             self._give_back_locked(account, segments)
-            grants = self._grant_locked()
-        self._hand_out(grants)
+            return self._grant_locked()
+
+    def hand_out(self, grants: Grants) -> None:
+        """Bring segments to the pools that stood in line for them; no lock may be held."""
+        wakeups: list[Callable[[], object]] = []
+        while grants:
+            refused = [(account, segment) for account, segment in grants if not account.offer(segment, wakeups)]
+            if not refused:
+                break
+            with self._lock:
+                for account, segment in refused:
+                    self._give_back_locked(account, (segment,))
+                grants = self._grant_locked()
+        if self._is_destroyed:
+            self._unmap_if_complete()
+        run_all(wakeups)
 
     def close_account(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> None:
         """For ``LocalBufferPool.destroy``: these segments come back now, the others as their buffers are recycled."""
@@ -136,39 +236,113 @@ class NetworkBufferPool:
             self._num_owed -= max(0, account.num_required - account.num_requested)
             self._num_outstanding += account.num_requested
             self._give_back_locked(account, segments)
+            for claim in [each for each in self._claims if each.account is account]:
+                self._close_claim_locked(claim)
+            resized = self._redistribute_locked()
             grants = self._grant_locked()
-        self._hand_out(grants)
+        self._settle(grants, resized)
+
+    def reserve(self, account: PoolAccount, num_segments: int, timeout_s: float | None, owner: str) -> list[MemorySegment]:
+        """For ``LocalBufferPool.reserve_segments``: what it lacks of ``num_segments``, within its guarantee; waits for them.
+
+        Raises:
+            InsufficientNetworkBuffersError: they did not come in time.
+            ResourceClosedError: one of the pools was destroyed, before or meanwhile.
+        """
+        with self._lock:
+            claim = _Claim(account, max(0, num_segments - account.num_requested))
+        return self._fulfil(claim, owner, timeout_s)
 
     # ---------------------------------------------------------------- unpooled segments
 
-    def request_unpooled(self, owner: str, num_segments: int) -> list[MemorySegment]:
+    def request_unpooled(self, owner: str, num_segments: int, timeout_s: float | None = None) -> list[MemorySegment]:
         """Exactly ``num_segments`` segments for good (the exclusive ones of an input channel), or none.
 
+        They are promised at once or refused at once; what is promised but still in use elsewhere is waited for.
+
+        Args:
+            owner: who it is for; named in errors.
+            num_segments: how many.
+            timeout_s: how long to wait for them; None: what the constructor said.
+
         Raises:
-            InsufficientNetworkBuffersError: so many are not free, or only because somebody has not drawn his guarantee yet.
-            ResourceClosedError: this pool was destroyed.
+            InsufficientNetworkBuffersError: that many cannot be promised, or did not come in time.
+            ResourceClosedError: this pool was destroyed, before or meanwhile.
         """
+        if num_segments < 0:
+            raise ValueError(f"{owner} requests {num_segments} segments")
         with self._lock:
-            self._check_open_locked()
-            num_left = max(0, min(self._num_total - self.num_reserved, len(self._free) - self._num_owed))
-            if num_segments > num_left:
-                raise self._insufficient_locked(owner, num_segments, num_left)
+            self._reserve_locked(owner, num_segments)
             self._num_unpooled += num_segments
-            return [self._free.pop() for _ in range(num_segments)]
+            resized = self._redistribute_locked()
+        self._settle([], resized)
+        claim = _Claim(None, num_segments)
+        try:
+            segments = self._fulfil(claim, owner, timeout_s)
+        except BaseException:
+            with self._lock:
+                self._num_unpooled -= num_segments
+                self._num_owed -= num_segments
+                resized = self._redistribute_locked()
+                grants = self._grant_locked()
+            self._settle(grants, resized)
+            raise
+        if self.ledger is not None:
+            for segment in segments:
+                self.ledger.take(segment.index, owner)
+        return segments
 
     def recycle_unpooled(self, segments: Sequence[MemorySegment]) -> None:
         """Take segments of ``request_unpooled`` back; any thread, any number, also after ``destroy``."""
+        if self.ledger is not None:
+            for segment in segments:
+                self.ledger.give_back(segment.index)
         with self._lock:
             self._num_unpooled -= len(segments)
             assert self._num_unpooled >= 0, "more unpooled segments came back than were given out"
             self._free.extend(segments)
+            resized = self._redistribute_locked()
             grants = self._grant_locked()
-        self._hand_out(grants)
+        self._settle(grants, resized)
+
+    # ---------------------------------------------------------------- numbers
+
+    @property
+    def num_requested_estimate(self) -> int:
+        """How many segments the pools would like to have: the maximum of a bounded one, twice the guarantee of an unbounded one."""
+        with self._lock:
+            return self._estimate_locked()
+
+    @property
+    def usage_percent(self) -> int:
+        """``num_requested_estimate`` in percent of the total."""
+        return 100 * self.num_requested_estimate // self._num_total
+
+    def usage_warning(self) -> str | None:
+        """What is to be logged about ``usage_percent``, once for each value that is too high and once when it is normal again."""
+        with self._lock:
+            num_requested = self._estimate_locked()
+            usage, before = 100 * num_requested // self._num_total, self._last_usage_percent
+            self._last_usage_percent = usage
+        if usage >= USAGE_WARNING_PERCENT and usage != before:
+            total, requested = self._num_total * self.segment_size_bytes, num_requested * self.segment_size_bytes
+            return (
+                f"Memory usage [{usage}%] is too high to satisfy all of the requests. This can severely impact network throughput. "
+                f"Please consider increasing available network memory, or decreasing configured size of network buffer pools. "
+                f"(totalMemory={total} bytes, requestedMemory={requested} bytes, missingMemory={requested - total} bytes)"
+            )
+        if usage < USAGE_WARNING_PERCENT <= before:
+            return f"Memory usage [{usage}%] went back to normal"
+        return None
+
+    def statistics(self) -> NetworkBufferPoolStatistics:
+        """The numbers of this moment."""
+        return NetworkBufferPoolStatistics(self._num_total, self.num_available, self.num_used, self.usage_percent, self.segment_size_bytes)
 
     # ---------------------------------------------------------------- end
 
     def destroy(self) -> None:
-        """End every local pool and wake whoever waits there; the second call does nothing.
+        """End every local pool and wake whoever waits there or here; the second call does nothing.
 
         The mapping is closed when the last segment is back, now or later.
         """
@@ -177,6 +351,8 @@ class NetworkBufferPool:
                 return
             self._is_destroyed = True
             pools = [account.pool for account in self._accounts if account.pool is not None]
+            for claim in list(self._claims):
+                self._close_claim_locked(claim)
         run_all([pool.destroy for pool in pools])
         self._unmap_if_complete()
 
@@ -185,12 +361,19 @@ class NetworkBufferPool:
         with self._lock:
             held = sum(account.num_requested for account in self._accounts)
             owed = sum(max(0, account.num_required - account.num_requested) for account in self._accounts)
+            owed += sum(claim.num_missing for claim in self._claims if claim.account is None)
+            claimed = sum(claim.num_missing for claim in self._claims if claim.account is None)
             indexes = {segment.index for segment in self._free}
             assert len(indexes) == len(self._free), "a segment is in the pool twice"
-            assert len(self._free) + held + self._num_unpooled + self._num_outstanding == self._num_total, "a segment is lost"
+            num_placed = len(self._free) + held + self._num_unpooled - claimed + self._num_outstanding
+            assert num_placed == self._num_total, "a segment is lost"
             assert owed == self._num_owed, f"{self._num_owed} segments owed by count, {owed} by sum"
-            assert self.num_reserved - self._num_outstanding <= self._num_total, "more is promised than there is"
+            assert self.num_reserved <= self._num_total, "more is promised than there is"
+            assert self._num_guaranteed == sum(account.num_required for account in self._accounts), "the guarantees are miscounted"
             assert not any(self._may_take_locked(account) for account in self._waiting), "a pool waits for what it may have"
+            assert not (self._free and self._claims), "a request waits for what it may have"
+            for account in self._accounts:
+                assert account.num_buffers >= account.num_required, "a pool is smaller than its guarantee"
 
     # ---------------------------------------------------------------- helpers
 
@@ -198,11 +381,52 @@ class NetworkBufferPool:
         if self._is_destroyed:
             raise ResourceClosedError("the network buffer pool was destroyed")
 
+    def _reserve_locked(self, owner: str, num_wanted: int) -> None:
+        self._check_open_locked()
+        num_left = self._num_total - self.num_reserved
+        if num_wanted > num_left:
+            raise InsufficientNetworkBuffersError(
+                f"Insufficient number of network buffers: required {num_wanted}, but only {num_left} available ({owner}). {self._advice()}"
+            )
+        self._num_owed += num_wanted
+
+    def _advice(self) -> str:
+        return (
+            f"The total number of network buffers is currently set to {self._num_total} of {self.segment_size_bytes} bytes each. "
+            f"You can increase this number by setting --network-memory (NetstackConfig.network_memory_bytes) above "
+            f"{self._num_total * self.segment_size_bytes} bytes"
+        )
+
+    def _redistribute_locked(self) -> list[PoolAccount]:
+        """Give every pool its share of what is not promised, in proportion to what it can use; returns whose size changed."""
+        if self._is_destroyed:
+            return []
+        num_available = self._num_total - self.num_reserved
+        capacities = [(account, account.capacity(num_available)) for account in self._accounts]
+        total_capacity = sum(capacity for _, capacity in capacities)
+        num_to_distribute = min(num_available, total_capacity)
+        resized = []
+        parts_used = num_distributed = 0
+        for account, capacity in capacities:
+            parts_used += capacity
+            share = num_to_distribute * parts_used // total_capacity - num_distributed if total_capacity else 0
+            num_distributed += share
+            num_buffers = account.num_required + share
+            if num_buffers != account.num_buffers:
+                account.num_buffers = num_buffers
+                resized.append(account)
+        return resized
+
+    def _settle(self, grants: Grants, resized: Sequence[PoolAccount]) -> None:
+        """After the lock: segments to those in line, and every pool of another size adjusts itself."""
+        pools = [account.pool for account in resized if account.pool is not None]
+        run_all([lambda: self.hand_out(grants), *(pool.adjust for pool in pools)])
+
     def _may_take_locked(self, account: PoolAccount) -> bool:
         num_free = len(self._free)
         if account.num_requested < account.num_required:
             return num_free > 0
-        return account.num_requested < account.max_buffers and num_free > self._num_owed
+        return account.num_requested < account.num_buffers and num_free > self._num_owed
 
     def _take_locked(self, account: PoolAccount) -> MemorySegment:
         if account.num_requested < account.num_required:
@@ -219,8 +443,10 @@ class NetworkBufferPool:
                 self._num_owed += 1
             self._free.append(segment)
 
-    def _grant_locked(self) -> list[tuple[PoolAccount, MemorySegment]]:
-        """Serve the line in the order of arrival; what is owed to a guarantee is kept for it, so it does not matter who came first."""
+    def _grant_locked(self) -> Grants:
+        """Serve claims and the line in the order of arrival; what is owed to a guarantee is kept for it, so nobody comes too late."""
+        while self._free and self._claims:
+            self._feed_claim_locked(self._claims[0])
         grants = []
         while self._free and self._waiting:
             account = next((each for each in self._waiting if self._may_take_locked(each)), None)
@@ -231,19 +457,59 @@ class NetworkBufferPool:
             grants.append((account, self._take_locked(account)))
         return grants
 
-    def _hand_out(self, grants: list[tuple[PoolAccount, MemorySegment]]) -> None:
-        wakeups: list[Callable[[], None]] = []
-        while grants:
-            refused = [(account, segment) for account, segment in grants if not account.offer(segment, wakeups)]
-            if not refused:
-                break
-            with self._lock:
-                for account, segment in refused:
-                    self._give_back_locked(account, (segment,))
-                grants = self._grant_locked()
-        if self._is_destroyed:
-            self._unmap_if_complete()
-        run_all(wakeups)
+    # ---------------------------------------------------------------- claims
+
+    def _feed_claim_locked(self, claim: _Claim) -> None:
+        if claim.account is not None:
+            claim.segments.append(self._take_locked(claim.account))
+        else:
+            self._num_owed -= 1
+            claim.segments.append(self._free.pop())
+        claim.num_missing -= 1
+        if claim.num_missing == 0:
+            self._claims.remove(claim)
+            claim.gate.release()
+
+    def _close_claim_locked(self, claim: _Claim) -> None:
+        self._claims.remove(claim)
+        claim.is_closed = True
+        claim.gate.release()
+
+    def _fulfil(self, claim: _Claim, owner: str, timeout_s: float | None) -> list[MemorySegment]:
+        """All segments of ``claim``, or an error and none of them (unpooled ones are owed again)."""
+        timeout_s = self._request_timeout_s if timeout_s is None else timeout_s
+        with self._lock:
+            if claim.num_missing == 0:
+                return claim.segments
+            if self._is_destroyed or (claim.account is not None and claim.account.is_closed):
+                raise ResourceClosedError(f"a buffer pool was destroyed before {owner} requested network buffers")
+            self._claims.append(claim)
+            grants = self._grant_locked()
+        self.hand_out(grants)
+        if timeout_s > 0:
+            claim.gate.acquire(timeout=timeout_s)
+        with self._lock:
+            if claim.num_missing == 0:
+                return claim.segments
+            num_came = len(claim.segments)
+            if not claim.is_closed:
+                self._claims.remove(claim)
+            self._return_claim_locked(claim)
+            grants = self._grant_locked()
+        self.hand_out(grants)
+        if claim.is_closed:
+            raise ResourceClosedError(f"a buffer pool was destroyed while {owner} waited for network buffers")
+        raise InsufficientNetworkBuffersError(
+            f"Timeout triggered when {owner} requested {num_came + claim.num_missing} network buffers: they are promised, but others still "
+            f"use them, and only {num_came} came within {timeout_s} s (NetstackConfig.request_buffers_timeout_s). {self._advice()}"
+        )
+
+    def _return_claim_locked(self, claim: _Claim) -> None:
+        if claim.account is not None:
+            self._give_back_locked(claim.account, claim.segments)
+        else:
+            self._num_owed += len(claim.segments)
+            self._free.extend(claim.segments)
 
     def _unmap_if_complete(self) -> None:
         with self._lock:
@@ -257,9 +523,5 @@ class NetworkBufferPool:
         with suppress(BufferError):
             self._arena.close()
 
-    def _insufficient_locked(self, owner: str, num_wanted: int, num_left: int) -> InsufficientNetworkBuffersError:
-        return InsufficientNetworkBuffersError(
-            f"{owner} needs {num_wanted} network buffers, but only {num_left} of {self._num_total} are left "
-            f"({self.num_reserved} reserved, {len(self._free)} unused, {self.segment_size_bytes} bytes each): raise --network-memory "
-            f"(NetstackConfig.network_memory_bytes) above its {self._num_total * self.segment_size_bytes} bytes"
-        )
+    def _estimate_locked(self) -> int:
+        return sum(2 * account.num_required if account.max_buffers is None else account.max_buffers for account in self._accounts)

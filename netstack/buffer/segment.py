@@ -8,12 +8,15 @@ Units:      sizes and offsets in bytes.
 Lock order: ``BufferLease._lock`` is a leaf: nothing is called while it is held.
 Source:     Flink ``MemorySegment``, ``NetworkBuffer``, ``BufferRecycler``, ``FreeingBufferRecycler``.  Views are made on demand, so that a
             buffer that was recycled keeps no export of the arena alive.
-Absent:     compression, composite and file-backed buffers.
+            With NETSTACK_DEBUG=1 a lease remembers who took, kept and released it, freed memory is poisoned, and errors tell the whole way;
+            without it each hook is one test of a constant.
+Absent:     composite and file-backed buffers.
 """
 
 import threading
 from typing import Final, Protocol
 
+from netstack.buffer.ledger import Trail
 from netstack.config import is_debug
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
@@ -60,13 +63,15 @@ class BufferLease:
     Threading: any thread.  Life cycle: starts at one; at zero the segment goes to the recycler and the lease is dead.
     """
 
-    __slots__ = ("_lock", "_recycler", "count", "segment")
+    __slots__ = ("_lock", "_recycler", "_trail", "count", "segment")
 
     def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
         self._lock = threading.Lock()
         self._recycler = recycler
         self.segment = segment
         self.count = 1  # Guarded by _lock for writes; a bare read by a holder sees at least the holder's own one.
+        if _DEBUG:
+            self._trail = Trail("taken")  # Guarded by _lock.
 
     def __repr__(self) -> str:
         return f"<BufferLease of {self.segment!r}, {self.count} holders>"
@@ -84,8 +89,10 @@ class BufferLease:
         """
         with self._lock:
             if self.count <= 0:
-                raise BufferOwnershipError(f"{self.segment!r} is retained after its release")
+                raise self.misused_locked("is retained after its release")
             self.count += 1
+            if _DEBUG:
+                self._trail.add("retained")
 
     def release(self) -> None:
         """Count one holder less; the last one sends the segment home.
@@ -95,14 +102,20 @@ class BufferLease:
         """
         with self._lock:
             if self.count <= 0:
-                raise BufferOwnershipError(f"{self.segment!r} is released twice")
+                raise self.misused_locked("is released twice")
             self.count -= 1
+            if _DEBUG:
+                self._trail.add("released")
             if self.count:
                 return
         segment = self.segment
         if _DEBUG and not segment.view.readonly:
             segment.view[:] = _POISON * len(segment.view)
         self._recycler.recycle(segment)
+
+    def misused_locked(self, what: str) -> BufferOwnershipError:
+        """The error that says ``what`` happened to the segment, in debug mode with everybody who held it."""
+        return BufferOwnershipError(f"{self.segment!r} {what}{self._trail if _DEBUG else ''}")
 
 
 class NetworkBuffer:
@@ -132,7 +145,9 @@ class NetworkBuffer:
         self.is_compressed = is_compressed
 
     @classmethod
-    def of_lease(cls, lease: BufferLease, offset: int, size: int, data_type: DataType, *, is_buffer: bool) -> "NetworkBuffer":
+    def of_lease(
+        cls, lease: BufferLease, offset: int, size: int, data_type: DataType, *, is_buffer: bool, is_compressed: bool = False
+    ) -> "NetworkBuffer":
         """A buffer that shares ``lease`` and takes over one reference the caller has retained."""
         buffer = cls.__new__(cls)
         buffer._lease = lease
@@ -140,13 +155,13 @@ class NetworkBuffer:
         buffer.size = size
         buffer.data_type = data_type
         buffer.is_buffer = is_buffer
-        buffer.is_compressed = False
+        buffer.is_compressed = is_compressed
         return buffer
 
     @classmethod
-    def unpooled(cls, data: bytes, data_type: DataType) -> "NetworkBuffer":
+    def unpooled(cls, data: bytes, data_type: DataType, *, is_compressed: bool = False) -> "NetworkBuffer":
         """A buffer over ``data`` itself; recycling it frees nothing."""
-        return cls(MemorySegment(memoryview(data)), FREEING_RECYCLER, len(data), data_type)
+        return cls(MemorySegment(memoryview(data)), FREEING_RECYCLER, len(data), data_type, is_compressed=is_compressed)
 
     def __repr__(self) -> str:
         return f"<NetworkBuffer {self.data_type.name} {self.size} bytes of {self._lease!r}>"
@@ -160,7 +175,7 @@ class NetworkBuffer:
         """
         lease = self._lease
         if lease.count <= 0:
-            raise BufferOwnershipError(f"{lease.segment!r} is used after its release")
+            raise lease.misused_locked("is used after its release")
         offset = self._offset
         return lease.segment.view[offset : offset + self.size]
 
@@ -191,6 +206,16 @@ class NetworkBuffer:
         if offset < 0 or size < 0 or offset + size > self.size:
             raise ValueError(f"{size} bytes at {offset} are not inside a buffer of {self.size}")
         self._lease.retain()
-        part = NetworkBuffer.of_lease(self._lease, self._offset + offset, size, self.data_type, is_buffer=self.is_buffer)
-        part.is_compressed = self.is_compressed
-        return part
+        return NetworkBuffer.of_lease(
+            self._lease, self._offset + offset, size, self.data_type, is_buffer=self.is_buffer, is_compressed=self.is_compressed
+        )
+
+    @property
+    def lease(self) -> BufferLease:
+        """The count of everybody who uses the same segment."""
+        return self._lease
+
+    @property
+    def offset(self) -> int:
+        """Where this buffer begins in its segment."""
+        return self._offset

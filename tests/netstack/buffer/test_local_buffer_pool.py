@@ -242,11 +242,10 @@ def test_a_segment_that_meets_a_destroyed_pool_is_not_lost(network: NetworkBuffe
     used = [take(user) for _ in range(8)]
     waiting = network.create_buffer_pool(owner="waiting", num_required=1, max_buffers=1)
     account = waiting._account
-    user.recycle(used.pop())
     offers: list[bool] = []
     original = waiting.offer
 
-    def destroy_first(segment: MemorySegment, wakeups: list[Callable[[], None]]) -> bool:
+    def destroy_first(segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
         waiting.destroy()
         offers.append(original(segment, wakeups))
         return offers[-1]
@@ -316,11 +315,13 @@ def test_destroy_races_with_parked_writers(network: NetworkBufferPool, tiny_swit
         assert network.num_available == 8
 
 
-def test_a_parked_writer_looks_around_by_itself(pool: LocalBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parked_writer_looks_around_by_itself(network: NetworkBufferPool, pool: LocalBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every wait has a deadline: even a wake-up that was really lost costs one time slice, not for ever."""
     monkeypatch.setattr("netstack.buffer.local_buffer_pool.PARK_SLICE_S", 0.001)
     segments = [take(pool) for _ in range(3)]
     writer = Blocked(pool)
+    assert network.ledger is not None
+    network.ledger.give_back(segments[-1].index)
     with pool._lock:
         pool._free.append(segments.pop())  # without telling anybody
 
