@@ -241,9 +241,9 @@ class RemoteInputChannel(InputChannel):
         text = f"buffer reordering: expected sequence number {expected}, but received {sequence_number}"
         return RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {text}")
 
-    def on_failed_partition_request(self) -> None:
+    def on_failed_partition_request(self, error: PartitionNotFoundError | None = None) -> None:
         """The producer does not know the partition; without anybody who could ask for the producer's state this is the end."""
-        self.on_error(PartitionNotFoundError(f"partition {self.partition_id} was not found at its producer"))
+        self.on_error(error or PartitionNotFoundError(f"partition {self.partition_id} was not found at its producer"))
 
     def retrigger_subpartition_request(self) -> None:
         """Ask for the subpartition once more."""
