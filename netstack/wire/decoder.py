@@ -10,8 +10,10 @@ Units:      bytes.
 Source:     Flink ``NettyMessageClientDecoderDelegate``, ``BufferResponseDecoder`` and Netty's ``LengthFieldBasedFrameDecoder``.
 """
 
+from struct import Struct
+from typing import NoReturn
+
 from netstack.errors import ConfigError, RemoteProtocolError
-from netstack.ids import InputChannelID
 from netstack.wire.codec import (
     ALL_MESSAGE_IDS,
     BUFFER_RESPONSE_HEADER,
@@ -30,7 +32,12 @@ _NUM_DATA_TYPES = len(_DATA_TYPES)
 _BYTES_PER_PARTIAL_SIZE = 4
 # Flink packs small buffers into one message of at most one segment; more parts than this are not plausible.
 _MAX_PARTIAL_SIZES = 4096
+_ID_OFFSET = FRAME_HEADER_BYTES - 1
 _NO_PAYLOAD = memoryview(b"")
+_NO_LENGTH = (1, 0)  # least and greatest length of a message that is not accepted
+_unpack_frame_header = FRAME_HEADER.unpack_from
+_unpack_data_header = BUFFER_RESPONSE_HEADER.unpack_from
+_new_tuple = tuple.__new__
 _HTTP_STARTS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP")
 
 
@@ -41,16 +48,15 @@ class FrameDecoder:
     """
 
     __slots__ = (
-        "_accepted",
         "_allocator",
         "_capacity",
         "_direct_read_bytes",
         "_end",
         "_failure",
         "_is_direct",
+        "_limits",
         "_max_data_frame_bytes",
         "_max_frame_bytes",
-        "_max_plain_data_frame_bytes",
         "_needed",
         "_num_missing",
         "_pending",
@@ -120,9 +126,7 @@ class FrameDecoder:
         What was read together with the message that led to this call has been judged already: whoever has to wait for an answer before it
         may go on has no business sending more.
         """
-        self._accepted = message_ids
-        # Data frames pass on their length alone; if none are accepted, no length is right.
-        self._max_plain_data_frame_bytes = self._max_data_frame_bytes if BUFFER_RESPONSE_ID in message_ids else 0
+        self._limits = {message_id: self._limits_of(message_id) for message_id in message_ids}
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go: at least one byte."""
@@ -234,89 +238,97 @@ class FrameDecoder:
     def _decode(self, messages: list[Message]) -> None:
         """Append every complete message, and start the payload of an incomplete one.  ``_start`` moves even if a later frame raises."""
         staging, start, end = self._staging, self._start, self._end
-        unpack_header = FRAME_HEADER.unpack_from
-        max_plain_data_frame_bytes = self._max_plain_data_frame_bytes
+        max_plain_data_frame_bytes = self._max_data_frame_bytes
+        _, max_data_frame_bytes = self._limits.get(BUFFER_RESPONSE_ID, _NO_LENGTH)
+        allocator = self._allocator
         while end - start >= FRAME_HEADER_BYTES:
-            length, magic, message_id = unpack_header(staging, start)
-            if message_id or magic != MAGIC or not BUFFER_RESPONSE_HEADER_BYTES <= length <= max_plain_data_frame_bytes:
-                self._check_frame(length, magic, message_id)
-            if message_id == BUFFER_RESPONSE_ID:
-                if end - start < BUFFER_RESPONSE_HEADER_BYTES:
-                    self._start, self._needed = start, BUFFER_RESPONSE_HEADER_BYTES
+            if staging[start + _ID_OFFSET] != BUFFER_RESPONSE_ID or end - start < BUFFER_RESPONSE_HEADER_BYTES:
+                length = self._decode_other(start, end, messages)
+                if not length:
                     return
-                body = self._start_data(start, end, length, messages)
-                if not body:
-                    return
-                start = body
-            elif end - start < length:
-                self._start, self._needed = start, length
-                return
-            else:
-                messages.append(decode_body(message_id, staging[start + FRAME_HEADER_BYTES : start + length]))
                 start += length
+                continue
+            (length, magic, _, receiver, subpartition, num_partial, sequence_number, backlog, data_type, is_compressed, size_bytes) = (
+                _unpack_data_header(staging, start)
+            )
+            if magic != MAGIC or not BUFFER_RESPONSE_HEADER_BYTES <= length <= max_data_frame_bytes:
+                self._refuse(length, magic, BUFFER_RESPONSE_ID)
+            body = start + BUFFER_RESPONSE_HEADER_BYTES
+            partial_sizes: tuple[int, ...] = ()
+            if num_partial or size_bytes != length - BUFFER_RESPONSE_HEADER_BYTES or length > max_plain_data_frame_bytes:
+                self._check_sizes(num_partial, size_bytes, length - BUFFER_RESPONSE_HEADER_BYTES)
+                body += _BYTES_PER_PARTIAL_SIZE * num_partial
+                if end < body:
+                    self._start, self._needed = start, body - start
+                    return
+                partial_sizes = _partial_sizes(staging[start + BUFFER_RESPONSE_HEADER_BYTES : body], size_bytes)
+            if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0 or subpartition < 0:
+                raise _bad_field(data_type, is_compressed, backlog, subpartition)
+            kind, is_packed = _DATA_TYPES[data_type], is_compressed == 1
+            buffer = None if allocator is None else allocator.allocate(receiver, size_bytes, kind, is_compressed=is_packed)
+            # What ``BufferResponse(...)`` does, without its call.  bench: transport.
+            message: BufferResponse = _new_tuple(
+                BufferResponse, (receiver, subpartition, sequence_number, backlog, kind, is_packed, partial_sizes, buffer)
+            )
+            start += length
+            if start > end:
+                self._start_payload(message, body, start - end)
+                return
+            if buffer is not None:
+                buffer.view[:] = staging[body:start]
+            messages.append(message)
         self._start, self._needed = start, FRAME_HEADER_BYTES
 
-    def _start_data(self, start: int, end: int, length: int, messages: list[Message]) -> int:
-        """Deal with the data frame at ``start``: where the next frame starts, or 0 if this one is not complete."""
-        staging = self._staging
-        fields = BUFFER_RESPONSE_HEADER.unpack_from(staging, start)
-        _, _, _, receiver, subpartition, num_partial, sequence_number, backlog, data_type, is_compressed, size_bytes = fields
-        body = start + BUFFER_RESPONSE_HEADER_BYTES
-        partial_sizes: tuple[int, ...] = ()
-        if num_partial or size_bytes != length - BUFFER_RESPONSE_HEADER_BYTES:
-            _check_partial_sizes(num_partial, size_bytes, length - BUFFER_RESPONSE_HEADER_BYTES)
-            self._check_payload(size_bytes)
-            body += _BYTES_PER_PARTIAL_SIZE * num_partial
-            if end < body:
-                self._start, self._needed = start, body - start
-                return 0
-            partial_sizes = _partial_sizes(staging[start + BUFFER_RESPONSE_HEADER_BYTES : body], size_bytes)
-        elif length > self._max_data_frame_bytes:
-            self._check_payload(size_bytes)
-        if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0:
-            raise _bad_field(data_type, is_compressed, backlog)
-        kind = _DATA_TYPES[data_type]
-        allocator = self._allocator
-        buffer = None if allocator is None else allocator.allocate(receiver, size_bytes, kind, is_compressed=is_compressed == 1)
-        message = BufferResponse(
-            InputChannelID(receiver), subpartition, sequence_number, backlog, kind, is_compressed == 1, partial_sizes, buffer
-        )
-        stop = start + length
-        if stop <= end:
-            if buffer is not None:
-                buffer.view[:] = staging[body:stop]
-            messages.append(message)
-            return stop
-        self._pending, self._num_missing = message, stop - end
-        self._rest = _NO_PAYLOAD
-        if buffer is not None:
-            view = buffer.view
-            num_here = end - body
-            view[:num_here] = staging[body:end]
-            self._rest = view[num_here:]
-        self._start = self._end
-        self._needed = FRAME_HEADER_BYTES
-        return 0
+    def _decode_other(self, start: int, end: int, messages: list[Message]) -> int:
+        """Deal with a frame that is no data, or whose header is not complete: its length if the next frame can be looked at, else 0."""
+        length: int
+        length, magic, message_id = _unpack_frame_header(self._staging, start)
+        least, greatest = self._limits.get(message_id, _NO_LENGTH)
+        if magic != MAGIC or not least <= length <= greatest:
+            self._refuse(length, magic, message_id)
+        needed = BUFFER_RESPONSE_HEADER_BYTES if message_id == BUFFER_RESPONSE_ID else length
+        if end - start < needed:
+            self._start, self._needed = start, needed
+            return 0
+        messages.append(decode_body(message_id, self._staging[start + FRAME_HEADER_BYTES : start + length]))
+        return length
 
-    def _check_frame(self, length: int, magic: int, message_id: int) -> None:
+    def _start_payload(self, message: BufferResponse, body: int, num_missing: int) -> None:
+        """The payload of ``message`` begins at ``body`` and goes on behind what is here."""
+        end = self._end
+        self._pending, self._num_missing = message, num_missing
+        self._rest = _NO_PAYLOAD
+        if message.buffer is not None:
+            view = message.buffer.view
+            num_here = end - body
+            view[:num_here] = self._staging[body:end]
+            self._rest = view[num_here:]
+        self._start = end
+        self._needed = FRAME_HEADER_BYTES
+
+    def _refuse(self, length: int, magic: int, message_id: int) -> NoReturn:
         if magic != MAGIC:
             raise RemoteProtocolError(
                 f"network stream corrupted: received the magic number {magic:08X}, expected {MAGIC:08X}{_foreign_protocol(length)}"
             )
-        limits = FRAME_BYTES.get(message_id)
-        if limits is None:
+        if message_id not in FRAME_BYTES:
             raise RemoteProtocolError(f"unknown message id {message_id} in a frame of {length} bytes")
-        if message_id not in self._accepted:
+        if message_id not in self._limits:
             raise RemoteProtocolError(f"message id {message_id} in a frame of {length} bytes is not understood here, or not yet")
-        least, greatest = limits
-        if message_id == BUFFER_RESPONSE_ID:
-            greatest = self._max_data_frame_bytes + _BYTES_PER_PARTIAL_SIZE * _MAX_PARTIAL_SIZES
-        elif greatest is None:
-            greatest = self._max_frame_bytes
-        if not least <= length <= greatest:
-            raise RemoteProtocolError(f"a frame with message id {message_id} has {length} bytes, expected {least} to {greatest}")
+        least, greatest = self._limits[message_id]
+        raise RemoteProtocolError(f"a frame with message id {message_id} has {length} bytes, expected {least} to {greatest}")
 
-    def _check_payload(self, size_bytes: int) -> None:
+    def _limits_of(self, message_id: int) -> tuple[int, int]:
+        least, greatest = FRAME_BYTES[message_id]
+        if message_id == BUFFER_RESPONSE_ID:
+            return least, self._max_data_frame_bytes + _BYTES_PER_PARTIAL_SIZE * _MAX_PARTIAL_SIZES
+        return least, self._max_frame_bytes if greatest is None else greatest
+
+    def _check_sizes(self, num_partial: int, size_bytes: int, num_body_bytes: int) -> None:
+        if num_partial < 0 or size_bytes < 0 or _BYTES_PER_PARTIAL_SIZE * num_partial + size_bytes != num_body_bytes:
+            raise RemoteProtocolError(
+                f"a BufferResponse announces {size_bytes} bytes and {num_partial} partial sizes, {num_body_bytes} bytes follow its header"
+            )
         greatest = self._max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES
         if size_bytes > greatest:
             raise RemoteProtocolError(f"a BufferResponse has a payload of {size_bytes} bytes, expected at most {greatest}")
@@ -334,19 +346,14 @@ def _foreign_protocol(first_word: int) -> str:
     return ""
 
 
-def _check_partial_sizes(num_partial: int, size_bytes: int, num_body_bytes: int) -> None:
-    if num_partial < 0 or size_bytes < 0 or _BYTES_PER_PARTIAL_SIZE * num_partial + size_bytes != num_body_bytes:
-        raise RemoteProtocolError(
-            f"a BufferResponse announces {size_bytes} bytes and {num_partial} partial sizes, {num_body_bytes} bytes follow its header"
-        )
-
-
 def _partial_sizes(view: memoryview, size_bytes: int) -> tuple[int, ...]:
-    sizes = tuple(int.from_bytes(view[at : at + 4], "big", signed=True) for at in range(0, len(view), _BYTES_PER_PARTIAL_SIZE))
+    sizes: tuple[int, ...] = Struct(f">{len(view) // _BYTES_PER_PARTIAL_SIZE}i").unpack(view)
     if min(sizes, default=0) < 0 or sum(sizes) != size_bytes:
         raise RemoteProtocolError(f"the {len(sizes)} partial sizes of a BufferResponse do not add up to its {size_bytes} bytes")
     return sizes
 
 
-def _bad_field(data_type: int, is_compressed: int, backlog: int) -> RemoteProtocolError:
-    return RemoteProtocolError(f"a BufferResponse with data type {data_type}, compression flag {is_compressed}, backlog {backlog}")
+def _bad_field(data_type: int, is_compressed: int, backlog: int, subpartition: int) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"a BufferResponse with data type {data_type}, compression flag {is_compressed}, backlog {backlog}, subpartition {subpartition}"
+    )

@@ -57,6 +57,7 @@ def data_header(
     *,
     length: int | None = None,
     num_partial: int = 0,
+    subpartition: int = 0,
     backlog: int = 0,
     data_type: int = 1,
     is_compressed: int = 0,
@@ -64,7 +65,7 @@ def data_header(
     tail: bytes = b"",
 ) -> bytes:
     whole = 47 + len(tail) if length is None else length
-    return HEADER.pack(whole, MAGIC, 0, RECEIVER, 0, num_partial, 0, backlog, data_type, is_compressed, size) + tail
+    return HEADER.pack(whole, MAGIC, 0, RECEIVER, subpartition, num_partial, 0, backlog, data_type, is_compressed, size) + tail
 
 
 @pytest.mark.parametrize("message", ALL_MESSAGES)
@@ -306,6 +307,7 @@ def test_corrupted_streams_raise_only_documented_errors(messages: list[Message],
         (data_header(data_type=14), "data type 14"),
         (data_header(is_compressed=2), "compression flag 2"),
         (data_header(backlog=-1), "backlog -1"),
+        (data_header(subpartition=-1), "subpartition -1"),
         (struct.pack(">IIBi16s", 29, MAGIC, 6, 0, RECEIVER), "AddCredit with a credit of 0"),
     ],
 )
