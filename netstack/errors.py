@@ -54,6 +54,10 @@ class InsufficientNetworkBuffersError(NetstackError):
     """Fewer network buffers are free than a task needs; the message says how many, and which option to raise."""
 
 
+class CheckpointSubsumedError(NetstackError):
+    """A checkpoint was started on a channel where a later one is under way already."""
+
+
 class BufferOwnershipError(NetstackError):
     """A buffer was released twice or used after its release: always a bug."""
 

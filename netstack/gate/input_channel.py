@@ -2,30 +2,85 @@
 
 Side:       shared.  The task thread polls; the producer's side (loop or another task) brings data and errors.
 Invariants: the first error wins, and surfaces at every poll after it, before any data.
-Source:     Flink ``InputChannel``.
-Absent:     back-off and retriggering of partition requests: the producer's side waits for its partition instead.
+Source:     Flink ``InputChannel``, ``PartitionProducerStateProvider``.
 """
 
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
 from netstack.buffer.segment import NetworkBuffer
-from netstack.errors import NetstackError
+from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
+from netstack.gate.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.partition.view import BufferAndBacklog
+from netstack.wire.events import CheckpointBarrier, Event
 
 BufferAndAvailability: TypeAlias = BufferAndBacklog
 """What a poll of a channel finds; a local channel hands on what its view gave it, without making another tuple."""
 
 
+class ProducerState(Enum):
+    """What is known about the producer of a partition that was not found."""
+
+    READY = auto()
+    """Scheduled, running or finished: the partition will be there, or was moved."""
+    FAILED = auto()
+    """Failed or cancelled: the consumer will be cancelled, too."""
+    UNKNOWN = auto()
+
+
+class PartitionStateChecker(Protocol):
+    """Knows whether a producer is alive: asks the JobManager."""
+
+    def check(self, partition_id: ResultPartitionID, on_result: Callable[[ProducerState], None]) -> None:
+        """Call ``on_result`` once, on any thread, now or later; must not block."""
+
+
 class ChannelGate(Protocol):
-    """What a channel tells its gate."""
+    """What a channel tells its gate; every method from any thread, outside every lock."""
 
     owner: str
 
     def notify_channel_non_empty(self, channel: "InputChannel") -> None:
-        """The channel has data, or an error, after it had none; any thread, outside every lock."""
+        """The channel has data, or an error, after it had none."""
+
+    def notify_priority_event(self, channel: "InputChannel", sequence_number: int) -> None:
+        """The channel has a first priority event; ignored if an event with that number or a later one was polled."""
+
+    def notify_priority_event_force(self, channel: "InputChannel") -> None:
+        """The channel has a priority event whose number the gate may have seen already."""
+
+    def trigger_partition_state_check(self, channel: "InputChannel") -> None:
+        """The channel's partition was not found: is there still somebody who makes it?"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """One channel in a dump; what a local channel does not have is 0."""
+
+    index: int
+    kind: str
+    partition: str
+    state: str
+    num_bytes_in: int
+    num_buffers_in: int
+    num_queued_buffers: int
+    queue_size_bytes: int
+    num_credits_available: int
+    num_credits_granted: int
+    num_unannounced: int
+    num_required_buffers: int
+    num_exclusive_available: int
+    num_floating_available: int
+    sender_backlog: int
+    is_blocked: bool
+    last_activity_ns: int
+    """When the channel was last found to have data after it had none, on the gate's monotonic clock."""
 
 
 class InputChannel(ABC):
@@ -34,18 +89,33 @@ class InputChannel(ABC):
     Life cycle: made -> ``request_subpartition`` -> polled -> ``release`` (at the end of the partition, or when the gate closes).
     """
 
-    def __init__(self, gate: ChannelGate, index: int, partition_id: ResultPartitionID, subpartition: int) -> None:
+    def __init__(
+        self,
+        gate: ChannelGate,
+        index: int,
+        partition_id: ResultPartitionID,
+        subpartition: int,
+        *,
+        backoff: RequestBackoff | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.gate = gate
         self.index = index
         self.partition_id = partition_id
         self.subpartition = subpartition
         self.is_queued = False  # Guarded by the gate's lock.
+        self.is_prioritized = False  # Guarded by the gate's lock.
+        self.last_priority_sequence_number: int | None = None  # Guarded by the gate's lock.
         # Written by the task thread.
         self.num_bytes_in = 0
         self.num_buffers_in = 0
+        self.last_activity_ns = 0  # Written by the thread that brings data; read anywhere.
+        self._backoff = RequestBackoff() if backoff is None else backoff
+        self._clock_ns = clock_ns
         self._lock = threading.Lock()
         # Guarded by _lock for writes; a bare read may be one pass stale.
         self._error: NetstackError | None = None
+        self._not_found: PartitionNotFoundError | None = None  # what the producer said last
         self._is_released = False
 
     def __repr__(self) -> str:
@@ -62,9 +132,28 @@ class InputChannel(ABC):
         """How many received buffers wait to be polled."""
         return 0
 
+    @property
+    def queue_size_bytes(self) -> int:
+        """How many bytes they hold."""
+        return 0
+
+    @property
+    def num_buffers_in_use(self) -> int:
+        """How many buffers are on their way to the task, here and at the sender: what buffer debloating shares its bytes among."""
+        return self.num_queued_buffers
+
+    @property
+    def current_backoff_ms(self) -> int:
+        """How far the back-off of the partition request has grown."""
+        return self._backoff.current_ms
+
     @abstractmethod
     def request_subpartition(self) -> None:
         """Ask for the data; task thread, once."""
+
+    @abstractmethod
+    def retrigger_subpartition_request(self) -> None:
+        """Ask once more, after the partition was not found; the end of the back-off is the channel's error.  Any thread."""
 
     @abstractmethod
     def next_buffer(self) -> BufferAndAvailability | None:
@@ -76,23 +165,70 @@ class InputChannel(ABC):
 
     @abstractmethod
     def resume_consumption(self) -> None:
-        """Let the producer go on after a blocking event was polled."""
+        """Let the producer go on after a blocking event was polled.
+
+        Raises:
+            ResourceClosedError: the channel was released.
+        """
 
     @abstractmethod
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
 
     @abstractmethod
-    def send_task_event(self, event: bytes) -> None:
-        """Bring a serialized event to the producer."""
+    def send_task_event(self, event: Event) -> None:
+        """Bring ``event`` to the producer.
+
+        Raises:
+            ResourceClosedError: the channel was released.
+            NetstackError: the producer does not listen (a remote one says so later, as the channel's error).
+        """
 
     @abstractmethod
     def announce_buffer_size(self, size_bytes: int) -> None:
-        """Ask the producer for buffers of this size from now on."""
+        """Ask the producer for buffers of this size from now on.
+
+        Raises:
+            ResourceClosedError: the channel was released.
+        """
 
     @abstractmethod
     def release(self) -> None:
         """Give everything back and tell the producer; any thread, any number of times."""
+
+    @abstractmethod
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """The task started an unaligned checkpoint: what is queued before the barrier, and what still comes before it, belongs to it.
+
+        Raises:
+            CheckpointSubsumedError: a later checkpoint's barrier is here already.
+        """
+
+    @abstractmethod
+    def checkpoint_stopped(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete or aborted; nothing more belongs to it."""
+
+    def convert_to_priority_event(self, sequence_number: int) -> None:
+        """Let the announced barrier with that number overtake what is queued.
+
+        Raises:
+            LocalProtocolError: it is not queued, or not the last barrier.
+        """
+        raise LocalProtocolError(f"{self!r} announces no barriers, so none can be converted")
+
+    def fail_partition_request(self) -> None:
+        """There is no hope for the partition."""
+        self.on_error(self._not_found or PartitionNotFoundError(f"partition {self.partition_id} was not found at its producer"))
+
+    def on_producer_state(self, state: ProducerState) -> None:
+        """The answer to a check of the producer's state; any thread."""
+        match state:
+            case ProducerState.READY:
+                self.retrigger_subpartition_request()
+            case ProducerState.FAILED:
+                self.on_error(ProducerFailedError(f"the producer of partition {self.partition_id} failed or was cancelled"))
+            case ProducerState.UNKNOWN:
+                self.fail_partition_request()
 
     def on_error(self, error: NetstackError) -> None:
         """Let the next poll raise ``error``; a later one is ignored.  Any thread."""
@@ -102,8 +238,15 @@ class InputChannel(ABC):
             self._error = error
         self.gate.notify_channel_non_empty(self)
 
+    @abstractmethod
+    def statistics(self) -> ChannelStatistics:
+        """One row of a dump; any thread."""
+
     def _describe(self) -> str:
         return f"{self.num_queued_buffers} queued"
+
+    def _state(self) -> str:
+        return "released" if self._is_released else "failed" if self._error is not None else "open"
 
     def _count(self, buffer: NetworkBuffer) -> None:
         self.num_bytes_in += buffer.size

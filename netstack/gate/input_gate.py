@@ -1,30 +1,40 @@
-"""All inputs of one task, polled in turns.
+"""All inputs of one task's edge, polled in turns.
 
 Side:       shared.  The task thread polls; channels notify from any thread; anybody closes.
 Hot path:   per buffer.
 Invariants: a channel stands in the queue at most once; it is taken out before it is polled, so a notification that comes during the poll
-            queues it again; the future is done exactly when the queue is not empty, or for good once the gate is finished or closed.
+            queues it again; the future is done exactly when the queue is not empty, or for good once the gate is finished or closed;
+            the priority future is done exactly when a channel is queued with priority, or the gate is closed.
 Units:      sizes in bytes.
-Lock order: ``SingleInputGate._lock`` is a leaf: channels are polled and futures completed outside it (FLINK-18595, FLINK-22946).
-Source:     Flink ``SingleInputGate``.
-Absent:     priority events, union gates, updates of unknown channels, floating buffers.
+Lock order: ``SingleInputGate._lock`` and ``_request_lock`` are leaves: channels are polled, requested and replaced, and futures completed
+            outside them (FLINK-18595, FLINK-22946, FLINK-12510).
+Source:     Flink ``InputGate``, ``SingleInputGate``, ``InputGateWithMetrics``.
 """
 
 import threading
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.buffer.debloater import BufferDebloater, ThroughputCalculator
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.buffer.wakeups import run_all
-from netstack.errors import LocalProtocolError, ResourceClosedError
-from netstack.gate.input_channel import InputChannel
-from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.wire.events import EndOfPartition, Event, deserialize_event
+from netstack.errors import LocalProtocolError, RemoteProtocolError, ResourceClosedError
+from netstack.gate.gate_statistics import GateStatistics, gate_statistics
+from netstack.gate.input_channel import BufferAndAvailability, ChannelStatistics, InputChannel, PartitionStateChecker
+from netstack.gate.prioritized_deque import PrioritizedDeque
+from netstack.gate.remote_channel import RemoteInputChannel, is_before
+from netstack.gate.unknown_channel import UnknownInputChannel
+from netstack.ids import ResultPartitionID
+from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, StopMode, deserialize_event
 from netstack.wire.messages import DataType
+
+_PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
+_NS_PER_MS: Final = 1_000_000
 
 
 class BufferOrEvent(NamedTuple):
@@ -38,34 +48,122 @@ class BufferOrEvent(NamedTuple):
     size: int = 0  # bytes of the buffer, or of the event as it travelled
 
 
-@dataclass(frozen=True, slots=True)
-class GateStatistics:
-    """The numbers of one gate, over all its channels; events count as buffers too."""
+class EndOfDataStatus(Enum):
+    """What the ends of data seen so far ask for."""
 
-    num_bytes_in_local: int
-    num_bytes_in_remote: int
-    num_buffers_in: int
-    num_queued_buffers: int
-    num_credits_granted: int
-    num_channels: int
-    num_channels_finished: int
+    NOT_END_OF_DATA = auto()
+    DRAINED = auto()
+    """Every channel ended its data, and all want windows and timers fired."""
+    STOPPED = auto()
+    """Every channel ended its data, at least one without draining."""
+
+
+class Decompressor(Protocol):
+    """Restores compressed buffers."""
+
+    def decompress(self, buffer: NetworkBuffer) -> NetworkBuffer:
+        """The original in place of ``buffer``: one reference in, one out; in case of an error none."""
+
+
+class InputGate(Protocol):
+    """What a task does with its input, whether it is one gate or several."""
+
+    @property
+    def num_channels(self) -> int:
+        """How many channels it has; they are told apart by their index."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every channel reached the end of its partition."""
+
+    @property
+    def end_of_data_status(self) -> EndOfDataStatus:
+        """Whether every channel reached the end of its data, and how."""
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done if a poll may find something, or the gate is finished or closed."""
+
+    def priority_event_available_future(self) -> AvailabilityFuture:
+        """Done while a priority event can be polled."""
+
+    def poll_next(self) -> BufferOrEvent | None:
+        """The next buffer or event, or None; never blocks."""
+
+    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
+        """The next buffer or event; blocks."""
+
+    def request_partitions(self) -> None:
+        """Ask for the data."""
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Let the producer behind a channel go on after a blocking event."""
+
+    def acknowledge_all_records_processed(self, channel_index: int) -> None:
+        """Tell the producer behind a channel that everything up to its end of data was processed."""
+
+    def send_task_event(self, event: Event) -> None:
+        """Bring ``event`` to all producers."""
+
+    def close(self) -> None:
+        """Release every channel and wake whoever waits."""
+
+
+def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[], int]) -> BufferOrEvent | None:
+    """Poll ``gate`` until it yields something, is finished, or the time is over; the thread sleeps in between."""
+    deadline_ns = None if timeout_s is None else clock_ns() + int(timeout_s * 1e9)
+    while True:
+        found = gate.poll_next()
+        if found is not None or gate.is_finished:
+            return found
+        remaining_s = None if deadline_ns is None else (deadline_ns - clock_ns()) / 1e9
+        if remaining_s is not None and remaining_s <= 0:
+            return None
+        is_available = threading.Event()
+        gate.available_future().add_done_callback(is_available.set)
+        is_available.wait(remaining_s)
 
 
 class SingleInputGate:
     """The gate of one edge.
 
     Life cycle: ``add_channel`` ... -> ``request_partitions`` -> polled until ``is_finished`` -> ``close``.
+
+    Args:
+        state_checker: knows the state of producers whose partitions are not found; without one that is the channel's error at once.
+        decompressor: restores compressed buffers; without one they are an error.
+        debloater: says which buffer size to ask the producers for; without one none is asked for.
+        clock_ns: the monotonic clock for timeouts and throughput.
     """
 
-    def __init__(self, owner: str) -> None:
+    def __init__(
+        self,
+        owner: str,
+        *,
+        state_checker: PartitionStateChecker | None = None,
+        decompressor: Decompressor | None = None,
+        debloater: BufferDebloater | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.owner = owner
-        self._channels: list[InputChannel] = []  # complete before the first notification
-        self._is_requested = False  # Written by the task thread.
+        self._state_checker = state_checker
+        self._decompressor = decompressor
+        self._debloater = debloater
+        self._throughput = None if debloater is None else ThroughputCalculator()
+        self._clock_ns = clock_ns
         self._buffer_pool: LocalBufferPool | None = None
-        self._num_finished = 0  # Written by the task thread.
+        # Written by the task thread.
+        self._num_finished = 0
+        self._num_ended = 0
+        self._should_drain = True
+        self._request_lock = threading.Lock()
+        # Guarded by _request_lock for writes; the list is replaced or grows, so it is read bare.
+        self._channels: list[InputChannel] = []
+        self._is_requested = False
+        self._num_unknown = 0
+        self._pending_events: list[Event] = []  # for producers that are not known yet (FLINK-1496)
         self._lock = threading.Lock()
         # Guarded by _lock.
-        self._queue: deque[InputChannel] = deque()
+        self._queue: PrioritizedDeque[InputChannel] = PrioritizedDeque()
         self._availability = AvailabilityHelper()
         self._priority_availability = AvailabilityHelper()
         self._is_closed = False
@@ -81,9 +179,26 @@ class SingleInputGate:
         return self._channels
 
     @property
+    def num_channels(self) -> int:
+        """How many channels it has."""
+        return len(self._channels)
+
+    @property
+    def unfinished_channels(self) -> list[int]:
+        """The indexes of the channels that have not reached the end of their partition."""
+        return [channel.index for channel in self._channels if not channel.is_released]
+
+    @property
     def is_finished(self) -> bool:
         """Whether every channel reached the end of its partition."""
         return self._is_requested and self._num_finished == len(self._channels)
+
+    @property
+    def end_of_data_status(self) -> EndOfDataStatus:
+        """Whether every channel reached the end of its data, and whether all of them want to drain."""
+        if self._num_ended < len(self._channels) or not self._channels:
+            return EndOfDataStatus.NOT_END_OF_DATA
+        return EndOfDataStatus.DRAINED if self._should_drain else EndOfDataStatus.STOPPED
 
     @property
     def is_closed(self) -> bool:
@@ -95,7 +210,24 @@ class SingleInputGate:
         with self._lock:
             return self._availability.future
 
+    def priority_event_available_future(self) -> AvailabilityFuture:
+        """Done while a priority event can be polled (or the gate is closed), else completed when one comes."""
+        with self._lock:
+            return self._priority_availability.future
+
     # ---------------------------------------------------------------- set-up
+
+    def set_buffer_pool(self, pool: LocalBufferPool) -> None:
+        """Give the gate its floating buffers, once, before the request; the gate destroys the pool when it is closed.
+
+        Raises:
+            LocalProtocolError: it has a pool already.
+        """
+        if self._buffer_pool is not None:
+            raise LocalProtocolError(f"{self.owner}: the gate has its floating buffers already")
+        self._buffer_pool = pool
+        for channel in self._channels:
+            self._set_up(channel)
 
     def add_channel(self, channel: InputChannel) -> None:
         """Add the next channel; its index must be the number of channels so far.
@@ -103,10 +235,19 @@ class SingleInputGate:
         Raises:
             LocalProtocolError: the index is another one, or the partitions were requested already.
         """
-        if self._is_requested or channel.index != len(self._channels):
-            state = " after the request" if self._is_requested else ""
-            raise LocalProtocolError(f"{self.owner}: channel {channel.index} is added as number {len(self._channels)}{state}")
-        self._channels.append(channel)
+        with self._request_lock:
+            num_channels, is_requested = len(self._channels), self._is_requested
+            if not is_requested and channel.index == num_channels:
+                self._channels.append(channel)
+                self._num_unknown += isinstance(channel, UnknownInputChannel)
+                self._set_up(channel)
+                return
+        state = " after the request" if is_requested else ""
+        raise LocalProtocolError(f"{self.owner}: channel {channel.index} is added as number {num_channels}{state}")
+
+    def _set_up(self, channel: InputChannel) -> None:
+        if self._buffer_pool is not None and isinstance(channel, RemoteInputChannel):
+            channel.set_floating_pool(self._buffer_pool)
 
     def request_partitions(self) -> None:
         """Let every channel ask for its data; task thread, the second call does nothing.
@@ -115,13 +256,57 @@ class SingleInputGate:
             ResourceClosedError: the gate was closed.
         """
         self._check_open()
-        if self._is_requested:
-            return
-        self._is_requested = True
-        for channel in self._channels:
+        with self._request_lock:
+            if self._is_requested:
+                return
+            self._is_requested = True  # together with the list: an update knows who requests what it brings (FLINK-10747)
+            channels = list(self._channels)
+        for channel in channels:
             channel.request_subpartition()
-        if not self._channels:
+        if not channels:
             self._make_available()
+
+    def update_channel(self, channel: InputChannel) -> bool:
+        """Put ``channel`` in the place of the unknown one with its index: its producer is known now.  Any thread.
+
+        False (and ``channel`` is released) if the gate was closed, or that channel was known already.
+        """
+        with self._request_lock:
+            index = channel.index
+            is_wanted = not self._is_closed and index < len(self._channels) and isinstance(self._channels[index], UnknownInputChannel)
+            is_requested = self._is_requested
+            events = list(self._pending_events)
+            if is_wanted:
+                self._set_up(channel)
+                self._channels[index] = channel
+                self._num_unknown -= 1
+                if not self._num_unknown:
+                    self._pending_events.clear()
+        if not is_wanted:
+            channel.release()
+            return False
+        if is_requested:
+            channel.request_subpartition()
+        for event in events:
+            channel.send_task_event(event)
+        if self._is_closed:  # meanwhile; the close may have seen the old channel
+            channel.release()
+        return True
+
+    def retrigger_partition_request(self, partition_id: ResultPartitionID, subpartition: int) -> None:
+        """Ask for a partition once more, with the channel's back-off; nothing happens after the close.  Any thread."""
+        if self._is_closed:
+            return
+        for channel in list(self._channels):
+            if channel.partition_id == partition_id and channel.subpartition == subpartition:
+                channel.retrigger_subpartition_request()
+
+    def trigger_partition_state_check(self, channel: InputChannel) -> None:
+        """Find out whether the producer of a partition that was not found is alive; any thread, never blocks."""
+        if self._state_checker is None:
+            channel.fail_partition_request()
+        else:
+            self._state_checker.check(channel.partition_id, channel.on_producer_state)
 
     # ---------------------------------------------------------------- polling
 
@@ -132,55 +317,117 @@ class SingleInputGate:
             ResourceClosedError: the gate was closed.
             NetstackError: the error of the channel whose turn it was; it is raised again at its next turn.
         """
+        queue = self._queue
         while True:
             with self._lock:
-                if not self._queue:
+                if queue.priority:
+                    channel = queue.priority.popleft()
+                    channel.is_prioritized = False
+                elif queue.rest:
+                    channel = queue.rest.popleft()
+                else:
                     if self._is_closed:
                         break
                     return None
-                channel = self._queue.popleft()
                 channel.is_queued = False
-            found, more_available = self._poll_channel(channel)
+            found = self._poll_channel(channel)
             if found is not None:
-                return self._buffer_or_event(channel, found, more_available=more_available)
+                return found
         raise ResourceClosedError(f"the input gate of {self.owner} was closed")
 
-    def _poll_channel(self, channel: InputChannel) -> tuple[NetworkBuffer | None, bool]:
-        has_more = True  # a channel that raises stays in the queue
+    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
+        """The next buffer or event; blocks until there is one.  None if the gate is finished, or nothing came within ``timeout_s``.
+
+        Raises:
+            ResourceClosedError: the gate was closed, before or meanwhile.
+            NetstackError: the error of a channel.
+        """
+        return wait_for_next(self, timeout_s, self._clock_ns)
+
+    def _poll_channel(self, channel: InputChannel) -> BufferOrEvent | None:
+        next_data_type = DataType.EVENT_BUFFER  # a channel that raises stays in the queue
         found = None
         try:
             found = channel.next_buffer()
-            has_more = found is not None and found.next_data_type is not DataType.NONE
+            next_data_type = DataType.NONE if found is None else found.next_data_type
         finally:
+            queue = self._queue
             with self._lock:
-                if has_more and not self._is_closed and not channel.is_queued:
-                    channel.is_queued = True
-                    self._queue.append(channel)
-                more_available = bool(self._queue)
+                if next_data_type is not DataType.NONE and not self._is_closed:
+                    self._enqueue_locked(channel, has_priority=next_data_type is _PRIORITY)
+                if found is not None and found.buffer.data_type is _PRIORITY:
+                    channel.last_priority_sequence_number = found.sequence_number
+                has_priority_events = bool(queue.priority)
+                if not has_priority_events and self._priority_availability.is_available and not self._is_closed:
+                    self._priority_availability.reset_unavailable()
+                more_available = has_priority_events or bool(queue.rest)
                 if not (more_available or self._is_closed or self.is_finished):
                     self._availability.reset_unavailable()
-        return (None if found is None else found.buffer), more_available
+        if found is None:
+            return None
+        return self._buffer_or_event(channel, found, more_available=more_available, more_priority_events=has_priority_events)
 
-    def _buffer_or_event(self, channel: InputChannel, buffer: NetworkBuffer, *, more_available: bool) -> BufferOrEvent:
+    def _enqueue_locked(self, channel: InputChannel, *, has_priority: bool) -> None:
+        """Put ``channel`` where it belongs; it may have been queued while it was polled."""
+        queue = self._queue
+        if not channel.is_queued:
+            channel.is_queued = True
+            channel.is_prioritized = has_priority
+            (queue.priority if has_priority else queue.rest).append(channel)
+        elif has_priority and not channel.is_prioritized:
+            queue.rest.remove(channel)
+            queue.priority.append(channel)
+            channel.is_prioritized = True
+
+    def _buffer_or_event(
+        self, channel: InputChannel, found: BufferAndAvailability, *, more_available: bool, more_priority_events: bool
+    ) -> BufferOrEvent:
+        buffer = found.buffer
+        if not buffer.is_buffer:
+            return self._event(channel, buffer, more_available=more_available, more_priority_events=more_priority_events)
+        if buffer.is_compressed:
+            buffer = self._decompress(channel, buffer)
         size = buffer.size
-        if buffer.is_buffer:
-            return BufferOrEvent(channel.index, buffer, None, more_available, size=size)
+        if self._throughput is not None:
+            self._throughput.add_bytes(size, self._now_ms())
+        return BufferOrEvent(channel.index, buffer, None, more_available, more_priority_events, size)
+
+    def _event(self, channel: InputChannel, buffer: NetworkBuffer, *, more_available: bool, more_priority_events: bool) -> BufferOrEvent:
+        size = buffer.size
         try:
             event = deserialize_event(buffer.view)
         finally:
             buffer.recycle()
         if isinstance(event, EndOfPartition):
             more_available = self._end_channel(channel)
-        return BufferOrEvent(channel.index, None, event, more_available, size=size)
+        elif isinstance(event, EndOfData):
+            self._num_ended += 1
+            self._should_drain = self._should_drain and event.mode is StopMode.DRAIN
+        return BufferOrEvent(channel.index, None, event, more_available, more_priority_events, size)
+
+    def _decompress(self, channel: InputChannel, buffer: NetworkBuffer) -> NetworkBuffer:
+        if self._decompressor is None:
+            buffer.recycle()
+            raise RemoteProtocolError(f"channel {channel.index} of {self.owner}: a compressed buffer, but compression is off here")
+        return self._decompressor.decompress(buffer)
 
     def _end_channel(self, channel: InputChannel) -> bool:
-        """Release a channel that has ended; whether another one has data."""
+        """Release a channel that has ended, and take it out of the queue (FLINK-22368); whether another one has data."""
         channel.release()
         self._num_finished += 1
-        if self.is_finished:
-            self._make_available()
         with self._lock:
-            return bool(self._queue) and not self.is_finished
+            if channel.is_queued:
+                self._queue.get_and_remove(lambda each: each is channel)
+                channel.is_queued = channel.is_prioritized = False
+            more_available = bool(self._queue)
+            is_finished = self.is_finished
+            if not (more_available or is_finished or self._is_closed):
+                self._availability.reset_unavailable()
+        if is_finished:
+            self._make_available()
+        return more_available and not is_finished
+
+    # ---------------------------------------------------------------- told by channels
 
     def notify_channel_non_empty(self, channel: InputChannel) -> None:
         """A channel has data or an error; nothing happens if it is queued, released, or the gate is closed.  Any thread."""
@@ -188,37 +435,119 @@ class SingleInputGate:
             if channel.is_queued or self._is_closed or channel.is_released:
                 return
             channel.is_queued = True
-            self._queue.append(channel)
+            self._queue.rest.append(channel)
             pending = self._availability.unavailable_to_reset_available()
         if pending is not None:
             pending.complete()
 
-    def priority_event_available_future(self) -> AvailabilityFuture:
-        """Done while a priority event can be polled, else completed when one comes."""
+    def notify_priority_event(self, channel: InputChannel, sequence_number: int) -> None:
+        """A channel has a priority event, unless that was polled already: a notification may come late.  Any thread."""
+        self._notify_priority(channel, sequence_number)
+
+    def notify_priority_event_force(self, channel: InputChannel) -> None:
+        """A channel has a priority event, whatever was polled before.  Any thread."""
+        self._notify_priority(channel, None)
+
+    def _notify_priority(self, channel: InputChannel, sequence_number: int | None) -> None:
         with self._lock:
-            return self._priority_availability.future
+            last = channel.last_priority_sequence_number
+            if sequence_number is not None and last is not None and not is_before(last, sequence_number):
+                return
+            if self._is_closed or channel.is_released:
+                return
+            self._enqueue_locked(channel, has_priority=True)
+            futures = self._become_available_locked()
+        run_all([future.complete for future in futures])
+
+    def _become_available_locked(self) -> list[AvailabilityFuture]:
+        """The futures to complete after the lock: of priority events, and of data."""
+        found = (self._priority_availability.unavailable_to_reset_available(), self._availability.unavailable_to_reset_available())
+        return [future for future in found if future is not None]
+
+    # ---------------------------------------------------------------- orders to the producers
 
     def resume_consumption(self, channel_index: int) -> None:
-        """Let the producer behind a channel go on after a blocking event."""
+        """Let the producer behind a channel go on after a blocking event.
+
+        Raises:
+            LocalProtocolError: the gate is finished.
+            ResourceClosedError: the gate or the channel was closed.
+        """
+        self._check_open()
+        if self.is_finished:
+            raise LocalProtocolError(f"the input gate of {self.owner} is finished, there is nothing to resume")
         self._channels[channel_index].resume_consumption()
-
-    def send_task_event(self, event: bytes) -> None:
-        """Bring a serialized event to the producers behind all channels."""
-        for channel in self._channels:
-            channel.send_task_event(event)
-
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Ask all producers for buffers of this size from now on."""
-        for channel in self._channels:
-            channel.announce_buffer_size(size_bytes)
-
-    def set_buffer_pool(self, pool: LocalBufferPool) -> None:
-        """Give the gate its floating buffers, which it destroys when it is closed; before the request."""
-        self._buffer_pool = pool
 
     def acknowledge_all_records_processed(self, channel_index: int) -> None:
         """Tell the producer behind a channel that everything up to its end of data was processed."""
         self._channels[channel_index].acknowledge_all_records_processed()
+
+    def send_task_event(self, event: Event) -> None:
+        """Bring ``event`` to the producers of all channels; those that are not known yet get it once they are.
+
+        Raises:
+            ResourceClosedError: the gate was closed, or a channel has ended.
+            PartitionNotFoundError: a producer in this process is gone.
+        """
+        self._check_open()
+        with self._request_lock:
+            channels = list(self._channels)
+            if self._num_unknown:
+                self._pending_events.append(event)
+        for channel in channels:
+            channel.send_task_event(event)
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask all producers for buffers of this size from now on; channels that have ended are passed over (FLINK-24738)."""
+        for channel in list(self._channels):
+            try:
+                if not channel.is_released:
+                    channel.announce_buffer_size(size_bytes)
+            except ResourceClosedError:  # released between the two lines
+                continue
+
+    def trigger_debloating(self) -> None:
+        """Measure the throughput since the last call, and ask for another buffer size if that is worth it.  Task thread."""
+        debloater, throughput = self._debloater, self._throughput
+        if debloater is None or throughput is None or self._is_closed or self.is_finished:
+            return
+        size_bytes = debloater.recalculate(throughput.calculate(self._now_ms()), self.num_buffers_in_use)
+        if size_bytes is not None:
+            self.announce_buffer_size(size_bytes)
+
+    @property
+    def throughput(self) -> ThroughputCalculator | None:
+        """What measures the throughput, for whoever knows when the task is idle; None without a debloater."""
+        return self._throughput
+
+    @property
+    def num_buffers_in_use(self) -> int:
+        """How many buffers are under way to the task, at least one."""
+        return max(1, sum(channel.num_buffers_in_use for channel in list(self._channels)))
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """Persist the in-flight data of every channel; task thread.
+
+        Raises:
+            CheckpointSubsumedError: a later checkpoint's barrier has arrived on a channel.
+        """
+        for channel in self._channels:
+            channel.checkpoint_started(barrier)
+
+    def checkpoint_stopped(self, checkpoint_id: int) -> None:
+        """Persist nothing more for a checkpoint; task thread."""
+        for channel in self._channels:
+            channel.checkpoint_stopped(checkpoint_id)
+
+    def convert_to_priority_event(self, channel_index: int, sequence_number: int) -> None:
+        """Let an announced barrier overtake the data before it; task thread.
+
+        Raises:
+            LocalProtocolError: it is not queued in that channel.
+        """
+        self._channels[channel_index].convert_to_priority_event(sequence_number)
 
     # ---------------------------------------------------------------- end and numbers
 
@@ -228,26 +557,23 @@ class SingleInputGate:
             if self._is_closed:
                 return
             self._is_closed = True
+            for channel in self._queue:
+                channel.is_queued = channel.is_prioritized = False
             self._queue.clear()
-            for channel in self._channels:
-                channel.is_queued = False
-        pools = [] if self._buffer_pool is None else [self._buffer_pool.destroy]
-        run_all([*(channel.release for channel in self._channels), *pools, self._make_available])
+        with self._request_lock:  # an update that comes later sees that the gate is closed
+            channels = list(self._channels)
+        calls: list[Callable[[], None]] = [channel.release for channel in channels]
+        if self._buffer_pool is not None:
+            calls.append(self._buffer_pool.destroy)
+        run_all([*calls, self._make_available, partial(self._make_available, with_priority=True)])
 
     def statistics(self) -> GateStatistics:
         """The numbers so far; any thread."""
-        channels = list(self._channels)
-        remote = [channel for channel in channels if isinstance(channel, RemoteInputChannel)]
-        num_bytes_in_remote = sum(channel.num_bytes_in for channel in remote)
-        return GateStatistics(
-            num_bytes_in_local=sum(channel.num_bytes_in for channel in channels) - num_bytes_in_remote,
-            num_bytes_in_remote=num_bytes_in_remote,
-            num_buffers_in=sum(channel.num_buffers_in for channel in channels),
-            num_queued_buffers=sum(channel.num_queued_buffers for channel in channels),
-            num_credits_granted=sum(channel.num_credits_granted for channel in remote),
-            num_channels=len(channels),
-            num_channels_finished=self._num_finished,
-        )
+        return gate_statistics(list(self._channels), self._buffer_pool, self._num_finished)
+
+    def channel_statistics(self) -> list[ChannelStatistics]:
+        """One row per channel, for a dump; any thread."""
+        return [channel.statistics() for channel in list(self._channels)]
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
@@ -255,15 +581,22 @@ class SingleInputGate:
             queued = list(self._queue)
             assert len({id(channel) for channel in queued}) == len(queued), "a channel is queued twice"
             assert all(channel.is_queued for channel in queued), "a queued channel does not know it"
+            assert all(channel.is_prioritized for channel in self._queue.priority), "a prioritized channel does not know it"
             assert sum(channel.is_queued for channel in self._channels) == len(queued), "a channel believes it is queued"
             is_available = bool(queued) or self._is_closed or self.is_finished
             assert self._availability.is_available == is_available, f"{len(queued)} channels have data, but {self._availability.future!r}"
+            has_priority = bool(self._queue.priority) or self._is_closed
+            assert self._priority_availability.is_available == has_priority, f"priority: {self._priority_availability.future!r}"
 
-    def _make_available(self) -> None:
+    def _make_available(self, *, with_priority: bool = False) -> None:
+        helper = self._priority_availability if with_priority else self._availability
         with self._lock:
-            pending = self._availability.unavailable_to_reset_available()
+            pending = helper.unavailable_to_reset_available()
         if pending is not None:
             pending.complete()
+
+    def _now_ms(self) -> int:
+        return self._clock_ns() // _NS_PER_MS
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,21 +1,39 @@
 """Reads a subpartition of the same process, without the network.
 
 Side:       shared.  Polled by the task thread; told by the producer's thread.
+Hot path:   per buffer.
 Invariants: the view is opened once; a view that arrives after the release is released at once.
-Lock order: ``InputChannel._lock`` is a leaf: manager, view and gate are called outside it (FLINK-12510).
-Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet is waited for through the manager instead of retried
-            by timer; the wait is a registration, no thread sleeps, and releasing the channel ends it.
+Units:      timeouts in milliseconds.
+Lock order: ``InputChannel._lock`` is a leaf: manager, view, timers and gate are called outside it (FLINK-12510).
+Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet is waited for through the manager, as long as a remote
+            one would be, and no thread sleeps; with a back-off of the channel's own it is asked for again and again, as in Flink.
 """
 
-from netstack.errors import LocalProtocolError, NetstackError, ProducerFailedError
-from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, InputChannel
+import time
+from collections.abc import Callable
+
+from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
+from netstack.gate.channel_state_persister import ChannelStatePersister
+from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, ChannelStatistics, InputChannel
+from netstack.gate.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
+from netstack.partition.channel_state import NO_CHANNEL_STATE, SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.view import ResultSubpartitionView
+from netstack.timers import Timers
+from netstack.wire.events import CheckpointBarrier, Event, deserialize_event
+from netstack.wire.messages import DataType
 
 
 class LocalInputChannel(InputChannel):
-    """A channel that reads its producer's view directly; buffers are the producer's own and go back to its pool."""
+    """A channel that reads its producer's view directly; buffers are the producer's own and go back to its pool.
+
+    Args:
+        last: for a range of subpartitions, the last one.
+        wait_timeout_ms: how long to wait for the partition before its producer is looked after; None waits until the release.
+        backoff: how often the wait is repeated; with an own ``timers`` back-off nobody waits at the manager, it is asked again.
+        timers: needed for such a back-off.
+    """
 
     def __init__(
         self,
@@ -24,11 +42,31 @@ class LocalInputChannel(InputChannel):
         partition_id: ResultPartitionID,
         subpartition: int,
         manager: ResultPartitionManager,
+        *,
+        last: int | None = None,
+        wait_timeout_ms: float | None = None,
+        backoff: RequestBackoff | None = None,
+        timers: Timers | None = None,
+        state_writer: ChannelStateWriter = NO_CHANNEL_STATE,
+        channel_info: InputChannelInfo | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        super().__init__(gate, index, partition_id, subpartition)
+        super().__init__(gate, index, partition_id, subpartition, backoff=backoff, clock_ns=clock_ns)
         self._manager = manager
+        self._last = last
+        self._wait_timeout_ms = wait_timeout_ms
+        self._timers = timers
+        self._is_retrying = backoff is not None and not backoff.is_counting_only
+        self._state_writer = state_writer
+        self._info = InputChannelInfo(0, index) if channel_info is None else channel_info
         self._view: ResultSubpartitionView | None = None  # Guarded by _lock for writes.
-        self._is_requested = False  # Written by the task thread.
+        self._cancel_retry: Callable[[], None] | None = None  # Guarded by _lock.
+        # Written by the task thread.
+        self._is_requested = False
+        self._is_blocked = False
+        self._persister = ChannelStatePersister()
+
+    # ---------------------------------------------------------------- opening the view
 
     def request_subpartition(self) -> None:
         """Open the view, now or when the partition is registered; the second call does nothing."""
@@ -37,12 +75,44 @@ class LocalInputChannel(InputChannel):
         self._is_requested = True
         self._open_view()
 
-    def _open_view(self) -> None:
-        """Runs on the task thread, and again on the thread that registers the partition."""
+    def retrigger_subpartition_request(self) -> None:
+        """Try once more, after the back-off; at its end the channel fails.
+
+        Raises:
+            LocalProtocolError: the view was never asked for, or there is nobody who could call later.
+        """
+        if not self._is_requested:
+            raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
         if self._is_released:
             return
+        delay_ms = self._backoff.next_delay_ms()
+        if delay_ms is None:
+            self.fail_partition_request()
+        elif delay_ms == 0:
+            self._open_view()
+        else:
+            self._retry_later(delay_ms)
+
+    def _retry_later(self, delay_ms: int) -> None:
+        if self._timers is None:
+            raise LocalProtocolError(f"channel {self.index} has a back-off of {delay_ms} ms, but no timers")
+        cancel = self._timers.call_later(delay_ms, self._open_view)
+        with self._lock:
+            is_late = self._is_released
+            self._cancel_retry = cancel
+        if is_late:
+            cancel()
+
+    def _open_view(self) -> None:
+        """Runs on the task thread, and again on the thread that registers the partition or that of the timers."""
+        if self._is_released or self._view is not None:
+            return
         try:
-            view = self._manager.create_view_or_listen(self.partition_id, self.subpartition, self, self._open_view)
+            view = self._find_view()
+        except PartitionNotFoundError as error:
+            self._not_found = error
+            self._on_not_found(error)
+            return
         except NetstackError as error:
             self.on_error(error)
             return
@@ -59,13 +129,43 @@ class LocalInputChannel(InputChannel):
         elif view.is_released or view.has_data(1):
             self.gate.notify_channel_non_empty(self)  # a notification that came before the view was set found nothing to poll
 
+    def _find_view(self) -> ResultSubpartitionView | None:
+        manager, last = self._manager, self._last
+        if self._is_retrying:
+            return manager.create_subpartition_view(self.partition_id, self.subpartition, self, last=last)
+        return manager.create_view_or_listen(
+            self.partition_id,
+            self.subpartition,
+            self,
+            self._open_view,
+            last=last,
+            timeout_ms=self._wait_timeout_ms,
+            on_timeout=self._on_wait_timeout,
+        )
+
+    def _on_not_found(self, error: PartitionNotFoundError) -> None:
+        if self._is_retrying:
+            self.retrigger_subpartition_request()
+        else:
+            self.on_error(error)  # it was there and is released already
+
+    def _on_wait_timeout(self) -> None:
+        waited = f"partition {self.partition_id} was not registered in this process within {self._wait_timeout_ms} ms"
+        self._not_found = PartitionNotFoundError(waited)
+        self.gate.trigger_partition_state_check(self)
+
+    # ---------------------------------------------------------------- told by the producer
+
     def notify_data_available(self) -> None:
         """The subpartition became readable, or was released."""
+        self.last_activity_ns = self._clock_ns()
         self.gate.notify_channel_non_empty(self)
 
     def notify_priority_event(self, sequence_number: int) -> None:
-        """The head of the subpartition is a priority event."""
-        self.gate.notify_channel_non_empty(self)
+        """A priority event is at the head of the subpartition."""
+        self.gate.notify_priority_event(self, sequence_number)
+
+    # ---------------------------------------------------------------- task thread
 
     def next_buffer(self) -> BufferAndAvailability | None:
         """The next buffer of the view.
@@ -86,17 +186,43 @@ class LocalInputChannel(InputChannel):
             if view.is_released and not self._is_released:
                 raise self._producer_failed(view)
             return None
-        self._count(found.buffer)
+        buffer = found.buffer
+        self.num_bytes_in += buffer.size
+        self.num_buffers_in += 1
+        if not buffer.is_buffer:
+            self._look_at_event(buffer.data_type, buffer.view)
+        elif self._persister.is_pending:
+            self._state_writer.add_input_data(self._persister.last_seen_barrier, self._info, SEQUENCE_NUMBER_UNKNOWN, [buffer.retain()])
         return found
 
+    def _look_at_event(self, data_type: DataType, view: memoryview) -> None:
+        if data_type.is_blocking_upstream:
+            self._is_blocked = True
+        if bytes(view[:4]) == b"\0\0\0\1":
+            barrier = deserialize_event(view)
+            if isinstance(barrier, CheckpointBarrier):
+                self._persister.on_barrier(barrier.checkpoint_id)
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """Persist what is polled until the barrier; what the producer's queue holds is persisted there.
+
+        Raises:
+            CheckpointSubsumedError: a later checkpoint's barrier was polled already.
+        """
+        self._persister.start(barrier.checkpoint_id)
+
+    def checkpoint_stopped(self, checkpoint_id: int) -> None:
+        """Persist nothing more for it."""
+        self._persister.stop(checkpoint_id)
+
     def resume_consumption(self) -> None:
-        """Let the producer go on after a blocking event was polled."""
+        """Let the producer go on; it tells us if there is something.
 
-    def send_task_event(self, event: bytes) -> None:
-        """Bring a serialized event to the producer."""
-
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Ask the producer for buffers of this size from now on."""
+        Raises:
+            ResourceClosedError: the channel was released.
+        """
+        self._is_blocked = False
+        self._opened_view().resume_consumption()
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
@@ -104,17 +230,83 @@ class LocalInputChannel(InputChannel):
         if view is not None and not self._is_released:
             view.acknowledge_all_data_processed()
 
+    def send_task_event(self, event: Event) -> None:
+        """Bring ``event`` to the producer.
+
+        Raises:
+            ResourceClosedError: the channel was released.
+            PartitionNotFoundError: the producer is not (or no longer) there.
+        """
+        self._check_open()
+        if not self._manager.task_events.publish(self.partition_id, event):
+            raise PartitionNotFoundError(f"nobody takes events for partition {self.partition_id}, its producer could not be found")
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask the producer for buffers of this size from now on; nothing happens while there is no producer.
+
+        Raises:
+            ResourceClosedError: the channel was released.
+        """
+        self._check_open()
+        view = self._view
+        if view is not None:
+            view.notify_new_buffer_size(size_bytes)
+
+    def _check_open(self) -> None:
+        if self._is_released:
+            raise ResourceClosedError(f"channel {self.index} of {self.gate.owner} was released")
+
+    def _opened_view(self) -> ResultSubpartitionView:
+        self._check_open()
+        view = self._view
+        if view is None:
+            raise LocalProtocolError(f"channel {self.index} is resumed before it was opened")
+        return view
+
+    # ---------------------------------------------------------------- end and numbers
+
     def release(self) -> None:
         """Mark the subpartition consumed, or stop waiting for it."""
         with self._lock:
             if self._is_released:
                 return
             self._is_released = True
-            view = self._view
+            view, cancel_retry = self._view, self._cancel_retry
         if view is not None:
             view.release()
-        else:
-            self._manager.cancel_listener(self.partition_id, self._open_view)
+            return
+        if cancel_retry is not None:
+            cancel_retry()
+        self._manager.cancel_listener(self.partition_id, self._open_view)
+
+    @property
+    def num_queued_buffers(self) -> int:
+        """How many elements the producer's queue holds."""
+        view = self._view
+        return 0 if view is None or self._is_released else view.num_queued_buffers
+
+    def statistics(self) -> ChannelStatistics:
+        """One row of a dump; any thread."""
+        view = self._view
+        return ChannelStatistics(
+            index=self.index,
+            kind="local",
+            partition=f"{self.partition_id}/{self.subpartition}",
+            state=self._state(),
+            num_bytes_in=self.num_bytes_in,
+            num_buffers_in=self.num_buffers_in,
+            num_queued_buffers=self.num_queued_buffers,
+            queue_size_bytes=0,
+            num_credits_available=0,
+            num_credits_granted=0,
+            num_unannounced=0,
+            num_required_buffers=0,
+            num_exclusive_available=0,
+            num_floating_available=0,
+            sender_backlog=0 if view is None or self._is_released else view.backlog,
+            is_blocked=self._is_blocked,
+            last_activity_ns=self.last_activity_ns,
+        )
 
     def _describe(self) -> str:
         return "waits for its partition" if self._view is None else "open"

@@ -1,33 +1,77 @@
 """Receives a subpartition of another process, into buffers of its own.
 
 Side:       shared.  The loop receives, the task thread polls, any thread recycles and releases.
-Hot path:   per buffer.
-Invariants: granted == spent + available, where *granted* is the initial credit plus everything announced, *spent* the data buffers
-            received, and *available* what the sender may still send; every available credit has a free segment behind it:
-            available + unannounced == free segments.
-            ``received`` is appended by the loop and popped by the task.  The gate is told when an append made the length one: an append
+Hot path:   per buffer: one lock round to allocate, one to queue, none to poll.
+Invariants: those of ``BufferManager`` for credit and buffers.
+            The loop appends to ``_received`` under the lock, so that a checkpoint that starts on the task thread sees every buffer either
+            as queued or as still to come; the task pops without it.  The gate is told when an append made the length one: an append
             that did not was behind an element whose poll will see that there is more.
-Units:      credit in buffers, one exclusive segment each.
-Lock order: ``InputChannel._lock`` is a leaf: client, gate, pool and buffers are called after it (FLINK-9676).
-Source:     Flink ``RemoteInputChannel`` and the exclusive half of its ``BufferManager``.
-Absent:     floating buffers (the sender's backlog is only remembered), compressed and partial buffers, priority events.
+            What a checkpoint persists is handed to the writer in the order of arrival, by one thread at a time, outside the lock.
+Units:      credit in buffers; sizes in bytes.
+Lock order: ``InputChannel._lock``, shared with the buffer manager, is a leaf: client, gate, pools, buffers and the channel state writer
+            are called after it (FLINK-9676).
+Source:     Flink ``RemoteInputChannel``.
 """
 
+import time
 from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer
-from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, RemoteProtocolError
-from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, InputChannel
+from netstack.buffer.wakeups import run_all
+from netstack.errors import (
+    CheckpointSubsumedError,
+    LocalProtocolError,
+    NetstackError,
+    PartitionNotFoundError,
+    RemoteProtocolError,
+    ResourceBrokenError,
+    ResourceClosedError,
+)
+from netstack.gate.buffer_manager import BufferManager, FloatingBufferPool
+from netstack.gate.channel_state_persister import ChannelStatePersister
+from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, ChannelStatistics, InputChannel
 from netstack.gate.partition_request_client import PartitionRequestClient
+from netstack.gate.prioritized_deque import PrioritizedDeque
+from netstack.gate.request_backoff import RequestBackoff
 from netstack.ids import InputChannelID, ResultPartitionID
+from netstack.partition.channel_state import NO_CHANNEL_STATE, SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
+from netstack.wire.events import CheckpointBarrier, Event, EventAnnouncement, deserialize_event, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
+
+_PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
+_TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
+_BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpoint barrier
+_MAX_SEQUENCE_NUMBER: Final = 2**31 - 1  # then comes -2**31, as in Java
+
+
+class SequenceBuffer(NamedTuple):
+    """A received buffer with its number."""
+
+    buffer: NetworkBuffer
+    sequence_number: int
+
+
+def next_sequence_number(sequence_number: int) -> int:
+    """The number after it; they are 32-bit integers that wrap."""
+    return -_MAX_SEQUENCE_NUMBER - 1 if sequence_number == _MAX_SEQUENCE_NUMBER else sequence_number + 1
+
+
+def is_before(first: int, second: int) -> bool:
+    """Whether ``first`` was given out before ``second``; they are less than 2^31 apart."""
+    return (first - second) & 0x8000_0000 != 0
 
 
 class RemoteInputChannel(InputChannel):
     """A channel behind a connection.
 
-    Ownership: the exclusive segments belong to the network pool; they are back there after ``release`` and the recycling of every buffer.
+    Ownership: what it received belongs to it until it is polled; all is given back after ``release`` and the recycling of every buffer.
+
+    Args:
+        backoff: what happens when the producer does not know the partition and is asked again; default: nothing is asked again.
+        channel_info: what ``state_writer`` calls this channel.
     """
 
     def __init__(
@@ -38,26 +82,39 @@ class RemoteInputChannel(InputChannel):
         partition_id: ResultPartitionID,
         subpartition: int,
         client: PartitionRequestClient,
+        *,
+        backoff: RequestBackoff | None = None,
+        state_writer: ChannelStateWriter = NO_CHANNEL_STATE,
+        channel_info: InputChannelInfo | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        super().__init__(gate, index, partition_id, subpartition)
+        super().__init__(gate, index, partition_id, subpartition, backoff=backoff, clock_ns=clock_ns)
         self.channel_id = channel_id
-        self.initial_credit = 0
         self.sender_backlog = 0  # Written by the loop thread; read anywhere, one message stale is fine.
+        self.buffer_manager = BufferManager(self._lock, self._announce_credit)
         self._client = client
-        self._pool: NetworkBufferPool | None = None
+        self._state_writer = state_writer
+        self._info = InputChannelInfo(0, index) if channel_info is None else channel_info
         self._is_requested = False  # Written by the task thread.
-        self._next_polled = 0  # Written by the task thread.
-        self._received: deque[NetworkBuffer] = deque()  # append, popleft and len are each atomic
         # Written by the loop thread.
         self._expected_sequence_number = 0
         self._has_ended = False
+        self._is_blocked = False  # Also cleared by the task, when the sender can do nothing but wait for that.
+        self._num_bytes_received = 0
+        # Appended under _lock; popped by the task thread and the release, each popleft is atomic.
+        self._received: PrioritizedDeque[SequenceBuffer] = PrioritizedDeque()
         # Guarded by _lock.
-        self._free: list[MemorySegment] = []
-        self._num_granted = 0
-        self._num_spent = 0
-        self._num_unannounced = 0
+        self._persister = ChannelStatePersister()
+        self._last_barrier: tuple[int, int] | None = None  # id and sequence number, until its checkpoint has been stopped
+        self._to_persist: deque[tuple[int, list[NetworkBuffer]]] = deque()
+        self._is_persisting = False
 
-    # ---------------------------------------------------------------- task thread
+    @property
+    def initial_credit(self) -> int:
+        """The number of exclusive buffers: what the sender may send before it hears from us."""
+        return self.buffer_manager.initial_credit
+
+    # ---------------------------------------------------------------- set-up and requests
 
     def assign_exclusive_segments(self, pool: NetworkBufferPool, num_segments: int) -> None:
         """Take the channel's own segments, once, before the request; their number is the initial credit.
@@ -65,70 +122,194 @@ class RemoteInputChannel(InputChannel):
         Raises:
             InsufficientNetworkBuffersError: the pool does not have so many; nothing was taken.
         """
-        if self._pool is not None:
-            raise LocalProtocolError(f"channel {self.index} has its exclusive segments already")
-        if num_segments < 1:
-            raise ValueError(f"channel {self.index} needs at least one exclusive segment, got {num_segments}")
-        segments = pool.request_unpooled(f"{self.gate.owner} (input channel {self.index})", num_segments)
-        with self._lock:
-            self._pool = pool
-            self._free = segments
-            self.initial_credit = self._num_granted = num_segments
+        if num_segments < 0:
+            raise ValueError(f"channel {self.index} cannot have {num_segments} exclusive segments")
+        self.buffer_manager.assign_exclusive(pool, num_segments, f"{self.gate.owner} (input channel {self.index})")
+
+    def set_floating_pool(self, pool: FloatingBufferPool) -> None:
+        """From where more buffers come when the sender has a backlog; before the request."""
+        self.buffer_manager.set_floating_pool(pool)
 
     def request_subpartition(self) -> None:
         """Send the partition request with the initial credit; the second call does nothing."""
         if self._is_requested or self._is_released:
             return
-        if self.initial_credit == 0:
+        if not self.buffer_manager.is_assigned:
             raise LocalProtocolError(f"channel {self.index} is requested without exclusive segments")
         self._is_requested = True
         self._client.request_subpartition(self)
         if self._is_released:  # meanwhile; its release may not have known that there is something to cancel
             self._client.cancel(self)
 
+    def on_failed_partition_request(self, error: PartitionNotFoundError | None = None) -> None:
+        """The producer does not know the partition: the gate finds out whether to ask once more.  Never blocks (FLINK-13249).
+
+        ``error`` is what the task will see if not.
+        """
+        self._not_found = error
+        self.gate.trigger_partition_state_check(self)
+
+    def retrigger_subpartition_request(self) -> None:
+        """Ask for the subpartition once more, unless the back-off is at its end.
+
+        Raises:
+            LocalProtocolError: it was never asked for.
+        """
+        if not self._is_requested:
+            raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
+        if self._is_released:
+            return
+        delay_ms = self._backoff.next_delay_ms()
+        if delay_ms is None:
+            self.fail_partition_request()
+        else:
+            self._client.request_subpartition(self, delay_ms)
+
+    # ---------------------------------------------------------------- task thread
+
     def next_buffer(self) -> BufferAndAvailability | None:
-        """The oldest received buffer.
+        """The oldest received buffer, priority events first.
 
         Raises:
             NetstackError: the error of the connection, the sender or the protocol that hit this channel.
         """
         if self._error is not None:
             raise self._error
-        received = self._received
+        priority, rest = self._received.priority, self._received.rest
         try:
-            buffer = received.popleft()
+            buffer, sequence_number = (priority or rest).popleft()
         except IndexError:
             if not self._is_requested and not self._is_released:
                 raise LocalProtocolError(f"channel {self.index} is polled before it was requested") from None
             return None
-        self._count(buffer)
+        self.num_bytes_in += buffer.size
+        self.num_buffers_in += 1
         try:
-            next_data_type = received[0].data_type
-        except IndexError:  # a release may empty it at any time
+            next_data_type = (priority or rest)[0].buffer.data_type
+        except IndexError:  # nothing is left, or a release took it just now
             next_data_type = DataType.NONE
-        sequence_number = self._next_polled
-        self._next_polled = sequence_number + 1
         return BufferAndAvailability(buffer, 0, next_data_type, sequence_number)
 
     def resume_consumption(self) -> None:
-        """Let the producer go on after a blocking event was polled."""
-        if self._is_requested and not self._is_released:
-            self._client.resume_consumption(self)
+        """Let the producer go on after a blocking event; without exclusive buffers both sides start again with no credit.
 
-    def send_task_event(self, event: bytes) -> None:
-        """Bring a serialized event to the producer."""
-        if self._is_requested and not self._is_released:
-            self._client.send_task_event(self, event)
-
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Ask the producer for buffers of this size from now on."""
-        if self._is_requested and not self._is_released:
-            self._client.notify_new_buffer_size(self, size_bytes)
+        Raises:
+            ResourceClosedError: the channel was released.
+        """
+        self._check_usable()
+        self._is_blocked = False
+        self._client.resume_consumption(self)
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
         if self._is_requested and not self._is_released:
             self._client.acknowledge_all_records_processed(self)
+
+    def send_task_event(self, event: Event) -> None:
+        """Bring ``event`` to the producer; if it does not listen, that is the channel's error, later.
+
+        Raises:
+            ResourceClosedError: the channel was released.
+        """
+        self._check_usable()
+        self._client.send_task_event(self, serialize_event(event))
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Ask the producer for buffers of this size from now on.
+
+        Raises:
+            ResourceClosedError: the channel was released.
+        """
+        self._check_usable()
+        self._client.notify_new_buffer_size(self, size_bytes)
+
+    def _check_usable(self) -> None:
+        if self._is_released:
+            raise ResourceClosedError(f"channel {self.index} of {self.gate.owner} was released")
+        if not self._is_requested:
+            raise LocalProtocolError(f"channel {self.index} is used before it was requested")
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """Persist what is queued before the barrier, and until the barrier has arrived what comes; task thread.
+
+        Raises:
+            CheckpointSubsumedError: a later checkpoint's barrier is here already.
+        """
+        checkpoint_id = barrier.checkpoint_id
+        with self._lock:
+            if self._last_barrier is not None:
+                last_id = self._last_barrier[0]
+                if checkpoint_id < last_id:
+                    raise CheckpointSubsumedError(
+                        f"channel {self.index}: the barrier of checkpoint {checkpoint_id} is not known any more, checkpoint {last_id} came"
+                    )
+                if checkpoint_id > last_id:
+                    self._last_barrier = None
+            self._persister.start(checkpoint_id)
+            buffers = self._in_flight_locked()
+            if buffers:
+                self._to_persist.append((checkpoint_id, buffers))
+        self._persist()
+
+    def checkpoint_stopped(self, checkpoint_id: int) -> None:
+        """Persist nothing more for it; task thread."""
+        with self._lock:
+            self._persister.stop(checkpoint_id)
+            if self._last_barrier is not None and self._last_barrier[0] == checkpoint_id:
+                self._last_barrier = None
+
+    def in_flight_buffers(self) -> list[NetworkBuffer]:
+        """The data that is queued before the last barrier, or all; the caller recycles it."""
+        with self._lock:
+            return self._in_flight_locked()
+
+    def convert_to_priority_event(self, sequence_number: int) -> None:
+        """Let the announced barrier with that number overtake the data before it; task thread.
+
+        Raises:
+            LocalProtocolError: it is not queued, or not the last barrier.
+        """
+        with self._lock:
+            if self._last_barrier is None or self._last_barrier[1] != sequence_number or not self._persister.has_barrier_received:
+                raise LocalProtocolError(f"channel {self.index}: {sequence_number} is not the last barrier, that is {self._last_barrier}")
+            rest = self._received.rest
+            found = next((each for each in rest if each.sequence_number == sequence_number), None)
+            if found is None or found.buffer.is_buffer:
+                raise LocalProtocolError(f"channel {self.index}: there is no event {sequence_number} that could get priority")
+            rest.remove(found)
+            # The barrier as it is, only its mark and place change: whoever handles it decides later that it is unaligned now.
+            overtaking = NetworkBuffer.unpooled(bytes(found.buffer.view), _PRIORITY)
+            self._received.priority.append(SequenceBuffer(overtaking, sequence_number))
+            is_first = len(self._received.priority) == 1
+        found.buffer.recycle()
+        if is_first:
+            self.gate.notify_priority_event_force(self)  # its number was seen when it was announced
+
+    def _in_flight_locked(self) -> list[NetworkBuffer]:
+        buffers = []
+        for buffer, sequence_number in self._received.rest:
+            if not buffer.is_buffer:
+                continue
+            if self._last_barrier is not None and not is_before(sequence_number, self._last_barrier[1]):
+                break
+            buffers.append(buffer.retain())
+        return buffers
+
+    def _persist(self) -> None:
+        """Hand over what has to be persisted; if another thread is doing that, it takes ours along."""
+        while True:
+            with self._lock:
+                if self._is_persisting or not self._to_persist:
+                    return
+                self._is_persisting = True
+                checkpoint_id, buffers = self._to_persist.popleft()
+            try:
+                self._state_writer.add_input_data(checkpoint_id, self._info, SEQUENCE_NUMBER_UNKNOWN, buffers)
+            finally:
+                with self._lock:
+                    self._is_persisting = False
 
     # ---------------------------------------------------------------- loop thread
 
@@ -139,88 +320,199 @@ class RemoteInputChannel(InputChannel):
         """
         if not data_type.is_buffer:
             return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
-        if self._pool is None or size_bytes > self._pool.segment_size_bytes:
+        manager = self.buffer_manager
+        if size_bytes > manager.segment_size_bytes:
             return None
-        segment = self._take_segment()
-        return None if segment is None else NetworkBuffer(segment, self, size_bytes, data_type, is_compressed=is_compressed)
+        return manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
+
+    def request_buffer(self) -> NetworkBuffer | None:
+        """A buffer for one data buffer of the sender, its credit is spent; None without credit, or after the release."""
+        return self.allocate(self.buffer_manager.segment_size_bytes, DataType.DATA_BUFFER, is_compressed=False)
 
     def on_response(self, response: BufferResponse) -> None:
         """Take in one message of the sender and its buffer; nothing after the release.
 
         Raises:
-            RemoteProtocolError: the sequence number is wrong, the sender overdrew its credit, or the payload is nothing we can take.
+            RemoteProtocolError: the sequence number is wrong, the sender overdrew its credit, or the message contradicts itself.
         """
         buffer = response.buffer
+        sequence_number = response.sequence_number
         if buffer is None:
-            if not self._is_released:
-                with self._lock:
-                    text = f"{self._num_spent + 1} buffers sent, {self._num_granted} credits granted"
-                raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: no buffer available: {text}")
+            self._check_released_without_buffer()
             return
         assert isinstance(buffer, NetworkBuffer), "what this channel allocated comes back"
-        try:
-            self._check(response)
-        except RemoteProtocolError as error:
-            self.on_error(error)  # first: a broken channel announces no credit
+        if response.partial_sizes:
+            error = self._on_partial_buffers(buffer, response)
+        elif buffer.size or not buffer.is_buffer:
+            error = self._receive(buffer, sequence_number, response.backlog)
+        else:
+            error = self._receive_empty(sequence_number, response.backlog)
+            # After the error is set: a broken channel announces no credit.  The sender paid for nothing; it gets its credit back.
             buffer.recycle()
-            raise
-        if buffer.size or not response.data_type.is_buffer:
-            self.on_buffer(buffer, response.sequence_number, response.backlog)
-            return
-        self.on_empty_buffer(response.sequence_number, response.backlog)
-        buffer.recycle()  # the sender paid a credit for nothing; it gets it back
-
-    def _check(self, response: BufferResponse) -> None:
-        error = self._sequence_error(response.sequence_number)
         if error is not None:
             raise error
-        if response.is_compressed or response.partial_sizes:
-            raise RemoteProtocolError(f"channel {self.index}: compressed and partial buffers are not understood")
-
-    def request_buffer(self) -> NetworkBuffer | None:
-        """An exclusive buffer for one data buffer of the sender, its credit is spent; None without credit, or after the release."""
-        segment = self._take_segment()
-        return None if segment is None else NetworkBuffer(segment, self, len(segment.view), DataType.DATA_BUFFER)
-
-    def _take_segment(self) -> MemorySegment | None:
-        with self._lock:
-            if self._is_released or self._num_spent == self._num_granted:
-                return None
-            self._num_spent += 1
-            return self._free.pop()
 
     def on_buffer(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> None:
         """Queue ``buffer``, which belongs to the channel from now on; a wrong sequence number surfaces at the next poll."""
-        error = self._sequence_error(sequence_number)
-        if error is not None:
-            self.on_error(error)  # first: a broken channel announces no credit
-            buffer.recycle()
-            return
-        self._expected_sequence_number += 1
-        self._has_ended = buffer.data_type is DataType.END_OF_PARTITION
-        received = self._received
-        received.append(buffer)
-        is_first = len(received) == 1
-        if backlog >= 0:
-            self.sender_backlog = backlog
-        if self._is_released:  # looked at after the append: either the release drained our buffer, or we do
-            self._drain()
-        elif is_first:
-            self.gate.notify_channel_non_empty(self)
+        self._receive(buffer, sequence_number, backlog)
 
     def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
         """Count a data buffer without bytes."""
-        error = self._sequence_error(sequence_number)
-        if error is not None:
-            self.on_error(error)
-            return
-        self._expected_sequence_number += 1
-        self.on_sender_backlog(backlog)
+        self._receive_empty(sequence_number, backlog)
 
     def on_sender_backlog(self, backlog: int) -> None:
-        """Remember how many buffers the sender has queued."""
+        """The sender has ``backlog`` buffers queued (-1: it does not say): get floating buffers for them."""
+        if backlog < 0:
+            return
+        self.sender_backlog = backlog
+        with self._lock:
+            is_missing = self.buffer_manager.require_locked(backlog)
+        if is_missing:
+            self.buffer_manager.request_floating()
+
+    def _receive(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
+        """Queue ``buffer``; returns the error that the channel got from it, if any."""
+        if not buffer.is_buffer:
+            return self._receive_event(buffer, sequence_number, backlog)
+        is_missing = is_first = is_pending = False
+        rest = self._received.rest
+        with self._lock:
+            is_taken = sequence_number == self._expected_sequence_number and not self._is_released
+            if is_taken:
+                self._expected_sequence_number = next_sequence_number(sequence_number)
+                self._num_bytes_received += buffer.size
+                is_pending = self._persister.is_pending
+                if is_pending:
+                    self._to_persist.append((self._persister.last_seen_barrier, [buffer.retain()]))
+                rest.append(SequenceBuffer(buffer, sequence_number))
+                is_first = len(rest) == 1
+                if backlog >= 0:
+                    is_missing = self.buffer_manager.require_locked(backlog)
+        if not is_taken:
+            return self._refuse(buffer, sequence_number)
+        if is_first:
+            self.last_activity_ns = self._clock_ns()
+            self.gate.notify_channel_non_empty(self)
         if backlog >= 0:
             self.sender_backlog = backlog
+        if is_missing:
+            self.buffer_manager.request_floating()
+        if is_pending:
+            self._persist()
+        return None
+
+    def _receive_event(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
+        data_type = buffer.data_type
+        try:
+            barrier = _barrier_of(buffer)
+            if data_type.is_blocking_upstream and backlog > 0:
+                raise RemoteProtocolError(f"{data_type.name} blocks the sender, but says that {backlog} buffers can be polled behind it")
+            if data_type is _TIMEOUTABLE and barrier is None:
+                raise RemoteProtocolError(f"{data_type.name} is not a checkpoint barrier")
+        except RemoteProtocolError as error:
+            return self._break(buffer, error)
+        surplus: list[NetworkBuffer] = []
+        is_missing = is_first = is_first_priority = False
+        received = self._received
+        with self._lock:
+            is_taken = sequence_number == self._expected_sequence_number and not self._is_released
+            if is_taken:
+                self._expected_sequence_number = next_sequence_number(sequence_number)
+                self._num_bytes_received += buffer.size
+                if data_type.is_blocking_upstream:
+                    self._is_blocked = True
+                if self._is_blocked and self.initial_credit == 0:
+                    surplus = self.buffer_manager.forget_credit_locked()
+                elif backlog >= 0:
+                    is_missing = self.buffer_manager.require_locked(backlog)
+                if barrier is not None:
+                    self._note_barrier_locked(barrier, sequence_number)
+                if data_type is _PRIORITY:
+                    received.priority.append(SequenceBuffer(buffer, sequence_number))
+                else:
+                    received.rest.append(SequenceBuffer(buffer, sequence_number))
+                    is_first = len(received.rest) == 1
+                if data_type is _TIMEOUTABLE and barrier is not None:
+                    announcement = _announcement(barrier, sequence_number)
+                    self._num_bytes_received += announcement.size
+                    received.priority.append(SequenceBuffer(announcement, sequence_number))
+                is_first_priority = (data_type is _PRIORITY or data_type is _TIMEOUTABLE) and len(received.priority) == 1
+                self._has_ended = data_type is DataType.END_OF_PARTITION
+        if not is_taken:
+            return self._refuse(buffer, sequence_number)
+        if backlog >= 0:
+            self.sender_backlog = backlog
+        calls: list[Callable[[], None]] = [each.recycle for each in surplus]
+        if is_first_priority:
+            calls.append(lambda: self.gate.notify_priority_event(self, sequence_number))
+        if is_first:
+            self.last_activity_ns = self._clock_ns()
+            calls.append(lambda: self.gate.notify_channel_non_empty(self))
+        if is_missing:
+            calls.append(self.buffer_manager.request_floating)
+        run_all(calls)
+        return None
+
+    def _receive_empty(self, sequence_number: int, backlog: int) -> NetstackError | None:
+        with self._lock:
+            if self._is_released:
+                return None
+            is_expected = sequence_number == self._expected_sequence_number
+            if is_expected:
+                self._expected_sequence_number = next_sequence_number(sequence_number)
+        if not is_expected:
+            return self._refuse(None, sequence_number)
+        self.on_sender_backlog(backlog)
+        return None
+
+    def _on_partial_buffers(self, buffer: NetworkBuffer, response: BufferResponse) -> NetstackError | None:
+        """One message with several buffers, each compressed by itself: they are queued one by one, under one number."""
+        sizes = response.partial_sizes
+        if sum(sizes) != buffer.size or min(sizes) < 1 or not buffer.is_buffer:
+            return self._break(buffer, RemoteProtocolError(f"partial buffers of {sizes} bytes do not make up {buffer!r}"))
+        error = None
+        position = 0
+        for size in sizes[:-1]:
+            error = error or self._receive_part(buffer.slice(position, size), response.sequence_number)
+            position += size
+        error = error or self._receive(buffer.slice(position, sizes[-1]), response.sequence_number, response.backlog)
+        buffer.recycle()
+        return error
+
+    def _receive_part(self, part: NetworkBuffer, sequence_number: int) -> NetstackError | None:
+        """Queue ``part`` without moving on to the next number."""
+        error = self._receive(part, sequence_number, -1)
+        if error is None:
+            self._expected_sequence_number = sequence_number
+        return error
+
+    def _note_barrier_locked(self, barrier: CheckpointBarrier, sequence_number: int) -> None:
+        checkpoint_id = barrier.checkpoint_id
+        if self._persister.on_barrier(checkpoint_id) and (self._last_barrier is None or checkpoint_id > self._last_barrier[0]):
+            # The task has not started the checkpoint; then it will want to know what was before the barrier.
+            self._last_barrier = (checkpoint_id, sequence_number)
+
+    def _refuse(self, buffer: NetworkBuffer | None, sequence_number: int) -> NetstackError | None:
+        """A buffer came after the release, or out of order."""
+        if self._is_released:
+            if buffer is not None:
+                buffer.recycle()
+            return None
+        text = f"buffer reordering: expected sequence number {self._expected_sequence_number}, but received {sequence_number}"
+        return self._break(buffer, RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {text}"))
+
+    def _break(self, buffer: NetworkBuffer | None, error: NetstackError) -> NetstackError:
+        self.on_error(error)  # first: a broken channel announces no credit
+        if buffer is not None:
+            buffer.recycle()
+        return error
+
+    def _check_released_without_buffer(self) -> None:
+        if not self._is_released:
+            manager = self.buffer_manager
+            with self._lock:
+                text = f"{manager.num_spent + 1} buffers sent, {manager.num_granted} credits granted"
+            raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: no buffer available: {text}")
 
     def on_error(self, error: NetstackError) -> None:
         """Let the next poll raise ``error``; one that comes after the end of the partition was received has nothing left to spoil."""
@@ -229,40 +521,23 @@ class RemoteInputChannel(InputChannel):
 
     def take_unannounced_credit(self) -> int:
         """The credit to announce now; from this moment it counts as granted."""
-        with self._lock:
-            credit, self._num_unannounced = self._num_unannounced, 0
-            self._num_granted += credit
-            return credit
+        return self.buffer_manager.take_unannounced()
 
-    def _sequence_error(self, sequence_number: int) -> RemoteProtocolError | None:
-        expected = self._expected_sequence_number
-        if sequence_number == expected:
-            return None
-        text = f"buffer reordering: expected sequence number {expected}, but received {sequence_number}"
-        return RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {text}")
-
-    def on_failed_partition_request(self, error: PartitionNotFoundError | None = None) -> None:
-        """The producer does not know the partition; without anybody who could ask for the producer's state this is the end."""
-        self.on_error(error or PartitionNotFoundError(f"partition {self.partition_id} was not found at its producer"))
-
-    def retrigger_subpartition_request(self) -> None:
-        """Ask for the subpartition once more."""
-        self._client.request_subpartition(self)
-
-    # ---------------------------------------------------------------- any thread
-
-    def recycle(self, segment: MemorySegment) -> None:
-        """Take an exclusive segment back: one more credit for the sender, or home to the network pool after the release."""
-        with self._lock:
-            is_released = self._is_released
-            if not is_released:
-                self._free.append(segment)
-                self._num_unannounced += 1
-            is_first = self._num_unannounced == 1 and self._error is None
-        if is_released:
-            self._return_segments([segment])
-        elif is_first:
+    def _announce_credit(self) -> None:
+        """The unannounced credit rose from zero; whoever recycled a buffer must not suffer from it (FLINK-9755)."""
+        if self._error is not None or self._is_released:
+            return
+        if not self._is_requested:
+            self.on_error(LocalProtocolError(f"channel {self.index} has credit to announce before it was requested"))
+            return
+        try:
             self._client.notify_credit_available(self)
+        except Exception as cause:  # noqa: BLE001 - a consumer that nobody tells of its credit would wait for ever
+            error = ResourceBrokenError(f"channel {self.index} cannot announce credit: {type(cause).__name__}: {cause}")
+            error.__cause__ = cause
+            self.on_error(error)
+
+    # ---------------------------------------------------------------- end
 
     def release(self) -> None:
         """Cancel the flow and give everything back; buffers the task still holds follow when it recycles them."""
@@ -270,25 +545,22 @@ class RemoteInputChannel(InputChannel):
             if self._is_released:
                 return
             self._is_released = True
-            segments, self._free = self._free, []
-            self._num_unannounced = 0
-        self._drain()
-        self._return_segments(segments)
+            garbage = [buffer for _, buffers in self._to_persist for buffer in buffers]
+            self._to_persist.clear()
+            self._drain_locked(garbage)
+        # The manager first: what is recycled after it goes home instead of becoming credit.
+        calls: list[Callable[[], None]] = [self.buffer_manager.release, *(buffer.recycle for buffer in garbage)]
         if self._is_requested:
-            self._client.cancel(self)
+            calls.append(lambda: self._client.cancel(self))
+        run_all(calls)
 
-    def _drain(self) -> None:
+    def _drain_locked(self, garbage: list[NetworkBuffer]) -> None:
         received = self._received
         while True:
             try:
-                buffer = received.popleft()
-            except IndexError:
+                garbage.append((received.priority or received.rest).popleft().buffer)
+            except IndexError:  # the task may be popping, too (FLINK-17823): each buffer is found by one of the two
                 return
-            buffer.recycle()
-
-    def _return_segments(self, segments: list[MemorySegment]) -> None:
-        if self._pool is not None and segments:
-            self._pool.recycle_unpooled(segments)
 
     # ---------------------------------------------------------------- numbers
 
@@ -298,33 +570,75 @@ class RemoteInputChannel(InputChannel):
         return len(self._received)
 
     @property
+    def queue_size_bytes(self) -> int:
+        """How many bytes they hold."""
+        return 0 if self._is_released else max(0, self._num_bytes_received - self.num_bytes_in)
+
+    @property
+    def num_buffers_in_use(self) -> int:
+        """What is queued here and what the sender has queued."""
+        return len(self._received) + max(0, self.buffer_manager.num_required - self.initial_credit)
+
+    @property
     def num_credits_granted(self) -> int:
         """The initial credit plus everything announced."""
-        return self._num_granted
+        return self.buffer_manager.num_granted
 
     @property
     def num_credits_available(self) -> int:
         """How many data buffers the sender may still send."""
-        with self._lock:
-            return self._num_granted - self._num_spent
+        return self.buffer_manager.num_credits_available
 
     @property
     def unannounced_credit(self) -> int:
-        """How many recycled buffers the sender was not told about."""
-        return self._num_unannounced
+        """How many buffers became free that the sender was not told about."""
+        return self.buffer_manager.num_unannounced
+
+    def statistics(self) -> ChannelStatistics:
+        """One row of a dump; any thread."""
+        manager = self.buffer_manager
+        return ChannelStatistics(
+            index=self.index,
+            kind="remote",
+            partition=f"{self.partition_id}/{self.subpartition}",
+            state=self._state(),
+            num_bytes_in=self.num_bytes_in,
+            num_buffers_in=self.num_buffers_in,
+            num_queued_buffers=len(self._received),
+            queue_size_bytes=self.queue_size_bytes,
+            num_credits_available=manager.num_credits_available,
+            num_credits_granted=manager.num_granted,
+            num_unannounced=manager.num_unannounced,
+            num_required_buffers=manager.num_required,
+            num_exclusive_available=manager.num_exclusive_available,
+            num_floating_available=manager.num_floating_available,
+            sender_backlog=self.sender_backlog,
+            is_blocked=self._is_blocked,
+            last_activity_ns=self.last_activity_ns,
+        )
 
     def check_invariants(self) -> None:
-        """Assert the invariants of this module."""
+        """Assert the invariants of this module and of its buffer manager."""
+        self.buffer_manager.check_invariants()
         with self._lock:
             if self._is_released:
-                assert not self._free, "a released channel keeps no segment"
                 return
-            available = self._num_granted - self._num_spent
-            assert available >= 0, f"{self._num_spent} buffers sent, {self._num_granted} credits granted"
-            assert available + self._num_unannounced == len(self._free), (
-                f"{available} credits available, {self._num_unannounced} unannounced, {len(self._free)} free segments"
-            )
-            assert len(self._free) <= self.initial_credit, "more segments came back than went out"
+            assert all(not each.buffer.is_buffer for each in self._received.priority), "data has no priority"
+            assert not self._to_persist or self._is_persisting, "something to persist lies around"
 
     def _describe(self) -> str:
-        return f"{len(self._received)} queued, {self._num_granted - self._num_spent} credits available"
+        return f"{len(self._received)} queued, {self.buffer_manager!r}"
+
+
+def _barrier_of(buffer: NetworkBuffer) -> CheckpointBarrier | None:
+    """The checkpoint barrier in an event buffer; other events are left to the gate."""
+    view = buffer.view
+    if bytes(view[:4]) != _BARRIER_TYPE:
+        return None
+    event: Event = deserialize_event(view)
+    assert isinstance(event, CheckpointBarrier), "that is what its type says"
+    return event
+
+
+def _announcement(barrier: CheckpointBarrier, sequence_number: int) -> NetworkBuffer:
+    return NetworkBuffer.unpooled(serialize_event(EventAnnouncement(sequence_number, barrier)), _PRIORITY)

@@ -16,9 +16,20 @@ class RecordingGate:
     def __init__(self) -> None:
         self.owner = "reduce (1/2)"
         self.notified: list[InputChannel] = []
+        self.priority: list[int | None] = []
+        self.checked: list[InputChannel] = []
 
     def notify_channel_non_empty(self, channel: InputChannel) -> None:
         self.notified.append(channel)
+
+    def notify_priority_event(self, channel: InputChannel, sequence_number: int) -> None:
+        self.priority.append(sequence_number)
+
+    def notify_priority_event_force(self, channel: InputChannel) -> None:
+        self.priority.append(None)
+
+    def trigger_partition_state_check(self, channel: InputChannel) -> None:
+        self.checked.append(channel)
 
 
 class RecordingClient:

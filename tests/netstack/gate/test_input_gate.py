@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectionLostError, LocalProtocolError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
-from netstack.gate.input_gate import BufferOrEvent, GateStatistics, SingleInputGate
+from netstack.gate.gate_statistics import GateStatistics
+from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.partition.manager import ResultPartitionManager
@@ -380,6 +381,10 @@ def test_statistics_add_up() -> None:
         num_credits_granted=6,
         num_channels=2,
         num_channels_finished=1,
+        num_buffers_in_local=2,
+        queue_size_bytes=6,
+        num_exclusive_buffers=4,
+        num_exclusive_used=1,
     )
     it.end()
 

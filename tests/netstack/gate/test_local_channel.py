@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -186,8 +187,8 @@ def test_a_view_that_comes_too_late_is_released_at_once(it: Fixture) -> None:
     manager.register(it.partition)
     original = manager.create_view_or_listen
 
-    def release_meanwhile(*args: object) -> object:
-        view = original(*args)  # type: ignore[arg-type]  # the arguments as they come
+    def release_meanwhile(*args: Any, **options: Any) -> object:
+        view = original(*args, **options)
         it.channel.release()
         return view
 

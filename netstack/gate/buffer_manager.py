@@ -1,0 +1,296 @@
+"""The buffers one remote channel can receive into, and the credit that they are.
+
+Side:       shared.  The loop takes; any thread recycles; the gate's pool offers from any thread.
+Hot path:   per buffer: one lock round to take, one to recycle.
+Invariants: granted == spent + available, where *granted* is the initial credit plus everything announced, *spent* the data buffers
+            received, and *available* what the sender may still send.
+            Behind every credit, announced or not, lies a free buffer: available + unannounced == free exclusive + free floating.
+            If fewer are free than are required, the channel stands in the pool's line, or is asking the pool just now (FLINK-8747).
+Units:      buffers; one credit each.
+Lock order: the channel's lock, which is shared with it, is a leaf: pool, network pool and channel are called after it (FLINK-9676).
+Source:     Flink ``BufferManager`` and its ``AvailableBufferQueue``.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from netstack.buffer.local_buffer_pool import BufferListener
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.buffer.wakeups import run_all
+from netstack.errors import LocalProtocolError, ResourceClosedError
+from netstack.wire.messages import DataType
+
+
+class FloatingBufferPool(Protocol):
+    """Where the floating buffers of a gate come from."""
+
+    def request_buffer_nowait(self) -> NetworkBuffer | None:
+        """A free buffer, or None."""
+
+    def add_buffer_listener(self, listener: BufferListener) -> bool:
+        """Stand in line for the next free buffer; False if there is one now, or the pool is destroyed."""
+
+
+class BufferManager:
+    """Exclusive and floating buffers of one channel.
+
+    Threading: as the methods say.
+    Life cycle: ``assign_exclusive`` -> ... -> ``release``; whatever is recycled later goes straight home.
+    Ownership: free buffers are its own; exclusive segments belong to the network pool, floating buffers to the gate's pool.
+    """
+
+    __slots__ = (
+        "_exclusive",
+        "_floating",
+        "_is_released",
+        "_lock",
+        "_network_pool",
+        "_on_credit",
+        "_pool",
+        "initial_credit",
+        "is_waiting",
+        "num_granted",
+        "num_required",
+        "num_spent",
+        "num_unannounced",
+    )
+
+    def __init__(self, lock: threading.Lock, on_credit: Callable[[], None]) -> None:
+        self._lock = lock
+        self._on_credit = on_credit  # called when the unannounced credit rose from zero, outside the lock
+        self.initial_credit = 0  # Written before the request.
+        self._network_pool: NetworkBufferPool | None = None
+        self._pool: FloatingBufferPool | None = None
+        # All below guarded by _lock; bare reads are for statistics.
+        self._exclusive: list[MemorySegment] = []
+        self._floating: list[NetworkBuffer] = []
+        self.num_required = 0
+        self.is_waiting = False
+        self.num_granted = 0
+        self.num_spent = 0
+        self.num_unannounced = 0
+        self._is_released = False
+
+    def __repr__(self) -> str:
+        state = "released" if self._is_released else "waiting" if self.is_waiting else "open"
+        return f"<BufferManager {state}, {self.num_available_buffers} of {self.num_required} buffers>"
+
+    # ---------------------------------------------------------------- set-up
+
+    def assign_exclusive(self, network_pool: NetworkBufferPool, num_segments: int, owner: str) -> None:
+        """Take the exclusive segments, all or none, once; none are wanted if the channel shall live on floating ones.
+
+        Raises:
+            InsufficientNetworkBuffersError: the pool does not have so many.
+        """
+        if self._network_pool is not None:
+            raise LocalProtocolError(f"{owner} has its exclusive segments already")
+        segments = network_pool.request_unpooled(owner, num_segments) if num_segments else []
+        with self._lock:
+            self._network_pool = network_pool
+            self._exclusive = segments
+            self.initial_credit = self.num_granted = num_segments
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether ``assign_exclusive`` was called."""
+        return self._network_pool is not None
+
+    @property
+    def segment_size_bytes(self) -> int:
+        """How much fits into one buffer; 0 before ``assign_exclusive``."""
+        return 0 if self._network_pool is None else self._network_pool.segment_size_bytes
+
+    def set_floating_pool(self, pool: FloatingBufferPool) -> None:
+        """From where the floating buffers come; before the request."""
+        self._pool = pool
+
+    # ---------------------------------------------------------------- loop thread
+
+    def request_buffer(self, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
+        """A buffer for data of the sender, floating ones first; its credit is spent.  None without credit, or after the release."""
+        with self._lock:
+            if self.num_spent == self.num_granted:
+                return None
+            self.num_spent += 1
+            self.num_required -= 1
+            buffer = self._floating.pop() if self._floating else None
+            segment = self._exclusive.pop() if buffer is None else None
+        if segment is not None:
+            return NetworkBuffer(segment, self, size_bytes, data_type, is_compressed=is_compressed)
+        assert buffer is not None, "one of the two was there"
+        buffer.size = size_bytes
+        buffer.data_type = data_type
+        buffer.is_compressed = is_compressed
+        return buffer
+
+    def require_locked(self, backlog: int) -> bool:
+        """The sender has ``backlog`` buffers more; whether ``request_floating`` must be called, after the lock."""
+        self.num_required = backlog + self.initial_credit
+        return self._num_missing_locked() > 0
+
+    def request_floating(self) -> None:
+        """Get what is missing from the gate's pool, or stand in its line; the credit is announced."""
+        if self._collect_floating():
+            self._on_credit()
+
+    def take_unannounced(self) -> int:
+        """The credit to announce now; from this moment it counts as granted."""
+        with self._lock:
+            credit, self.num_unannounced = self.num_unannounced, 0
+            self.num_granted += credit
+            return credit
+
+    def forget_credit_locked(self) -> list[NetworkBuffer]:
+        """For a blocked channel without exclusive buffers: give back all credit; the caller recycles the buffers, after the lock.
+
+        Others need them: a blocked channel hoards buffers that would bring the barrier of another one (FLINK-16404).
+        """
+        buffers, self._floating = self._floating, []
+        self.num_required = 0
+        self.num_unannounced = 0
+        self.num_granted = self.num_spent
+        return buffers
+
+    # ---------------------------------------------------------------- any thread
+
+    def recycle(self, segment: MemorySegment) -> None:
+        """Take an exclusive segment back: a credit, or in exchange for a floating buffer that others need more; home after the release."""
+        surplus: NetworkBuffer | None = None
+        is_first = False
+        with self._lock:
+            is_released = self._is_released
+            if not is_released:
+                exclusive, floating = self._exclusive, self._floating
+                exclusive.append(segment)
+                if floating and len(exclusive) + len(floating) > self.num_required:
+                    surplus = floating.pop()
+                else:
+                    self.num_unannounced += 1
+                    is_first = self.num_unannounced == 1
+        if is_first:
+            self._on_credit()
+        elif surplus is not None:
+            surplus.recycle()  # never under the lock (FLINK-22946)
+        elif is_released and self._network_pool is not None:
+            self._network_pool.recycle_unpooled([segment])
+
+    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+        """The pool offers ``buffer``; whether the channel needs it, which then is a credit more."""
+        with self._lock:
+            self.is_waiting = False
+            if self._num_missing_locked() <= 0:
+                return False
+            is_first = self._add_floating_locked(buffer)
+            is_more_missing = self._num_missing_locked() > 0
+        if is_more_missing:
+            is_first = self._collect_floating() or is_first
+        if is_first:
+            self._on_credit()
+        return True
+
+    def notify_buffer_destroyed(self) -> None:
+        """There will be no floating buffers any more."""
+        with self._lock:
+            self.is_waiting = False
+            self._pool = None
+
+    def release(self) -> None:
+        """Give every free buffer back; the second call does nothing."""
+        with self._lock:
+            self._is_released = True
+            floating = self.forget_credit_locked()
+            segments, self._exclusive = self._exclusive, []
+        calls: list[Callable[[], None]] = [buffer.recycle for buffer in floating]
+        network_pool = self._network_pool
+        if segments and network_pool is not None:
+            calls.append(lambda: network_pool.recycle_unpooled(segments))
+        run_all(calls)
+
+    # ---------------------------------------------------------------- numbers
+
+    @property
+    def num_available_buffers(self) -> int:
+        """How many free buffers the channel has, exclusive and floating."""
+        return len(self._exclusive) + len(self._floating)
+
+    @property
+    def num_exclusive_available(self) -> int:
+        """How many of them are exclusive."""
+        return len(self._exclusive)
+
+    @property
+    def num_floating_available(self) -> int:
+        """How many of them are floating."""
+        return len(self._floating)
+
+    @property
+    def num_credits_available(self) -> int:
+        """How many data buffers the sender may still send."""
+        with self._lock:
+            return self.num_granted - self.num_spent
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of this module."""
+        with self._lock:
+            num_free = len(self._exclusive) + len(self._floating)
+            if self._is_released:
+                assert num_free == 0, "a released channel keeps no buffer"
+                return
+            available = self.num_granted - self.num_spent
+            assert available >= 0, f"{self.num_spent} buffers sent, {self.num_granted} credits granted"
+            assert available + self.num_unannounced == num_free, (
+                f"{available} credits available, {self.num_unannounced} unannounced, {len(self._exclusive)} exclusive and "
+                f"{len(self._floating)} floating buffers free"
+            )
+            assert len(self._exclusive) <= self.initial_credit, "more segments came back than went out"
+            assert self._num_missing_locked() <= 0, f"{num_free} of {self.num_required} buffers, but the channel waits for none"
+
+    # ---------------------------------------------------------------- helpers
+
+    def _num_missing_locked(self) -> int:
+        """How many floating buffers to ask for now; none while the channel stands in line."""
+        if self.is_waiting or self._pool is None or self._is_released:
+            return 0
+        return self.num_required - len(self._exclusive) - len(self._floating)
+
+    def _add_floating_locked(self, buffer: NetworkBuffer) -> bool:
+        """Take ``buffer``; whether its credit is the first one that nobody has heard of."""
+        self._floating.append(buffer)
+        self.num_unannounced += 1
+        return self.num_unannounced == 1
+
+    def _collect_floating(self) -> bool:
+        """Ask until there is enough or the pool is empty, and then stand in line, once; whether there is credit to announce."""
+        has_credit = False
+        while True:
+            with self._lock:
+                num_missing, pool = self._num_missing_locked(), self._pool
+            if num_missing <= 0 or pool is None:
+                return has_credit
+            found = self._request(pool, num_missing)
+            with self._lock:
+                while found and self._num_missing_locked() > 0:
+                    has_credit = self._add_floating_locked(found.pop()) or has_credit
+                is_dry = self._num_missing_locked() > 0
+                self.is_waiting = self.is_waiting or is_dry  # before the pool knows, it may call at once
+            for surplus in found:
+                surplus.recycle()
+            if not is_dry or pool.add_buffer_listener(self):
+                return has_credit
+            with self._lock:
+                self.is_waiting = False
+
+    def _request(self, pool: FloatingBufferPool, num_buffers: int) -> list[NetworkBuffer]:
+        found: list[NetworkBuffer] = []
+        try:
+            while len(found) < num_buffers:
+                buffer = pool.request_buffer_nowait()
+                if buffer is None:
+                    break
+                found.append(buffer)
+        except ResourceClosedError:
+            self.notify_buffer_destroyed()
+        return found
