@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-DEFAULT_RUNS = {"wordcount": 3, "isolation": 1, "idle": 1, "transport": 5}
-QUICK_CASES = ("transport",)
+from flowlet.logs import configure_logging
+
+DEFAULT_RUNS = {"wordcount": 3, "isolation": 1, "idle": 1, "transport": 5, "memory": 1}
+QUICK_CASES = ("transport", "memory")
 
 
 def main() -> int:
@@ -25,6 +27,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help=f"short forms, only to see that they work: {', '.join(QUICK_CASES)}")
     parser.add_argument("--help-case", action="store_true", help="show the options that the case itself has")
     options, rest = parser.parse_known_args()
+    configure_logging("error")
     rest += ["--help"] * options.help_case
     if options.case == "all" and rest:
         parser.error(f"options of one case: {' '.join(rest)}")

@@ -62,6 +62,12 @@ class NetworkEnvironment:
         """Whether ``close`` was called."""
         return self._is_closed
 
+    @property
+    def num_accepted_connections(self) -> int:
+        """How many connections of consumers there are now; any thread, one pass stale is fine."""
+        server = self._server
+        return 0 if server is None else server.num_channels
+
     async def start(self, host: str, port: int) -> ConnectionID:
         """Listen for consumers; port 0 picks a free one.  Returns where the data port is.
 

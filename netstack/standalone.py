@@ -47,6 +47,11 @@ class StandaloneNetwork:
         """The parts: buffer pool, ``ResultPartitionManager`` and connections."""
         return self._environment
 
+    @property
+    def event_loop(self) -> EventLoopThread:
+        """The loop; never block it."""
+        return self._loop
+
     def serve(self, host: str = "127.0.0.1", port: int = 0) -> ConnectionID:
         """Let others read the partitions of this process; port 0 picks a free one.  Returns the address.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import isolation, transport, wordcount
+from bench import isolation, memory, transport, wordcount
 from bench.report import Result
 from bench.transports.common import PayloadSource, Verifier, WrongDataError
 
@@ -111,3 +111,21 @@ def test_rounds_of_the_transport_bench_change_who_runs_first() -> None:
 
     assert all(sorted(order) == sorted(cases) for order in rounds)
     assert len({order[0] for order in rounds}) > 1
+
+
+def test_a_stalled_consumer_and_broken_off_reads_leave_nothing_behind() -> None:
+    """The memory bench in small: three seconds of stall, and 600 cycles over six connections."""
+    stall, cycles = memory.run(1, quick=True)
+
+    assert stall.runs[0] < 8.0, stall.details
+    assert cycles.details["samples"][0]["leaked"] == {}
+    assert cycles.runs == [0.0]
+
+
+def test_the_memory_bench_sees_what_grows_and_what_is_left() -> None:
+    samples = [(0.0, [1, 5]), (1.2, [7, 5]), (2.4, [10, 5]), (3.6, [9, 4])]
+    before = memory.Held(buffers=1, partitions=0, fds=5, threads=2, tasks=0, objects={"netstack.A": 3})
+    after = memory.Held(buffers=3, partitions=0, fds=4, threads=2, tasks=0, objects={"netstack.A": 3, "netstack.B": 1})
+
+    assert memory.growth(samples) == [3, 0]
+    assert after.more_than(before) == {"buffers": 2, "objects of netstack.B": 1}
