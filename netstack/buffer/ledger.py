@@ -65,6 +65,8 @@ class SegmentLedger:
         # Guarded by _lock.
         self._out: dict[int, tuple[str, tuple[Frame, ...]]] = {}
         self._last_return: dict[int, tuple[Frame, ...]] = {}
+        # Appended by the garbage collector, at any time on any thread, so without the lock; append and list() are atomic.
+        self._lost: deque[str] = deque()
 
     def take(self, index: int, owner: str) -> None:
         """``owner`` gets segment ``index``.
@@ -91,6 +93,19 @@ class SegmentLedger:
                 last = self._last_return.get(index, ())
                 raise BufferOwnershipError(f"segment {index} is recycled twice: now by {describe(frames)}, before by {describe(last)}")
             self._last_return[index] = frames
+
+    def lose(self, index: int, trail: Trail) -> None:
+        """Segment ``index`` can never come home: its last holder forgot it."""
+        self._lost.append(f"segment {index}:{trail}")
+
+    def check_lost(self) -> None:
+        """Complain about segments that were dropped instead of recycled.
+
+        Raises:
+            BufferOwnershipError: there are some; the text tells who held them.
+        """
+        if self._lost:
+            raise BufferOwnershipError("dropped without being recycled: " + "; ".join(list(self._lost)))
 
     def describe_out(self) -> list[str]:
         """One line for each segment that is out: who took it, and where."""

@@ -306,13 +306,16 @@ class LocalBufferPool:
         while listener is not None:
             if self._ledger is not None:
                 self._ledger.take(segment.index, self.owner)
+            buffer = NetworkBuffer(segment, self, len(segment.view), DataType.DATA_BUFFER)
             try:
-                is_taken = listener.notify_buffer_available(NetworkBuffer(segment, self, len(segment.view), DataType.DATA_BUFFER))
+                is_taken = listener.notify_buffer_available(buffer)
             except BaseException:
-                self.recycle(segment)
+                buffer.recycle()
                 raise
-            if not is_taken and self._ledger is not None:
-                self._ledger.give_back(segment.index)
+            if not is_taken:
+                buffer.lease.abandon()
+                if self._ledger is not None:
+                    self._ledger.give_back(segment.index)
             with self._lock:
                 if is_taken:
                     fetched = self._fetch_locked()
@@ -410,7 +413,9 @@ class LocalBufferPool:
             grants = self._parent.take_back(account, excess) if excess else []
             segment = self._fetch_locked()
             if segment is not None:
-                _, listener = self._store_locked(segment, wakeups)
+                is_kept, listener = self._store_locked(segment, wakeups)
+                if not is_kept:  # it shrank again
+                    grants += self._parent.take_back(account, (segment,))
             elif not free:
                 self._availability.reset_unavailable()
         calls: list[Callable[[], object]] = [lambda: self._parent.hand_out(grants), *wakeups]

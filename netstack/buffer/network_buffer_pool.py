@@ -34,13 +34,21 @@ Grants = list[tuple[PoolAccount, MemorySegment]]
 
 @dataclass(frozen=True, slots=True)
 class NetworkBufferPoolStatistics:
-    """Flink's ``Status.Shuffle.Netty`` gauges; multiply by the segment size for the memory ones."""
+    """Flink's ``Status.Shuffle.Netty`` gauges, 0 after the end; multiply by the segment size for the memory ones."""
 
     total_memory_segments: int
     available_memory_segments: int
     used_memory_segments: int
     requested_memory_usage_percent: int
     segment_size_bytes: int
+
+
+def _readable(num_bytes: int) -> str:
+    """As Flink's ``MemorySize.toHumanReadableString``."""
+    for exponent, unit in ((4, "tb"), (3, "gb"), (2, "mb"), (1, "kb")):
+        if num_bytes > 1024**exponent:
+            return f"{num_bytes / 1024**exponent:.3f}{unit} ({num_bytes} bytes)"
+    return f"{num_bytes} bytes"
 
 
 class _Claim:
@@ -73,11 +81,11 @@ class NetworkBufferPool:
         self._request_timeout_s = request_timeout_s
         self._arena = mmap.mmap(-1, num_segments * segment_size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._arena_view = memoryview(self._arena)
+        self.ledger = SegmentLedger() if is_debug() else None
         self._segments = [
-            MemorySegment(self._arena_view[index * segment_size_bytes : (index + 1) * segment_size_bytes], index)
+            MemorySegment(self._arena_view[index * segment_size_bytes : (index + 1) * segment_size_bytes], index, self.ledger)
             for index in range(num_segments)
         ]
-        self.ledger = SegmentLedger() if is_debug() else None
         self._lock = threading.Lock()
         # All below guarded by _lock.  Last in, first out: warm memory first, and untouched pages stay untouched.
         self._free = self._segments[::-1]
@@ -329,7 +337,7 @@ class NetworkBufferPool:
             return (
                 f"Memory usage [{usage}%] is too high to satisfy all of the requests. This can severely impact network throughput. "
                 f"Please consider increasing available network memory, or decreasing configured size of network buffer pools. "
-                f"(totalMemory={total} bytes, requestedMemory={requested} bytes, missingMemory={requested - total} bytes)"
+                f"(totalMemory={_readable(total)}, requestedMemory={_readable(requested)}, missingMemory={_readable(requested - total)})"
             )
         if usage < USAGE_WARNING_PERCENT <= before:
             return f"Memory usage [{usage}%] went back to normal"
@@ -337,6 +345,8 @@ class NetworkBufferPool:
 
     def statistics(self) -> NetworkBufferPoolStatistics:
         """The numbers of this moment."""
+        if self._is_destroyed:
+            return NetworkBufferPoolStatistics(0, 0, 0, 0, self.segment_size_bytes)
         return NetworkBufferPoolStatistics(self._num_total, self.num_available, self.num_used, self.usage_percent, self.segment_size_bytes)
 
     # ---------------------------------------------------------------- end
@@ -345,16 +355,25 @@ class NetworkBufferPool:
         """End every local pool and wake whoever waits there or here; the second call does nothing.
 
         The mapping is closed when the last segment is back, now or later.
+
+        Raises:
+            BufferOwnershipError: in debug mode, after all is done: somebody dropped buffers instead of recycling them.
         """
         with self._lock:
             if self._is_destroyed:
                 return
             self._is_destroyed = True
-            pools = [account.pool for account in self._accounts if account.pool is not None]
             for claim in list(self._claims):
                 self._close_claim_locked(claim)
+        run_all([self.destroy_all_pools, self._unmap_if_complete])
+        if self.ledger is not None:
+            self.ledger.check_lost()
+
+    def destroy_all_pools(self) -> None:
+        """End every local pool; this one goes on."""
+        with self._lock:
+            pools = [account.pool for account in self._accounts if account.pool is not None]
         run_all([pool.destroy for pool in pools])
-        self._unmap_if_complete()
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
@@ -485,18 +504,20 @@ class NetworkBufferPool:
                 raise ResourceClosedError(f"a buffer pool was destroyed before {owner} requested network buffers")
             self._claims.append(claim)
             grants = self._grant_locked()
-        self.hand_out(grants)
-        if timeout_s > 0:
-            claim.gate.acquire(timeout=timeout_s)
+        try:
+            self.hand_out(grants)
+            if timeout_s > 0:
+                claim.gate.acquire(timeout=timeout_s)
+        except BaseException:
+            self._give_back_claim(claim)
+            raise
         with self._lock:
             if claim.num_missing == 0:
                 return claim.segments
             num_came = len(claim.segments)
-            if not claim.is_closed:
-                self._claims.remove(claim)
-            self._return_claim_locked(claim)
-            grants = self._grant_locked()
-        self.hand_out(grants)
+            if claim in self._claims:
+                self._claims.remove(claim)  # from now on nothing more comes
+        self._give_back_claim(claim)
         if claim.is_closed:
             raise ResourceClosedError(f"a buffer pool was destroyed while {owner} waited for network buffers")
         raise InsufficientNetworkBuffersError(
@@ -504,12 +525,18 @@ class NetworkBufferPool:
             f"use them, and only {num_came} came within {timeout_s} s (NetstackConfig.request_buffers_timeout_s). {self._advice()}"
         )
 
-    def _return_claim_locked(self, claim: _Claim) -> None:
-        if claim.account is not None:
-            self._give_back_locked(claim.account, claim.segments)
-        else:
-            self._num_owed += len(claim.segments)
-            self._free.extend(claim.segments)
+    def _give_back_claim(self, claim: _Claim) -> None:
+        """Give back what came for ``claim``, which is owed again if it is unpooled."""
+        with self._lock:
+            if claim in self._claims:
+                self._claims.remove(claim)
+            if claim.account is not None:
+                self._give_back_locked(claim.account, claim.segments)
+            else:
+                self._num_owed += len(claim.segments)
+                self._free.extend(claim.segments)
+            grants = self._grant_locked()
+        self.hand_out(grants)
 
     def _unmap_if_complete(self) -> None:
         with self._lock:

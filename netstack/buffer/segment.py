@@ -8,15 +8,15 @@ Units:      sizes and offsets in bytes.
 Lock order: ``BufferLease._lock`` is a leaf: nothing is called while it is held.
 Source:     Flink ``MemorySegment``, ``NetworkBuffer``, ``BufferRecycler``, ``FreeingBufferRecycler``.  Views are made on demand, so that a
             buffer that was recycled keeps no export of the arena alive.
-            With NETSTACK_DEBUG=1 a lease remembers who took, kept and released it, freed memory is poisoned, and errors tell the whole way;
-            without it each hook is one test of a constant.
+            With NETSTACK_DEBUG=1 a lease remembers who took, kept and released it, and notices if all its holders forgot it; freed memory
+            is poisoned, and errors tell the whole way.  Without it each hook is one test of a constant.
 Absent:     composite and file-backed buffers.
 """
 
 import threading
 from typing import Final, Protocol
 
-from netstack.buffer.ledger import Trail
+from netstack.buffer.ledger import SegmentLedger, Trail
 from netstack.config import is_debug
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
@@ -28,11 +28,12 @@ _DEBUG: Final = is_debug()
 class MemorySegment:
     """One fixed-size piece of memory; ``index`` is its number in the arena, -1 outside of one."""
 
-    __slots__ = ("index", "view")
+    __slots__ = ("index", "ledger", "view")
 
-    def __init__(self, view: memoryview, index: int = -1) -> None:
+    def __init__(self, view: memoryview, index: int = -1, ledger: SegmentLedger | None = None) -> None:
         self.view = view
         self.index = index
+        self.ledger = ledger  # of its pool, in debug mode
 
     def __repr__(self) -> str:
         return f"<MemorySegment {self.index}>"
@@ -112,6 +113,19 @@ class BufferLease:
         if _DEBUG and not segment.view.readonly:
             segment.view[:] = _POISON * len(segment.view)
         self._recycler.recycle(segment)
+
+    def abandon(self) -> None:
+        """Forget the only holder without recycling: nobody took the buffer, its maker keeps the segment."""
+        with self._lock:
+            assert self.count == 1, f"{self!r} is in use"
+            self.count = 0
+
+    if _DEBUG:
+
+        def __del__(self) -> None:
+            ledger = self.segment.ledger
+            if self.count > 0 and ledger is not None:
+                ledger.lose(self.segment.index, self._trail)
 
     def misused_locked(self, what: str) -> BufferOwnershipError:
         """The error that says ``what`` happened to the segment, in debug mode with everybody who held it."""
