@@ -2,12 +2,14 @@
 
 Side:       shared.  Any thread may complete a future or add a callback.
 Invariants: a callback runs exactly once, never under a lock of this package, on the thread that completes the future, or at once
-            on the caller's thread if the future is already done.
+            on the caller's thread if the future is already done.  One that raises does not keep the others from running (FLINK-9755).
 Source:     Flink ``AvailabilityProvider.AvailabilityHelper``.  An own class because ``concurrent.futures.Future`` costs 2.7 us each.
 """
 
 import threading
 from collections.abc import Callable
+
+from netstack.buffer.wakeups import run_all
 
 
 class AvailabilityFuture:
@@ -32,14 +34,18 @@ class AvailabilityFuture:
         return self._done
 
     def complete(self) -> None:
-        """Give the signal and run the callbacks; the second call does nothing."""
+        """Give the signal and run the callbacks, all of them; the second call does nothing.
+
+        Raises:
+            Exception: what the last failing callback raised, with those of earlier ones as its context.
+        """
         with self._lock:
             if self._done:
                 return
             self._done = True
             callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
+        if callbacks:
+            run_all(callbacks)
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` once the signal is given, at once if it already was."""

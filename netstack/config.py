@@ -19,6 +19,8 @@ _LEAST: Final = {
     "max_buffers_per_channel": 1,
     "max_overdraft_buffers_per_gate": 0,
     "connect_retries": 0,
+    "max_waiting_requests": 1,
+    "max_cancels_per_s": 1,
     "initial_request_backoff_ms": 0,
     "max_connections": 1,
     "send_buffer_bytes": 0,
@@ -45,7 +47,12 @@ class NetstackConfig:
     read_buffer_bytes: int = 512 * 1024
     connect_timeout_s: float = 120.0
     connect_retries: int = 0
+    # Keep a connection that no channel uses any more for the next job; otherwise its last channel closes it (CloseRequest).
+    reuse_connections: bool = True
     partition_request_timeout_s: float = 10.0
+    # Of one connection: requests for partitions that are not there yet, and cancelled requests (ten seconds' worth of them at once).
+    max_waiting_requests: int = 1024
+    max_cancels_per_s: int = 1000
     # Of local channels, and of remote ones whose producer does not keep the request: doubles from initial to max; 0 disables retries.
     initial_request_backoff_ms: int = 100
     max_request_backoff_ms: int = 10_000

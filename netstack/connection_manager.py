@@ -2,8 +2,9 @@
 
 Side:       shared.  Clients are used by task threads; connections live on the loop thread.
 Invariants: at most one connection per ``ConnectionID``; concurrent requests wait for the same attempt; a failed attempt is not cached,
-            the next request tries again; an idle connection is kept for reuse until the manager closes, a lost one is forgotten
-            when the next connection is made.  However an attempt ends, everybody who waited for it hears of it.
+            the next request tries again; a connection counts the channels that use it, and when the last one is gone it is kept for
+            reuse (``reuse_connections``, the default) or closed; one that ended is forgotten.  However an attempt ends, everybody who
+            waited for it hears of it, and attempts to reach one peer keep nobody from another (FLINK-15416).
 Source:     Flink ``NettyConnectionManager``, ``PartitionRequestClientFactory``, ``NettyPartitionRequestClient``.
 """
 
@@ -11,9 +12,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from typing import Concatenate, ParamSpec, TypeAlias
+
+import structlog
 
 from netstack.buffer.wakeups import run_all
 from netstack.channel.client import connect
+from netstack.channel.handler import ChannelHandler
 from netstack.channel.message_codec import MessageDecoder, MessageEncoder
 from netstack.channel.protocol import NetworkChannel
 from netstack.config import NetstackConfig
@@ -21,25 +26,38 @@ from netstack.errors import ConnectError, NetstackError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
-from netstack.ids import ConnectionID
+from netstack.ids import ConnectionID, InputChannelID
 
-Order = Callable[[CreditBasedPartitionRequestClientHandler], None]
+_log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+
+_Attempt: TypeAlias = "asyncio.Task[tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]]"
+Order: TypeAlias = Callable[Concatenate[CreditBasedPartitionRequestClientHandler, RemoteInputChannel, P], None]
+
+
+def _client_handlers(config: NetstackConfig, handler: CreditBasedPartitionRequestClientHandler) -> tuple[ChannelHandler, ...]:
+    """The pipeline of an outgoing connection, head to tail."""
+    return (MessageEncoder(), MessageDecoder.of(config, handler), handler)
 
 
 class _Connection:
     """The connection to one peer, connected on demand.  Loop thread only."""
 
-    def __init__(self, config: NetstackConfig, connection_id: ConnectionID) -> None:
+    def __init__(self, config: NetstackConfig, connection_id: ConnectionID, on_idle: "Callable[[_Connection], None]") -> None:
+        self.connection_id = connection_id
         self._config = config
-        self._id = connection_id
+        self._on_idle = on_idle
         self._channel: NetworkChannel | None = None
         self._handler = CreditBasedPartitionRequestClientHandler()
-        self._attempt: asyncio.Task[tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]] | None = None
+        self._attempt: _Attempt | None = None
         self._waiting: list[RemoteInputChannel] = []
+        self._delayed: dict[InputChannelID, tuple[RemoteInputChannel, asyncio.TimerHandle]] = {}
+        self._users: set[InputChannelID] = set()  # requested and not cancelled; its size is Flink's reference count
 
     def __repr__(self) -> str:
         state = "open" if self._is_open else "connecting" if self._attempt is not None else "idle"
-        return f"<connection to {self._id} {state}>"
+        return f"<connection to {self.connection_id} {state}, {len(self._users)} users>"
 
     @property
     def _is_open(self) -> bool:
@@ -47,71 +65,132 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is neither a connection, nor an attempt to make one, nor what is left of a lost one."""
-        return self._attempt is None and (self._channel is None or self._handler.has_ended)
+        """Whether there is neither a connection, nor an attempt to make one, nor what is left of a lost one, nor a request to come."""
+        return self._attempt is None and not self._delayed and (self._channel is None or self._handler.has_ended)
 
-    def request(self, channel: RemoteInputChannel) -> None:
-        """Send the channel's partition request, over a new connection if there is none."""
+    # ---------------------------------------------------------------- orders of the channels
+
+    def request(self, channel: RemoteInputChannel, delay_ms: int) -> None:
+        """Send the channel's partition request, now or later, over a new connection if there is none."""
+        self._users.add(channel.channel_id)
+        if delay_ms <= 0:
+            self._request_now(channel)
+            return
+        self._stop_delay(channel.channel_id)
+        timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_delay_over, channel)
+        self._delayed[channel.channel_id] = (channel, timer)
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        """The channel wants no more; the last one leaves the connection behind, for the next job or closed."""
+        is_user = channel.channel_id in self._users
+        self._users.discard(channel.channel_id)
+        self._stop_delay(channel.channel_id)
+        if is_user and not self._users and not self._config.reuse_connections:
+            self._close_unused()
+        else:
+            self.order(CreditBasedPartitionRequestClientHandler.cancel, channel)
+        if self.is_idle:
+            self._on_idle(self)
+
+    def order(self, order: Order[P], channel: RemoteInputChannel, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Give an order about a channel that was requested; without a connection there is nothing to tell."""
+        if self._is_open:
+            order(self._handler, channel, *args, **kwargs)
+
+    def _request_now(self, channel: RemoteInputChannel) -> None:
         if self._is_open:
             self._handler.request_subpartition(channel)
             return
         self._waiting.append(channel)
         if self._attempt is None:
-            self._attempt = asyncio.get_running_loop().create_task(self._connect(), name=f"connect to {self._id}")
+            self._attempt = asyncio.get_running_loop().create_task(self._connect(), name=f"connect to {self.connection_id}")
             # A callback and not the end of the task itself: a task that is cancelled before its first step runs nothing of its own.
             self._attempt.add_done_callback(self._on_attempt_done)
 
-    def order(self, order: Order) -> None:
-        """Give an order about a channel that was requested; without a connection there is nothing to tell."""
-        if self._is_open:
-            order(self._handler)
+    def _on_delay_over(self, channel: RemoteInputChannel) -> None:
+        del self._delayed[channel.channel_id]
+        if not channel.is_released:
+            self._request_now(channel)
+
+    def _stop_delay(self, channel_id: InputChannelID) -> None:
+        delayed = self._delayed.pop(channel_id, None)
+        if delayed is not None:
+            delayed[1].cancel()
+
+    # ---------------------------------------------------------------- making the connection
 
     async def _connect(self) -> tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]:
         if self._channel is not None:
             await self._channel.wait_closed()  # a closing one lingers, at most close_timeout_s
+        num_failed = 0
+        while True:
+            try:
+                return await self._connect_once()
+            except ConnectError as error:
+                num_failed += 1
+                if num_failed > self._config.connect_retries:
+                    raise
+                _log.warning("cannot connect, trying again", peer=str(self.connection_id), num_failed=num_failed, error=str(error))
+
+    async def _connect_once(self) -> tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]:
         handler = CreditBasedPartitionRequestClientHandler()
+        handler.on_ended = self._on_connection_ended
         config = self._config
-        channel = await connect(
-            config,
-            self._id,
-            lambda: (MessageEncoder(), MessageDecoder.of(config, handler), handler),
-            timeout_s=config.connect_timeout_s,
-        )
+        channel = await connect(config, self.connection_id, lambda: _client_handlers(config, handler), timeout_s=config.connect_timeout_s)
         return channel, handler
 
-    def _on_attempt_done(self, attempt: asyncio.Task[tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]]) -> None:
+    def _on_attempt_done(self, attempt: _Attempt) -> None:
         self._attempt = None
         waiting, self._waiting = self._waiting, []
         error = self._error_of(attempt)
         if error is not None:
+            self._users.difference_update(each.channel_id for each in waiting)
+            if self.is_idle:
+                self._on_idle(self)
             run_all([partial(each.on_error, error) for each in waiting])
             return
         self._channel, self._handler = attempt.result()
         run_all([partial(self._handler.request_subpartition, each) for each in waiting if not each.is_released])
+        if not self._users and not self._config.reuse_connections:
+            self._close_unused()
 
-    def _error_of(self, attempt: asyncio.Task[tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]]) -> NetstackError | None:
+    def _error_of(self, attempt: _Attempt) -> NetstackError | None:
         if attempt.cancelled():
-            return ResourceClosedError(f"the connection to {self._id} was closed before it was used")
+            return ResourceClosedError(f"the connection to {self.connection_id} was closed before it was used")
         error = attempt.exception()
         if error is None or isinstance(error, NetstackError):
             return error
-        wrapped = ConnectError(f"cannot connect to {self._id}: {type(error).__name__}: {error}")
+        wrapped = ConnectError(f"cannot connect to {self.connection_id}: {type(error).__name__}: {error}")
         wrapped.__cause__ = error
         return wrapped
 
+    # ---------------------------------------------------------------- its end
+
+    def _on_connection_ended(self) -> None:
+        if self.is_idle:
+            self._on_idle(self)
+
+    def _close_unused(self) -> None:
+        if self._is_open:
+            self._handler.close_unused()
+
     async def close(self) -> None:
         """End the attempt or the connection; channels that still read get an error."""
+        delayed, self._delayed = list(self._delayed.values()), {}
+        closed = ResourceClosedError(f"the connection to {self.connection_id} was closed by this side")
+        for _, timer in delayed:
+            timer.cancel()
         if self._attempt is not None:
             self._attempt.cancel()
             await asyncio.gather(self._attempt, return_exceptions=True)
-        if self._channel is None:
-            return
         try:
             # Before the end of the connection reaches the handler, which would blame the peer.
-            self._handler.fail_all(ResourceClosedError(f"the connection to {self._id} was closed by this side"))
+            self._handler.fail_all(closed)
+            run_all([partial(channel.on_error, closed) for channel, _ in delayed])
         finally:
-            self._channel.close()
-            await self._channel.wait_closed()
+            if self._channel is not None:
+                self._channel.close()
+                await self._channel.wait_closed()
 
 
 class NetworkPartitionRequestClient:
@@ -131,37 +210,41 @@ class NetworkPartitionRequestClient:
         return f"<PartitionRequestClient of {self.connection_id}>"
 
     def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
-        """Ask the peer for the channel's subpartition; a failure arrives at the channel as its error."""
+        """Ask the peer for the channel's subpartition, after ``delay_ms``; a failure arrives at the channel as its error."""
         try:
-            self._loop.execute_threadsafe(self._manager.request, self.connection_id, channel)
+            self._loop.execute_threadsafe(self._manager.request, self.connection_id, channel, delay_ms)
         except ResourceClosedError as error:
             channel.on_error(error)
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         """The channel has credit to announce."""
-        self._order(lambda handler: handler.notify_credit_available(channel))
+        self._order(CreditBasedPartitionRequestClientHandler.notify_credit_available, channel)
 
     def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
         """The channel wants buffers of another size."""
+        self._order(CreditBasedPartitionRequestClientHandler.notify_new_buffer_size, channel, size_bytes)
 
     def resume_consumption(self, channel: RemoteInputChannel) -> None:
         """The channel goes on after a blocking event."""
+        self._order(CreditBasedPartitionRequestClientHandler.resume_consumption, channel)
 
     def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
         """An event for the producer of the channel's partition."""
+        self._order(CreditBasedPartitionRequestClientHandler.send_task_event, channel, event)
 
     def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
         """The task processed everything up to the channel's end of data."""
-        self._order(lambda handler: handler.acknowledge_all_records_processed(channel))
+        self._order(CreditBasedPartitionRequestClientHandler.acknowledge_all_records_processed, channel)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        """The channel wants no more."""
-        self._order(lambda handler: handler.cancel(channel))
+        """The channel wants no more, and uses the connection no more."""
+        with contextlib.suppress(ResourceClosedError):
+            self._loop.execute_threadsafe(self._manager.cancel, self.connection_id, channel)
 
-    def _order(self, order: Order) -> None:
+    def _order(self, order: Order[P], channel: RemoteInputChannel, *args: P.args, **kwargs: P.kwargs) -> None:
         # With the loop the connection went; tasks recycle and release what they hold after that, too.
         with contextlib.suppress(ResourceClosedError):
-            self._loop.execute_threadsafe(self._manager.order, self.connection_id, order)
+            self._loop.execute_threadsafe(self._manager.order, self.connection_id, order, channel, *args)
 
 
 class ConnectionManager:
@@ -181,30 +264,39 @@ class ConnectionManager:
 
     @property
     def num_connections(self) -> int:
-        """How many peers it knows, the last ones that were lost included."""
+        """How many peers it is connected to, or about to be."""
         return len(self._connections)
 
     def client(self, connection_id: ConnectionID) -> NetworkPartitionRequestClient:
         """A handle on the (shared, lazily made) connection to that peer."""
         return NetworkPartitionRequestClient(self, self._loop, connection_id)
 
-    def request(self, connection_id: ConnectionID, channel: RemoteInputChannel) -> None:
+    def request(self, connection_id: ConnectionID, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
         """Loop thread: send a partition request."""
         if self._is_closed:
             channel.on_error(ResourceClosedError(f"no new connection to {connection_id}: the network stack was closed"))
             return
         connection = self._connections.get(connection_id)
         if connection is None:
-            # Peers come back under other ports, and a lost connection still holds its read buffer.
-            self._connections = {key: each for key, each in self._connections.items() if not each.is_idle}
-            connection = self._connections[connection_id] = _Connection(self._config, connection_id)
-        connection.request(channel)
+            connection = self._connections[connection_id] = _Connection(self._config, connection_id, self._forget)
+        connection.request(channel, delay_ms)
 
-    def order(self, connection_id: ConnectionID, order: Order) -> None:
+    def order(self, connection_id: ConnectionID, order: Order[...], channel: RemoteInputChannel, *args: object) -> None:
         """Loop thread: give an order about a channel to its connection."""
         connection = self._connections.get(connection_id)
         if connection is not None:
-            connection.order(order)
+            connection.order(order, channel, *args)
+
+    def cancel(self, connection_id: ConnectionID, channel: RemoteInputChannel) -> None:
+        """Loop thread: the channel uses the connection no more."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.cancel(channel)
+
+    def _forget(self, connection: _Connection) -> None:
+        """Peers come back under other ports, and an ended connection still holds its read buffer."""
+        if self._connections.get(connection.connection_id) is connection:
+            del self._connections[connection.connection_id]
 
     async def close(self) -> None:
         """Loop thread: close every connection."""

@@ -1,20 +1,20 @@
 """Receives buffers for all input channels of one connection and announces their credit.
 
 Side:       loop.  Hot path.
-Invariants: a payload is written once, into a buffer of its channel; one channel's error never touches the others; an unknown receiver
-            is told to stop once.
+Invariants: a payload is written once, into a buffer of its channel; one channel's error never touches the others (FLINK-17992); an
+            unknown receiver is told to stop once; orders leave in the order they were given, while the socket takes them, and credit
+            is summed up when it leaves.
 Source:     Flink ``CreditBasedPartitionRequestClientHandler``.
-Absent:     floating buffers (``BacklogAnnouncement`` is remembered only), ``NewBufferSize``.
 """
 
+import errno
 from collections import deque
-from functools import partial
-from typing import assert_never
+from collections.abc import Callable
+from typing import Final, assert_never
 
 import structlog
 
 from netstack.buffer.segment import NetworkBuffer
-from netstack.buffer.wakeups import run_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.errors import (
     ConnectionLostError,
@@ -26,6 +26,7 @@ from netstack.errors import (
     TransportError,
 )
 from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.handlers.limits import ReplyBudget
 from netstack.ids import InputChannelID
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -33,13 +34,23 @@ from netstack.wire.messages import (
     BacklogAnnouncement,
     BufferResponse,
     CancelPartitionRequest,
+    CloseRequest,
     DataType,
     ErrorCode,
     ErrorResponse,
+    NewBufferSize,
     PartitionRequest,
+    ResumeConsumption,
+    TaskEventRequest,
 )
 
 _log = structlog.get_logger(__name__)
+
+_Order = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEventRequest
+# Strangers that were told to stop; an older one would just be told again.
+_MAX_CANCELLED: Final = 1024
+_CANCEL_BYTES: Final = 25
+_LOST: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT})
 
 
 class CreditBasedPartitionRequestClientHandler(ChannelHandler):
@@ -47,9 +58,13 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def __init__(self) -> None:
         self._channels: dict[InputChannelID, RemoteInputChannel] = {}
-        self._cancelled: deque[InputChannelID] = deque(maxlen=1024)  # told to stop; bounded, an older one would just be told again
-        self._with_credit: deque[RemoteInputChannel] = deque()
+        self._cancelled: dict[InputChannelID, None] = {}  # told to stop, oldest first
+        # None is an announcement of credit: how much is asked when it leaves.
+        self._orders: deque[tuple[RemoteInputChannel, _Order | None]] = deque()
+        self._replies = ReplyBudget()
         self._ctx: ChannelHandlerContext | None = None
+        self.on_ended: Callable[[], None] | None = None
+        """Called once, when the connection is gone."""
         self.has_ended = False
         self._error: NetstackError | None = None  # the first error of the connection; later channels get it at once
 
@@ -63,37 +78,59 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
         """The connection is gone."""
         self._ctx = None
+        self._orders.clear()
         self.has_ended = True
+        if self.on_ended is not None:
+            self.on_ended()
 
     # ---------------------------------------------------------------- orders of the clients
 
     def request_subpartition(self, channel: RemoteInputChannel) -> None:
-        """Ask for the channel's subpartition, with all its exclusive buffers as credit."""
+        """Ask for the channel's subpartition, with all its exclusive buffers as credit; also once more, if it was not found."""
         if self._error is not None:
             channel.on_error(self._error)
             return
         self._channels[channel.channel_id] = channel
+        self._cancelled.pop(channel.channel_id, None)
         index = channel.subpartition
         try:
             self._write(PartitionRequest(channel.partition_id, index, index, channel.channel_id, channel.initial_credit))
-        except LocalProtocolError as error:  # the encoder refused it; nothing of it is on its way
+        except Exception as error:  # noqa: BLE001 - the encoder or a handler refused it; nothing of it is on its way
             self._channels.pop(channel.channel_id, None)
-            channel.on_error(error)
+            channel.on_error(_as_netstack_error(error, "sending the partition request failed"))
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         """The channel recycled buffers; announce them as soon as the socket takes it."""
-        self._with_credit.append(channel)
-        self._write_credits()
+        self._give(channel, None)
+
+    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        """Ask the producer for buffers of this size from now on."""
+        self._give(channel, NewBufferSize(channel.channel_id, size_bytes))
+
+    def resume_consumption(self, channel: RemoteInputChannel) -> None:
+        """Let the producer go on after a blocking event."""
+        self._give(channel, ResumeConsumption(channel.channel_id))
 
     def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
         """Tell the producer that everything up to the end of data was processed."""
-        if channel.channel_id in self._channels:
-            self._write(AckAllUserRecordsProcessed(channel.channel_id))
+        self._give(channel, AckAllUserRecordsProcessed(channel.channel_id))
+
+    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
+        """Bring a serialized event to the producer of the channel's partition."""
+        self._give(channel, TaskEventRequest(event, channel.partition_id, channel.channel_id))
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """Stop the channel's flow; data still under way is dropped when it arrives."""
         if self._channels.pop(channel.channel_id, None) is not None:
             self._cancel_once(channel.channel_id)
+
+    def close_unused(self) -> None:
+        """End a connection that no channel uses any more: with a word, so that the peer gets all orders before the end."""
+        ctx = self._ctx
+        if ctx is not None and ctx.channel.is_active:
+            self._channels.clear()
+            ctx.write_and_flush(CloseRequest())
+            ctx.close()
 
     @property
     def num_channels(self) -> int:
@@ -115,9 +152,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             case ErrorResponse():
                 self._on_error_response(ctx, message)
             case BacklogAnnouncement(receiver, backlog):
-                channel = self._channels.get(receiver)
-                if channel is not None:
-                    channel.on_sender_backlog(backlog)
+                self._on_backlog(receiver, backlog)
             case _:
                 raise RemoteProtocolError(f"a client does not serve {type(message).__name__}")
 
@@ -132,69 +167,98 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             return
         try:
             channel.on_response(response)
-        except NetstackError as error:
-            # The error of one channel: tell its task and the sender, leave the connection alone.
+        except Exception as error:  # noqa: BLE001 - the error of one channel: its task and the sender learn it, the others go on
+            self._fail_channel(channel, error)
+
+    def _on_backlog(self, receiver: InputChannelID, backlog: int) -> None:
+        channel = self._channels.get(receiver)
+        if channel is None or channel.is_released:
+            return
+        try:
+            channel.on_sender_backlog(backlog)
+        except Exception as error:  # noqa: BLE001 - as above
             self._fail_channel(channel, error)
 
     def _on_error_response(self, ctx: ChannelHandlerContext, response: ErrorResponse) -> None:
-        error = _error_of(response, ctx.channel.peer)
-        if response.receiver is None:
-            self.fail_all(error)
-            ctx.close()
+        receiver = response.about if response.receiver is None else response.receiver
+        if receiver is None:
+            self._end(ctx, _error_of(response, ctx.channel.peer, "Fatal error"))
             return
-        channel = self._channels.pop(response.receiver, None)
-        if channel is not None:
+        channel = self._channels.get(receiver)
+        if channel is None:
+            _log.info("an error of a channel that has ended", peer=ctx.channel.peer, error=response.message)
+            return
+        error = _error_of(response, ctx.channel.peer, "Error")
+        if isinstance(error, PartitionNotFoundError):
+            self._on_partition_not_found(channel, error)
+        else:
             # The server keeps the reader until it hears that nothing more of ours is under way.
-            self._cancel_once(response.receiver)
-            channel.on_error(error)
+            self._fail_channel(channel, error)
+
+    def _on_partition_not_found(self, channel: RemoteInputChannel, error: PartitionNotFoundError) -> None:
+        """The channel decides whether it asks again; the server has forgotten the request."""
+        try:
+            channel.on_failed_partition_request(error)
+        except Exception as second:  # noqa: BLE001 - as above
+            self._fail_channel(channel, second)
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
-        """Credits may have waited for the socket."""
-        self._write_credits()
+        """Orders may have waited for the socket."""
+        self._write_orders()
         ctx.fire_channel_writability_changed()
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
         """The connection ended: every channel that still reads learns it."""
-        self.fail_all(
-            ConnectionLostError(
-                f"connection unexpectedly closed by the remote task manager at {ctx.channel.peer}; it may have been lost or stopped"
-            )
-        )
+        if self._channels:
+            _log.warning("connection ended while channels read from it", peer=ctx.channel.peer, num_channels=len(self._channels))
+        text = f"Connection unexpectedly closed by remote task manager '{ctx.channel.peer}'."
+        self.fail_all(ConnectionLostError(f"{text} This might indicate that the remote task manager was lost."))
         ctx.fire_channel_inactive()
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         """Whatever reaches this place concerns all channels."""
-        _log.warning("connection failed", peer=ctx.channel.peer, error=str(error), kind=type(error).__name__)
-        if not isinstance(error, NetstackError):
-            wrapped = TransportError(f"connection to {ctx.channel.peer} failed: {type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            error = wrapped
+        peer = ctx.channel.peer
+        _log.warning("connection failed", peer=peer, error=str(error), kind=type(error).__name__)
+        lost = _loss_of(error)
+        if lost is not None:
+            text = f"Lost connection to task manager '{peer}'. This indicates that the remote task manager was lost."
+            self._end(ctx, _caused_by(lost, ConnectionLostError(text)))
+        else:
+            self._end(ctx, _as_netstack_error(error, f"connection to {peer} failed"))
+
+    def _end(self, ctx: ChannelHandlerContext, error: NetstackError) -> None:
         self.fail_all(error)
         ctx.close()
 
     def fail_all(self, error: NetstackError) -> None:
-        """End every channel with ``error``, and every later one too."""
+        """End every channel with ``error``, and every later one too; an earlier error stays the one that is told."""
         if self._error is None:
             self._error = error
         channels, self._channels = list(self._channels.values()), {}
-        self._with_credit.clear()
-        run_all([partial(channel.on_error, error) for channel in channels])
+        self._orders.clear()
+        for channel in channels:
+            _tell(channel, self._error)
 
     # ---------------------------------------------------------------- helpers
 
-    def _write(self, message: PartitionRequest | AckAllUserRecordsProcessed | CancelPartitionRequest) -> None:
-        if self._ctx is not None and self._ctx.channel.is_active:
-            self._ctx.write_and_flush(message)
+    def _give(self, channel: RemoteInputChannel, order: _Order | None) -> None:
+        if self._ctx is not None and channel.channel_id in self._channels:
+            self._orders.append((channel, order))
+            self._write_orders()
 
-    def _write_credits(self) -> None:
+    def _write_orders(self) -> None:
         ctx = self._ctx
-        if ctx is None or not self._with_credit:
+        if ctx is None or not self._orders:
             return
-        waiting = self._with_credit
+        orders, channels = self._orders, self._channels
         has_written = False
-        while waiting and ctx.channel.is_writable:
-            channel = waiting.popleft()
-            if channel.is_released or channel.channel_id not in self._channels:
+        while orders and ctx.channel.is_writable:
+            channel, order = orders.popleft()
+            if channel.channel_id not in channels or channel.is_released:
+                continue
+            if order is not None:
+                ctx.write(order)
+                has_written = True
                 continue
             credit = channel.take_unannounced_credit()
             if credit > 0:
@@ -203,19 +267,56 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         if has_written:
             ctx.flush()
 
-    def _cancel_once(self, receiver: InputChannelID) -> None:
-        if receiver not in self._cancelled:
-            self._cancelled.append(receiver)
-            self._write(CancelPartitionRequest(receiver))
+    def _write(self, message: PartitionRequest | CancelPartitionRequest) -> None:
+        if self._ctx is not None and self._ctx.channel.is_active:
+            self._ctx.write_and_flush(message)
 
-    def _fail_channel(self, channel: RemoteInputChannel, error: NetstackError) -> None:
+    def _cancel_once(self, receiver: InputChannelID) -> None:
+        cancelled, ctx = self._cancelled, self._ctx
+        if receiver in cancelled or ctx is None:
+            return
+        cancelled[receiver] = None
+        if len(cancelled) > _MAX_CANCELLED:
+            del cancelled[next(iter(cancelled))]
+        if self._replies.spend(_CANCEL_BYTES, is_writable=ctx.channel.is_writable):
+            self._write(CancelPartitionRequest(receiver))
+        else:
+            self._end(ctx, RemoteProtocolError(f"{ctx.channel.peer} sends to strangers and does not read our answers"))
+
+    def _fail_channel(self, channel: RemoteInputChannel, error: Exception) -> None:
         self._channels.pop(channel.channel_id, None)
         self._cancel_once(channel.channel_id)
+        _tell(channel, _as_netstack_error(error, f"{channel!r} failed"))
+
+
+def _tell(channel: RemoteInputChannel, error: NetstackError) -> None:
+    try:
         channel.on_error(error)
+    except Exception as second:  # noqa: BLE001 - the error is stored; what the gate's callbacks do with it must not keep the others
+        _log.error("a task chokes on the error of its channel", channel=repr(channel), exc_info=second)
 
 
-def _error_of(response: ErrorResponse, peer: str) -> NetstackError:
-    text = f"{response.message} (reported by {peer})"
+def _caused_by(cause: BaseException, error: NetstackError) -> NetstackError:
+    error.__cause__ = cause
+    return error
+
+
+def _as_netstack_error(error: Exception, what: str) -> NetstackError:
+    if isinstance(error, NetstackError):
+        return error
+    return _caused_by(error, TransportError(f"{what}: {type(error).__name__}: {error}"))
+
+
+def _loss_of(error: Exception) -> BaseException | None:
+    """The operating system's word for a peer that is gone, if ``error`` is or wraps that."""
+    cause = error.__cause__ if isinstance(error, ConnectionLostError) else error
+    if isinstance(cause, ConnectionError) or (isinstance(cause, OSError) and cause.errno in _LOST):
+        return cause
+    return None
+
+
+def _error_of(response: ErrorResponse, peer: str, what: str) -> NetstackError:
+    text = f"{what} at remote task manager '{peer}': {response.message}"
     match response.code:
         case ErrorCode.PARTITION_NOT_FOUND:
             return PartitionNotFoundError(text)
@@ -224,6 +325,6 @@ def _error_of(response: ErrorResponse, peer: str) -> NetstackError:
         case ErrorCode.PROTOCOL | ErrorCode.UNKNOWN_RECEIVER | ErrorCode.SUBPARTITION_TAKEN | ErrorCode.LIMIT_EXCEEDED:
             return LocalProtocolError(text)
         case ErrorCode.UNKNOWN | ErrorCode.INTERNAL | ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER | ErrorCode.AUTHENTICATION:
-            return TransportError(f"fatal error at the remote task manager: {text}")
+            return TransportError(text)
         case _:
             assert_never(response.code)

@@ -2,13 +2,17 @@
 
 Side:       loop.  ``notify_reader_non_empty_threadsafe`` is the one door for other threads.  Hot path.
 Invariants: a reader stands in the ready queue at most once; data buffers sent to a receiver never exceed the credit it granted; one pass
-            hands at most ``max_write_batch_bytes`` to the transport (a fast peer never pauses a writer, which would starve its own loop).
+            hands at most ``max_write_batch_bytes`` to the transport (a fast peer never pauses a writer, which would starve its own loop);
+            answers to a peer that does not read are bounded.
+Errors:     what concerns one receiver ends that receiver's reader or nothing; a mistake in what the peer says is answered without
+            receiver, and the connection goes on (Flink 2.3); a broken stream is answered and ends the connection.
 Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback; here one gather write takes as many
             buffers as the high watermark allows, still one buffer per reader and turn.
-Absent:     backlog announcements, ``ResumeConsumption``, ``NewBufferSize``.
 """
 
 import contextlib
+
+import structlog
 
 from netstack.buffer.wakeups import run_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
@@ -17,10 +21,20 @@ from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.ready_queue import ReadyQueue
-from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
+from netstack.handlers.limits import RateLimit, ReplyBudget
+from netstack.handlers.view_reader import SEVERAL, CreditBasedSequenceNumberingViewReader, ViewReaderStatistics
 from netstack.ids import InputChannelID
 from netstack.wire.codec import BUFFER_RESPONSE_HEADER_BYTES
-from netstack.wire.messages import ErrorCode, ErrorResponse
+from netstack.wire.messages import BacklogAnnouncement, DataType, ErrorCode, ErrorResponse
+
+_log = structlog.get_logger(__name__)
+
+# Sequence numbers are signed 32-bit integers that wrap, as Java's do.
+_MAX_SEQUENCE_NUMBER = 2**31 - 1
+_MIN_SEQUENCE_NUMBER = -(2**31)
+_SEQUENCE_MODULUS = 2**32
+_NONE = DataType.NONE
+_LOGS_PER_S = 1.0  # of the answers to one peer
 
 
 class PartitionRequestQueue(ChannelHandler):
@@ -35,6 +49,9 @@ class PartitionRequestQueue(ChannelHandler):
         self._is_writing = False
         self._is_continuation_scheduled = False
         self._is_closed = False
+        self._replies = ReplyBudget()
+        self._logs = RateLimit(_LOGS_PER_S, loop.loop.time)
+        self._cancels = RateLimit(config.max_cancels_per_s, loop.loop.time)
 
     def __repr__(self) -> str:
         return f"<PartitionRequestQueue {len(self._readers)} readers, {len(self._ready)} ready>"
@@ -67,31 +84,98 @@ class PartitionRequestQueue(ChannelHandler):
 
     def enqueue_available_reader(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
         """Give ``reader`` its place in the queue if it may send, and start to write if the queue was empty."""
-        if reader.is_released or self._is_closed or reader in self._ready or not reader.is_available():
+        if reader.is_released or self._is_closed or reader in self._ready:
             return
-        if self._ready.add(reader) and not self._is_continuation_scheduled:
-            self._write_available()
+        is_available, backlog = reader.availability()
+        if is_available:
+            if self._ready.add(reader) and not self._is_continuation_scheduled:
+                self._write_available()
+        elif backlog > 0 and reader.needs_backlog_announcement:
+            self.reply(BacklogAnnouncement(reader.receiver, backlog))
+
+    def statistics(self) -> list[ViewReaderStatistics]:
+        """One row per reader of the connection; loop thread."""
+        return [reader.statistics(is_queued=reader in self._ready) for reader in self._readers.values()]
+
+    # ---------------------------------------------------------------- orders of the receivers
 
     def add_credit(self, receiver: InputChannelID, credit: int) -> None:
         """The receiver granted more; after its producer failed that goes nowhere: the grant was under way when it was told.
 
-        Raises:
-            RemoteProtocolError: no such receiver, or the credit is out of range.
+        Credit out of range ends the flow to this receiver; the other readers of the connection go on.
         """
         reader = self._readers.get(receiver)
         if reader is None:
-            raise RemoteProtocolError(f"credit for the unknown receiver {receiver.hex()}")
+            self._refuse_unknown(receiver, "credit")
+            return
         if reader.is_released:
             return
-        reader.credit.grant(credit)
+        try:
+            reader.credit.grant(credit)
+        except RemoteProtocolError as error:
+            self._fail_reader(reader, ErrorCode.PROTOCOL, error)
+            return
         self.enqueue_available_reader(reader)
 
+    def resume_consumption(self, receiver: InputChannelID) -> None:
+        """The receiver can go on after a blocking event."""
+        reader = self._open_reader(receiver, "a resumption")
+        if reader is not None:
+            reader.resume_consumption()
+            self.enqueue_available_reader(reader)
+
+    def acknowledge_all_data_processed(self, receiver: InputChannelID) -> None:
+        """The receiver has processed everything up to the end of data."""
+        reader = self._open_reader(receiver, "an acknowledgement")
+        if reader is not None:
+            reader.acknowledge_all_data_processed()
+
+    def notify_new_buffer_size(self, receiver: InputChannelID, size_bytes: int) -> None:
+        """The receiver wants buffers of another size; a consumer says so to all its producers, ready or not, so nobody need be there."""
+        reader = self._readers.get(receiver)
+        if reader is not None:
+            reader.notify_new_buffer_size(size_bytes)
+
+    def notify_required_segment_id(self, receiver: InputChannelID, subpartition: int, segment: int) -> None:
+        """The receiver wants one of its subpartitions to go on with this segment; too early is no mistake, as for buffer sizes."""
+        reader = self._readers.get(receiver)
+        if reader is not None:
+            reader.notify_required_segment_id(subpartition, segment)
+
     def cancel(self, receiver: InputChannelID) -> None:
-        """The receiver wants no more; unknown receivers are tolerated, they may just have ended."""
+        """The receiver wants no more; unknown receivers are tolerated, they may just have ended.
+
+        Raises:
+            RemoteProtocolError: the peer cancels faster than ``max_cancels_per_s``.
+        """
+        self.remove_reader(receiver)
+        if not self._cancels.take():
+            raise RemoteProtocolError(f"too many cancelled requests on this connection: {self._cancels!r}")
+
+    def remove_reader(self, receiver: InputChannelID) -> None:
+        """Forget and release the reader of ``receiver``, if there is one."""
         reader = self._readers.pop(receiver, None)
         if reader is not None:
             self._ready.discard(reader)
             reader.release()
+
+    def _open_reader(self, receiver: InputChannelID, what: str) -> CreditBasedSequenceNumberingViewReader | None:
+        """The reader that ``what`` is for; None if it ended (no mistake: they crossed on the way) or there is none (told to the peer)."""
+        reader = self._readers.get(receiver)
+        if reader is None or not (reader.has_view or reader.is_released):
+            self._refuse_unknown(receiver, what)
+            return None
+        return None if reader.is_released else reader
+
+    def _refuse_unknown(self, receiver: InputChannelID, what: str) -> None:
+        text = f"{what} of the unknown receiver {receiver.hex()}"
+        self.reply(ErrorResponse(ErrorCode.UNKNOWN_RECEIVER, text, None, about=receiver))
+
+    def _fail_reader(self, reader: CreditBasedSequenceNumberingViewReader, code: ErrorCode, error: BaseException) -> None:
+        """End one reader and tell its receiver; its id stays known until the receiver cancels, for what is still under way."""
+        self._ready.discard(reader)
+        reader.release()
+        self.reply(ErrorResponse(code, describe_error(error), reader.receiver))
 
     def release_all(self) -> None:
         """Release every reader; nothing is sent any more."""
@@ -101,6 +185,24 @@ class PartitionRequestQueue(ChannelHandler):
         run_all([reader.release for reader in readers])
 
     # ---------------------------------------------------------------- writing
+
+    def reply(self, message: ErrorResponse | BacklogAnnouncement) -> None:
+        """Answer the peer; one that makes us answer and does not read is cut off."""
+        ctx = self._ctx
+        if ctx is None or self._is_closed:
+            return
+        if isinstance(message, ErrorResponse):
+            if self._logs.take():
+                _log.warning("answered with an error", peer=ctx.channel.peer, code=message.code.name, error=message.message[:200])
+            num_bytes = BUFFER_RESPONSE_HEADER_BYTES + len(message.message.encode("utf-8", "replace"))
+        else:
+            num_bytes = BUFFER_RESPONSE_HEADER_BYTES
+        if self._replies.spend(num_bytes, is_writable=ctx.channel.is_writable):
+            ctx.write_and_flush(message)
+            return
+        _log.warning("closing the connection of a peer that does not read our answers", peer=ctx.channel.peer, replies=repr(self._replies))
+        self.release_all()
+        ctx.close()
 
     def _write_available(self) -> None:
         ctx = self._ctx
@@ -136,20 +238,25 @@ class PartitionRequestQueue(ChannelHandler):
         self._write_available()
 
     def _write_next(self, ctx: ChannelHandlerContext, reader: CreditBasedSequenceNumberingViewReader) -> int:
+        subpartition = reader.subpartition
+        if subpartition == SEVERAL:
+            subpartition = reader.peek_next_subpartition()
         next_one = reader.next_buffer()
         if next_one is None:
             cause = reader.failure_cause
             if cause is not None:
                 # It stays known until the receiver cancels it: what the receiver sent before it heard of the failure is no mistake.
-                reader.release()
-                ctx.write(ErrorResponse(ErrorCode.PRODUCER_FAILED, _describe(cause), reader.receiver))
+                self._fail_reader(reader, ErrorCode.PRODUCER_FAILED, cause)
             return 0
-        if reader.is_available():
+        buffer, backlog, next_data_type, sequence_number = next_one
+        if next_data_type is not _NONE and (reader.credit.available > 0 or next_data_type.is_event):
             self._ready.add(reader)
-        buffer = next_one.buffer
+        if sequence_number > _MAX_SEQUENCE_NUMBER:
+            sequence_number = (sequence_number - _MIN_SEQUENCE_NUMBER) % _SEQUENCE_MODULUS + _MIN_SEQUENCE_NUMBER
+        reader.last_sequence_number = sequence_number
         # The buffer's size is read first: once written it may be recycled at any moment.
         size = buffer.size
-        ctx.write(OutboundBuffer(reader.receiver, 0, next_one.sequence_number, next_one.backlog, buffer))
+        ctx.write(OutboundBuffer(reader.receiver, subpartition, sequence_number, backlog, buffer))
         return size + BUFFER_RESPONSE_HEADER_BYTES
 
     # ---------------------------------------------------------------- events of the channel
@@ -169,11 +276,12 @@ class PartitionRequestQueue(ChannelHandler):
         """Tell the peer why, then close: an error that reaches this place concerns the whole connection."""
         self.release_all()
         code = ErrorCode.PROTOCOL if isinstance(error, RemoteProtocolError) else ErrorCode.INTERNAL
-        ctx.write_and_flush(ErrorResponse(code, _describe(error), None))
+        ctx.write_and_flush(ErrorResponse(code, describe_error(error), None))
         ctx.close()
 
 
-def _describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """What a peer is told of ``error``: foreign exceptions say their kind."""
     if isinstance(error, ProducerFailedError | NetstackError):
         return str(error)
     return f"{type(error).__name__}: {error}"

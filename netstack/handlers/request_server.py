@@ -1,25 +1,29 @@
 """Understands what consumers ask of this TaskManager.
 
-Side:   loop.
-Source: Flink ``PartitionRequestServerHandler``, with the producer-side listener for partitions that are not registered yet (1.18+):
-        a request waits ``partition_request_timeout_s`` for its partition, then is answered with PartitionNotFound.
-Errors: scoped.  What concerns one receiver is answered to that receiver and the connection goes on; an unknown receiver or a broken
-        frame is answered without receiver, and the connection closes.
-Absent: task events, ``ResumeConsumption``, ``NewBufferSize``: refused with an error, never ignored.
+Side:       loop.
+Source:     Flink ``PartitionRequestServerHandler``, with the producer-side listener for partitions that are not registered yet (1.18+):
+            a request waits ``partition_request_timeout_s`` for its partition, then is answered with PartitionNotFound.
+Errors:     scoped, on the wire as Flink 2.3 does it.  A broken frame, or a message that no server serves: answered without receiver,
+            and the connection closes.  A mistake in a good frame (an unknown receiver, a subpartition that is taken or out of range):
+            answered without receiver, and the connection stays open; our own answer names the receiver that it is about, so that our
+            own client fails nothing else.  A partition that does not come, or an event that nobody wants: answered to that receiver.
+            Stricter than Flink: a receiver id that is in use ends the connection, credit that overflows ends that receiver's flow.
 """
 
 import contextlib
+from collections.abc import Callable
 
 import structlog
 
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.config import NetstackConfig
-from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
+from netstack.errors import NetstackError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
-from netstack.handlers.request_queue import PartitionRequestQueue
+from netstack.handlers.request_queue import PartitionRequestQueue, describe_error
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.ids import ResultPartitionID
 from netstack.partition.manager import ResultPartitionManager
+from netstack.wire.events import deserialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -27,7 +31,11 @@ from netstack.wire.messages import (
     CloseRequest,
     ErrorCode,
     ErrorResponse,
+    NewBufferSize,
     PartitionRequest,
+    ResumeConsumption,
+    SegmentId,
+    TaskEventRequest,
 )
 
 _log = structlog.get_logger(__name__)
@@ -43,6 +51,11 @@ class PartitionRequestServerHandler(ChannelHandler):
         self._loop = loop
         self._manager = manager
         self._queue = queue
+        self._max_waiting = config.max_waiting_requests
+        self._num_waiting = 0
+
+    def __repr__(self) -> str:
+        return f"<PartitionRequestServerHandler {self._num_waiting} requests wait for their partition>"
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Serve one message."""
@@ -50,14 +63,19 @@ class PartitionRequestServerHandler(ChannelHandler):
             case AddCredit(receiver, credit):
                 self._queue.add_credit(receiver, credit)
             case PartitionRequest():
-                self._serve_request(ctx, message)
+                self._serve_request(message)
+            case ResumeConsumption(receiver):
+                self._queue.resume_consumption(receiver)
+            case NewBufferSize(receiver, size_bytes):
+                self._queue.notify_new_buffer_size(receiver, size_bytes)
             case CancelPartitionRequest(receiver):
                 self._queue.cancel(receiver)
             case AckAllUserRecordsProcessed(receiver):
-                reader = self._queue.reader(receiver)
-                if reader is None:
-                    raise RemoteProtocolError(f"an acknowledgement of the unknown receiver {receiver.hex()}")
-                reader.acknowledge_all_data_processed()
+                self._queue.acknowledge_all_data_processed(receiver)
+            case TaskEventRequest():
+                self._publish(message)
+            case SegmentId(receiver, subpartition, segment):
+                self._queue.notify_required_segment_id(receiver, subpartition, segment)
             case CloseRequest():
                 self._queue.release_all()
                 ctx.close()
@@ -69,61 +87,87 @@ class PartitionRequestServerHandler(ChannelHandler):
         _log.warning("connection failed", peer=ctx.channel.peer, error=str(error), kind=type(error).__name__)
         ctx.fire_exception_caught(error)
 
-    def _serve_request(self, ctx: ChannelHandlerContext, request: PartitionRequest) -> None:
-        reader = CreditBasedSequenceNumberingViewReader(request.receiver, request.credit, self._queue)
-        self._queue.add_reader(reader)
-        try:
-            if request.first_subpartition != request.last_subpartition:
-                raise LocalProtocolError(
-                    f"subpartitions {request.first_subpartition} to {request.last_subpartition} of one request: ranges are not served"
-                )
-            self._open_view(ctx, request, reader)
-        except NetstackError as error:
-            self._refuse(ctx, request, error)
+    # ---------------------------------------------------------------- partition requests
 
-    def _open_view(self, ctx: ChannelHandlerContext, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+    def _serve_request(self, request: PartitionRequest) -> None:
+        first, last = request.first_subpartition, request.last_subpartition
+        reader = CreditBasedSequenceNumberingViewReader(request.receiver, request.credit, self._queue, first=first, last=last)
+        self._queue.add_reader(reader)
+        self._try_to_open(request, reader)
+
+    def _try_to_open(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+        try:
+            self._open_view(request, reader)
+        except Exception as error:  # noqa: BLE001 - a view that cannot be made is one receiver's misfortune (FLINK-9057)
+            self._refuse(request, error)
+
+    def _open_view(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
         def on_partition() -> None:
             # A loop that was closed serves nobody; the registration goes on without it.
             with contextlib.suppress(ResourceClosedError):
-                self._loop.execute_threadsafe(self._on_partition_registered, ctx, request, reader)
+                self._loop.execute_threadsafe(self._on_partition_registered, request, reader)
 
-        view = self._manager.create_view_or_listen(request.partition, request.first_subpartition, reader, on_partition)
+        partition, first, last = request.partition, request.first_subpartition, request.last_subpartition
+        view = self._manager.create_view_or_listen(partition, first, reader, on_partition, last=None if last == first else last)
         if view is not None:
             reader.set_view(view)
             self._queue.enqueue_available_reader(reader)
-            return
-        timer = self._loop.loop.call_later(self._timeout_s, self._on_timeout, ctx, request, reader)
+        elif self._num_waiting == self._max_waiting:
+            self._manager.cancel_listener(partition, on_partition)
+            self._refuse_waiting(request)
+        else:
+            self._wait(request, reader, on_partition)
+
+    def _wait(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader, on_partition: Callable[[], None]) -> None:
+        timer = self._loop.loop.call_later(self._timeout_s, self._on_timeout, request, reader)
+        self._num_waiting += 1
 
         def stop_waiting() -> None:
+            self._num_waiting -= 1
             timer.cancel()
             self._manager.cancel_listener(request.partition, on_partition)
 
         reader.on_release = stop_waiting
 
-    def _on_partition_registered(
-        self, ctx: ChannelHandlerContext, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader
-    ) -> None:
+    def _on_partition_registered(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
         if reader.is_released:
             return
         if reader.on_release is not None:
             reader.on_release()
             reader.on_release = None
-        try:
-            self._open_view(ctx, request, reader)
-        except NetstackError as error:
-            self._refuse(ctx, request, error)
+        self._try_to_open(request, reader)
 
-    def _on_timeout(self, ctx: ChannelHandlerContext, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+    def _on_timeout(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
         if not reader.is_released:
-            self._refuse(ctx, request, _not_registered(request.partition, self._timeout_s))
+            self._refuse(request, _not_registered(request.partition, self._timeout_s))
 
-    def _refuse(self, ctx: ChannelHandlerContext, request: PartitionRequest, error: NetstackError) -> None:
-        _log.warning("partition request refused", peer=ctx.channel.peer, partition=str(request.partition), error=str(error))
-        self._queue.cancel(request.receiver)
+    def _refuse(self, request: PartitionRequest, error: Exception) -> None:
+        receiver = request.receiver
+        self._queue.remove_reader(receiver)
         # After the manager's shutdown no partition is to be found; that is no mistake of the consumer.
-        is_gone = isinstance(error, PartitionNotFoundError | ResourceClosedError)
-        code = ErrorCode.PARTITION_NOT_FOUND if is_gone else ErrorCode.SUBPARTITION_TAKEN
-        ctx.write_and_flush(ErrorResponse(code, str(error), request.receiver))
+        if isinstance(error, PartitionNotFoundError | ResourceClosedError):
+            self._queue.reply(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, str(error), receiver))
+            return
+        code = ErrorCode.SUBPARTITION_TAKEN if isinstance(error, NetstackError) else ErrorCode.INTERNAL
+        self._queue.reply(ErrorResponse(code, describe_error(error), None, about=receiver))
+
+    def _refuse_waiting(self, request: PartitionRequest) -> None:
+        self._queue.remove_reader(request.receiver)
+        text = f"{self._max_waiting} requests of this connection wait for their partition already (max_waiting_requests)"
+        self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
+
+    # ---------------------------------------------------------------- task events
+
+    def _publish(self, request: TaskEventRequest) -> None:
+        event = deserialize_event(memoryview(request.event))
+        try:
+            is_published = self._manager.task_events.publish(request.partition, event)
+        except Exception as error:  # noqa: BLE001 - a handler of the producing task failed: told to whoever sent the event
+            self._queue.reply(ErrorResponse(ErrorCode.INTERNAL, describe_error(error), None, about=request.receiver))
+            return
+        if not is_published:
+            text = f"Task event receiver not found: partition {request.partition} takes no events here."
+            self._queue.reply(ErrorResponse(ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER, text, request.receiver))
 
 
 def _not_registered(partition: ResultPartitionID, timeout_s: float) -> PartitionNotFoundError:

@@ -1,11 +1,14 @@
-"""The server's reader of one subpartition on behalf of one remote receiver.
+"""The server's reader of one subpartition, or of a range of them, on behalf of one remote receiver.
 
-Side:   loop, except ``notify_data_available``, which any thread calls.
-Source: Flink ``CreditBasedSequenceNumberingViewReader``; sequence numbers come from the subpartition (Flink 1.20 and later).
-Absent: backlog announcements, ``ResumeConsumption``, ``NewBufferSize``.
+Side:       loop, except ``notify_data_available`` and ``notify_priority_event``, which any thread calls.  Hot path.
+Invariants: data buffers polled never exceed the credit granted; a receiver without exclusive buffers (initial credit 0) has no credit
+            after ``resume_consumption``, because it gave its floating buffers away while the subpartition was blocked.
+Units:      credit and backlog in buffers.
+Source:     Flink ``CreditBasedSequenceNumberingViewReader``; sequence numbers come from the subpartition (Flink 1.20 and later).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from netstack.flow.credit import SenderCredit
@@ -15,6 +18,30 @@ from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
 if TYPE_CHECKING:
     from netstack.handlers.request_queue import PartitionRequestQueue
 
+SEVERAL = -1
+"""The subpartition of a reader of more than one: each element says its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewReaderStatistics:
+    """One row of the dump of a connection's readers."""
+
+    receiver: str
+    state: str
+    """``waiting`` for its partition, ``open``, or ``released``."""
+    num_credits_available: int
+    num_credits_granted: int
+    num_buffers_sent: int
+    backlog: int
+    """How many data buffers could be sent with enough credit."""
+    num_queued_buffers: int
+    is_blocked: bool
+    """Whether a blocking event was sent and the receiver did not resume since."""
+    is_queued: bool
+    """Whether it waits for its turn."""
+    last_sequence_number: int
+    """Of the last element sent; -1 before the first one."""
+
 
 class CreditBasedSequenceNumberingViewReader:
     """Credit, view and place in the queue of one receiver.
@@ -22,20 +49,43 @@ class CreditBasedSequenceNumberingViewReader:
     Life cycle: made when a ``PartitionRequest`` arrives; gets its view at once or when the partition is registered; ends with ``release``.
     """
 
-    __slots__ = ("_notify", "_view", "credit", "is_released", "on_release", "queue", "receiver")
+    __slots__ = (
+        "_initial_credit",
+        "_notify",
+        "_view",
+        "credit",
+        "is_blocked",
+        "is_released",
+        "last_sequence_number",
+        "on_release",
+        "queue",
+        "receiver",
+        "subpartition",
+    )
 
-    def __init__(self, receiver: InputChannelID, initial_credit: int, queue: "PartitionRequestQueue") -> None:
+    def __init__(
+        self, receiver: InputChannelID, initial_credit: int, queue: "PartitionRequestQueue", *, first: int = 0, last: int = 0
+    ) -> None:
         self.receiver = receiver
         self.credit = SenderCredit(initial_credit)
         self.queue = queue
         self.is_released = False
+        self.is_blocked = False
+        self.last_sequence_number = -1
         self.on_release: Callable[[], None] | None = None  # stops waiting for a partition that is not there yet
+        self._initial_credit = initial_credit
+        self.subpartition = first if first == last else SEVERAL
         self._view: ResultSubpartitionView | None = None
         self._notify = queue.notify_reader_non_empty_threadsafe
 
     def __repr__(self) -> str:
-        state = "released" if self.is_released else "waiting for its partition" if self._view is None else "open"
-        return f"<ViewReader {self.receiver.hex()[:8]} {state}, {self.credit!r}>"
+        return f"<ViewReader {self.receiver.hex()[:8]} {self._state}, {self.credit!r}>"
+
+    @property
+    def _state(self) -> str:
+        return "released" if self.is_released else "waiting" if self._view is None else "open"
+
+    # ---------------------------------------------------------------- the producer's side
 
     def notify_data_available(self) -> None:
         """The subpartition became readable; any thread."""
@@ -50,17 +100,40 @@ class CreditBasedSequenceNumberingViewReader:
         assert self._view is None, "a reader has one view"
         self._view = view
 
-    def is_available(self) -> bool:
-        """Whether the next element may be sent: there is credit, or it is an event, or the producer's failure is to be told."""
+    # ---------------------------------------------------------------- the queue
+
+    def availability(self) -> tuple[bool, int]:
+        """Whether the next element may be sent (there is credit, it is an event, or a failure is to be told), and the backlog."""
         view = self._view
-        return view is not None and (view.has_data(self.credit.available) or view.is_released)
+        if view is None:
+            return False, 0
+        is_available, backlog = view.availability(self.credit.available > 0)
+        return is_available or view.is_released, backlog
+
+    @property
+    def needs_backlog_announcement(self) -> bool:
+        """Whether the receiver grants no credit before it hears that there is something to send."""
+        return self._initial_credit == 0 and self.credit.available == 0
+
+    def peek_next_subpartition(self) -> int:
+        """Where the next element of a reader of several comes from."""
+        assert self._view is not None, "an available reader has a view"
+        return self._view.peek_next_subpartition()
 
     def next_buffer(self) -> BufferAndBacklog | None:
         """The next element, paid for if it is a data buffer; None if there is none."""
         assert self._view is not None, "an available reader has a view"
         next_one = self._view.next_buffer()
-        if next_one is not None and next_one.buffer.is_buffer:
-            self.credit.spend()
+        if next_one is None:
+            return None
+        if next_one.buffer.is_buffer:
+            try:
+                self.credit.spend()
+            except BaseException:
+                next_one.buffer.recycle()
+                raise
+        elif next_one.buffer.data_type.is_blocking_upstream:
+            self.is_blocked = True
         return next_one
 
     @property
@@ -69,10 +142,38 @@ class CreditBasedSequenceNumberingViewReader:
         view = self._view
         return view.failure_cause if view is not None and view.is_released else None
 
+    # ---------------------------------------------------------------- orders of the receiver
+
+    @property
+    def has_view(self) -> bool:
+        """Whether its partition was there."""
+        return self._view is not None
+
+    def resume_consumption(self) -> None:
+        """The receiver can go on after a blocking event."""
+        if self._view is None:
+            return
+        if self._initial_credit == 0:
+            self.credit.reset()
+        self.is_blocked = False
+        self._view.resume_consumption()
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        """The receiver wants buffers of another size; too early is no mistake."""
+        if self._view is not None and not self.is_released:
+            self._view.notify_new_buffer_size(size_bytes)
+
+    def notify_required_segment_id(self, subpartition: int, segment: int) -> None:
+        """The receiver wants ``subpartition`` to go on with ``segment``."""
+        if self._view is not None and not self.is_released:
+            self._view.notify_required_segment_id(subpartition, segment)
+
     def acknowledge_all_data_processed(self) -> None:
         """The receiver has processed everything up to the end of data."""
         if self._view is not None:
             self._view.acknowledge_all_data_processed()
+
+    # ---------------------------------------------------------------- end and numbers
 
     def release(self) -> None:
         """Give the subpartition back; the second call does nothing."""
@@ -83,3 +184,19 @@ class CreditBasedSequenceNumberingViewReader:
             self.on_release()
         if self._view is not None:
             self._view.release()
+
+    def statistics(self, *, is_queued: bool) -> ViewReaderStatistics:
+        """The numbers so far."""
+        view = None if self.is_released else self._view
+        return ViewReaderStatistics(
+            receiver=self.receiver.hex(),
+            state=self._state,
+            num_credits_available=self.credit.available,
+            num_credits_granted=self.credit.granted,
+            num_buffers_sent=self.credit.spent,
+            backlog=0 if view is None else view.backlog,
+            num_queued_buffers=0 if view is None else view.num_queued_buffers,
+            is_blocked=self.is_blocked,
+            is_queued=is_queued,
+            last_sequence_number=self.last_sequence_number,
+        )

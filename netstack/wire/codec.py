@@ -65,6 +65,7 @@ _HELLO = Struct(">HHB32s")
 _VERSION = Struct(">H")
 _SECRET_BYTES = 32  # of a nonce and of a proof
 _ERROR_TAG = b"FLWT"
+_ERROR_ABOUT_TAG = b"FLWA"  # followed by whom the error is about
 _ERROR_HEADER = Struct(">4sHI")
 _JAVA_STREAM_MAGIC = b"\xac\xed"
 # A serialized throwable ends with TC_ENDBLOCKDATA or TC_NULL (Java object serialization, section 6.4.2).
@@ -205,7 +206,9 @@ def _encode_error(error: ErrorResponse) -> bytes:
     if len(text) > _MAX_ERROR_TEXT_BYTES:
         text = text[:_MAX_ERROR_TEXT_BYTES].decode("utf-8", "ignore").encode()
     end = b"\x00" if error.receiver is None else b"\x01" + _checked(error.receiver)
-    return _ERROR_HEADER.pack(_ERROR_TAG, error.code, len(text)) + text + end
+    if error.about is None:
+        return _ERROR_HEADER.pack(_ERROR_TAG, error.code, len(text)) + text + end
+    return _ERROR_HEADER.pack(_ERROR_ABOUT_TAG, error.code, len(text)) + _checked(error.about) + text + end
 
 
 # ---------------------------------------------------------------- decoding
@@ -278,14 +281,16 @@ def _decode_error(body: memoryview) -> Message:
     if body[:2] == _JAVA_STREAM_MAGIC:
         text = f"the peer sent a serialized Java throwable of {len(body)} bytes, which is not read here"
         return ErrorResponse(ErrorCode.UNKNOWN, text, _receiver_after_throwable(body))
-    if len(body) < _ERROR_HEADER.size or body[:4] != _ERROR_TAG:
+    if len(body) < _ERROR_HEADER.size or body[:4] not in (_ERROR_TAG, _ERROR_ABOUT_TAG):
         raise RemoteProtocolError(f"the body of an ErrorResponse starts with {bytes(body[:4]).hex()}: neither ours nor a Java throwable")
-    _, code, text_bytes = _ERROR_HEADER.unpack_from(body)
-    end = _ERROR_HEADER.size + text_bytes
+    tag, code, text_bytes = _ERROR_HEADER.unpack_from(body)
+    start = _ERROR_HEADER.size + (INPUT_CHANNEL_ID_BYTES if tag == _ERROR_ABOUT_TAG else 0)
+    end = start + text_bytes
     if end >= len(body):
         raise RemoteProtocolError(f"an ErrorResponse of {len(body)} bytes announces a text of {text_bytes} bytes")
-    text = str(body[_ERROR_HEADER.size : end], "utf-8", "replace")
-    return ErrorResponse(_error_code(code), text, _error_receiver(body[end:]))
+    text = str(body[start:end], "utf-8", "replace")
+    about = None if tag == _ERROR_TAG else _receiver(body[_ERROR_HEADER.size : start])
+    return ErrorResponse(_error_code(code), text, _error_receiver(body[end:]), about)
 
 
 def _error_code(code: int) -> ErrorCode:

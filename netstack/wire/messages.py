@@ -142,11 +142,15 @@ class BufferResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """Something failed at the sender: for one receiver, or (None) for the whole connection."""
+    """Something failed at the sender: for one receiver, or (None) for the whole connection.
+
+    Flink answers some mistakes of one receiver without receiver; ``about`` then says whose mistake it was, to our own clients.
+    """
 
     code: ErrorCode
     message: str
     receiver: InputChannelID | None
+    about: InputChannelID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from netstack.availability import AVAILABLE, AvailabilityFuture, AvailabilityHelper
 
 
@@ -37,6 +39,26 @@ def test_a_callback_may_use_the_future() -> None:
     future.complete()
 
     assert seen == ["inner"]
+
+
+def test_a_callback_that_raises_does_not_silence_the_others() -> None:
+    """Every callback runs; the caller gets the last error, the earlier one is its context."""
+    future, seen = AvailabilityFuture(), []
+
+    def fail(text: str) -> None:
+        seen.append(text)
+        raise OSError(text)
+
+    future.add_done_callback(lambda: fail("first"))
+    future.add_done_callback(lambda: seen.append("second"))
+    future.add_done_callback(lambda: fail("third"))
+
+    with pytest.raises(OSError, match="third") as caught:
+        future.complete()
+
+    assert seen == ["first", "second", "third"]
+    assert str(caught.value.__context__) == "first"
+    assert future.is_done
 
 
 def test_racing_completions_and_callbacks_lose_nothing() -> None:

@@ -13,7 +13,6 @@ from netstack.errors import (
     ConnectionLostError,
     LocalProtocolError,
     NetstackError,
-    PartitionNotFoundError,
     ProducerFailedError,
     RemoteProtocolError,
     TransportError,
@@ -61,13 +60,13 @@ class Client:
         self.handler.notify_credit_available(channel)
 
     def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        raise NotImplementedError
+        self.handler.notify_new_buffer_size(channel, size_bytes)
 
     def resume_consumption(self, channel: RemoteInputChannel) -> None:
-        raise NotImplementedError
+        self.handler.resume_consumption(channel)
 
     def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
-        raise NotImplementedError
+        self.handler.send_task_event(channel, event)
 
     def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
         self.handler.acknowledge_all_records_processed(channel)
@@ -233,9 +232,9 @@ def test_an_empty_buffer_gives_its_credit_back(client: Client) -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (ErrorCode.PARTITION_NOT_FOUND, PartitionNotFoundError),
         (ErrorCode.PRODUCER_FAILED, ProducerFailedError),
-        (ErrorCode.SUBPARTITION_TAKEN, LocalProtocolError),
+        (ErrorCode.LIMIT_EXCEEDED, LocalProtocolError),
+        (ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER, TransportError),
         (ErrorCode.UNKNOWN, TransportError),
     ],
 )
@@ -247,7 +246,7 @@ def test_an_error_response_with_receiver_fails_that_channel(client: Client, code
     client.connection.write_inbound(encode(ErrorResponse(code, "because", receiver_of(1))))
     client.connection.write_inbound(response(2))
 
-    with pytest.raises(kind, match=r"because .*embedded"):
+    with pytest.raises(kind, match=r"Error at remote task manager 'embedded': because"):
         failed.poll_next()
     assert client.sent() == [CancelPartitionRequest(receiver_of(1))]
     assert take(good) == b"data"

@@ -134,19 +134,19 @@ def test_a_cancelled_reader_sends_nothing_more(server: ServerSide) -> None:
     assert partition.statistics().num_queued_buffers == 0
 
 
-def test_credit_for_an_unknown_receiver_ends_the_connection(server: ServerSide) -> None:
-    """It is answered without receiver, and every reader is released."""
-    fill(server.partition(), 1)
+def test_credit_for_an_unknown_receiver_is_answered_and_the_connection_goes_on(server: ServerSide) -> None:
+    """The answer names no receiver, only our own body says who is meant; the reader next to it sends on."""
+    partition = server.partition()
     server.receive(request(credit=1))
-    server.sent()
 
     server.receive(AddCredit(receiver_of(9), 1))
 
-    error = server.sent()[-1]
+    [error] = server.sent()
     assert isinstance(error, ErrorResponse)
-    assert (error.code, error.receiver) == (ErrorCode.PROTOCOL, None)
+    assert (error.code, error.receiver, error.about) == (ErrorCode.UNKNOWN_RECEIVER, None, receiver_of(9))
     assert "unknown receiver" in error.message
-    assert not server.channel.is_open
+    fill(partition, 1)
+    assert server.data() == [(1, 0)]
 
 
 def test_a_receiver_id_is_used_once_per_connection(server: ServerSide) -> None:
@@ -224,8 +224,8 @@ class BrokenView:
 
     is_released = False
 
-    def has_data(self, num_credits_available: int) -> bool:
-        return True
+    def availability(self, is_credit_available: bool) -> tuple[bool, int]:
+        return True, 1
 
     def next_buffer(self) -> None:
         raise OSError("disk on fire")
@@ -287,17 +287,23 @@ def test_producers_outlive_the_event_loop(server: ServerSide) -> None:
     assert late.is_released
 
 
-def test_credit_out_of_range_ends_the_connection(server: ServerSide) -> None:
-    """The numbers are in the answer."""
-    server.partition()
-    server.receive(request(credit=2))
+def test_credit_that_overflows_ends_the_flow_to_its_receiver_only(server: ServerSide) -> None:
+    """The numbers are in the answer; what is still under way from that receiver is no mistake, and the neighbour goes on."""
+    greedy, good = server.partition(0), server.partition(1)
+    server.receive(request(0, receiver=1, credit=2))
+    server.receive(request(1, receiver=2, credit=2))
 
     server.receive(AddCredit(receiver_of(1), 2**31 - 2))
+    server.receive(AddCredit(receiver_of(1), 1))
+    server.receive(AckAllUserRecordsProcessed(receiver_of(1)))
 
     [error] = server.sent()
     assert isinstance(error, ErrorResponse)
-    assert (error.code, error.receiver) == (ErrorCode.PROTOCOL, None)
+    assert (error.code, error.receiver) == (ErrorCode.PROTOCOL, receiver_of(1))
     assert "2147483646 credits on top of 2" in error.message
+    assert greedy.all_data_processed.is_done, "its subpartition was given back"
+    fill(good, 1)
+    assert server.data() == [(2, 0)]
 
 
 def test_a_cancelled_reader_leaves_its_place_in_the_queue(server: ServerSide) -> None:

@@ -9,11 +9,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.errors import ConfigError, RemoteProtocolError
-from netstack.ids import input_channel_id
-from netstack.wire.codec import encode
+from netstack.ids import InputChannelID, input_channel_id
+from netstack.wire.codec import ALL_MESSAGE_IDS, CLIENT_MESSAGE_IDS, FRAME_BYTES, HANDSHAKE_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
 from netstack.wire.decoder import FrameDecoder
-from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, ErrorCode, ErrorResponse, Message
-from tests.netstack.wire.samples import ALL_MESSAGES, RECEIVER, HeapAllocator, content, frame_of, response
+from netstack.wire.messages import (
+    AddCredit,
+    BufferResponse,
+    CloseRequest,
+    DataType,
+    ErrorCode,
+    ErrorResponse,
+    Hello,
+    Message,
+    Ready,
+    TaskEventRequest,
+)
+from tests.netstack.wire.samples import (
+    ALL_MESSAGES,
+    DATA_MESSAGES,
+    PARTITION,
+    RECEIVER,
+    HeapAllocator,
+    HeapBuffer,
+    content,
+    frame_of,
+    response,
+)
 
 MAX_DATA_FRAME_BYTES = 1024
 HEADER = struct.Struct(">IIB16siiiiBBi")
@@ -90,11 +111,14 @@ def test_a_message_with_the_beginning_of_the_next_one_behind_it(message: Message
     assert (first, second) == ([message], [AddCredit(RECEIVER, 3)])
 
 
-@pytest.mark.parametrize("message_id", [4, 5, 6, 7, 8, 9, 10, 2])
+FIXED_SIZES = {2: 97, 4: 25, 5: 9, 6: 29, 7: 25, 8: 25, 9: 29, 10: 29, 11: 33, 64: 46, 65: 41, 66: 11}
+
+
+@pytest.mark.parametrize("message_id", FIXED_SIZES)
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_a_frame_of_fixed_size_with_a_byte_more_or_less_is_refused_at_its_header(message_id: int, difference: int) -> None:
     """Neither trailing bytes nor missing ones, and nobody waits for the body."""
-    length = {2: 97, 4: 25, 5: 9, 6: 29, 7: 25, 8: 25, 9: 29, 10: 29}[message_id] + difference
+    length = FIXED_SIZES[message_id] + difference
 
     with pytest.raises(RemoteProtocolError, match=f"message id {message_id} has {length} bytes"):
         make_decoder().feed(struct.pack(">IIB", length, MAGIC, message_id))
@@ -114,6 +138,121 @@ def test_the_cuts_do_not_matter(messages: list[Message], data: st.DataObject) ->
     decoder = make_decoder(staging_bytes=data.draw(st.integers(9, 300)))
 
     assert feed_in_parts(decoder, parts) == messages
+
+
+class ChoosyAllocator(HeapAllocator):
+    """Has no room for one receiver: its channel was released, or removed."""
+
+    def __init__(self, refused: InputChannelID) -> None:
+        super().__init__()
+        self.refused = refused
+
+    def allocate(  # type: ignore[override] # this one may have no room
+        self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool
+    ) -> HeapBuffer | None:
+        if receiver == self.refused:
+            return None
+        return super().allocate(receiver, size_bytes, data_type, is_compressed=is_compressed)
+
+
+GONE = input_channel_id(-1, -2)
+GONE_MESSAGES: list[Message] = [message._replace(receiver=GONE) for message in DATA_MESSAGES if isinstance(message, BufferResponse)]
+
+
+def without_buffer(message: Message) -> Message:
+    assert isinstance(message, BufferResponse)
+    return message._replace(buffer=None)
+
+
+@given(st.lists(st.sampled_from([*ALL_MESSAGES, *GONE_MESSAGES]), max_size=12), st.data())
+def test_hist_10742_neither_the_cuts_nor_what_is_skipped_matter(messages: list[Message], data: st.DataObject) -> None:
+    """NettyMessageClientDecoderDelegateTest: any cut of data, empty buffers, released and removed channels and other messages.
+
+    The same messages as from one read, the same bytes in their buffers, one buffer per message, none left over.
+    """
+    stream = b"".join(map(frame_of, messages))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    parts = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    allocator = ChoosyAllocator(GONE)
+    decoder = FrameDecoder(
+        allocator,
+        max_data_frame_bytes=1024,
+        staging_bytes=data.draw(st.integers(9, 300)),
+        direct_read_bytes=data.draw(st.integers(1, 300)),
+    )
+
+    received = feed_in_parts(decoder, parts)
+
+    decoder.close()
+    assert received == [without_buffer(message) if message in GONE_MESSAGES else message for message in messages]
+    buffers = [message.buffer for message in received if isinstance(message, BufferResponse) and message.buffer is not None]
+    assert [id(buffer) for buffer in buffers] == [id(buffer) for buffer in allocator.allocated]
+    assert all(buffer.num_recycled == 0 for buffer in allocator.allocated)
+
+
+@pytest.mark.parametrize("message", DATA_MESSAGES)
+def test_hist_10742_a_buffer_cut_in_three_is_the_same_buffer(message: Message) -> None:
+    """Every pair of cuts, in header, partial sizes and payload; also if the rest is read in place."""
+    frame = frame_of(message)[:80]
+    tail = frame_of(message)[80:]
+    for first in range(1, len(frame)):
+        for second in range(first, len(frame)):
+            decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, staging_bytes=64, direct_read_bytes=1)
+
+            assert feed_in_parts(decoder, [frame[:first], frame[first:second], frame[second:] + tail]) == [message]
+
+
+def test_hist_1761_an_empty_buffer_is_a_message_like_any_other() -> None:
+    """A length of zero takes a buffer, whose owner gives the credit back; what comes behind it is not lost."""
+    allocator = HeapAllocator()
+    decoder = FrameDecoder(allocator, max_data_frame_bytes=1024)
+
+    messages = decoder.feed(
+        frame_of(response(b"")) * 2 + frame_of(response(b"x")) + frame_of(response(b"", data_type=DataType.EVENT_BUFFER))
+    )
+
+    assert [content(message) for message in messages] == [b"", b"", b"x", b""]
+    assert len(allocator.allocated) == 4
+
+
+def test_hist_10356_every_frame_consumes_the_length_that_it_declares() -> None:
+    """After any message the next one begins where its length says, so a body can neither borrow nor leave bytes."""
+    for message in ALL_MESSAGES:
+        decoder = make_decoder()
+        frame = frame_of(message)
+
+        assert decoder.feed(frame + b"\0\0\0\x09") == [message]
+        assert decoder.num_buffered_bytes == 4
+
+
+@given(st.lists(st.sampled_from([*ALL_MESSAGES, *GONE_MESSAGES]), min_size=1, max_size=6), st.data())
+def test_hist_10742_no_buffer_is_lost_when_a_stream_breaks(messages: list[Message], data: st.DataObject) -> None:
+    """One byte is wrong, then the connection ends: every buffer is in a message or was given back, once."""
+    stream = bytearray(b"".join(map(frame_of, messages)))
+    stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
+    allocator = ChoosyAllocator(GONE)
+    decoder = FrameDecoder(allocator, max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=64, direct_read_bytes=1)
+    received: list[Message] = []
+    with contextlib.suppress(RemoteProtocolError):
+        for at in range(0, len(stream), 7):
+            received += decoder.feed(bytes(stream[at : at + 7]))
+
+    decoder.close()
+
+    delivered = {id(message.buffer) for message in received if isinstance(message, BufferResponse)}
+    for buffer in allocator.allocated:
+        assert buffer.num_recycled == (0 if id(buffer) in delivered else 1)
+
+
+def test_hist_8768_a_frame_is_copied_once_however_it_comes() -> None:
+    """Split reads are put together in place: a payload in 1-byte reads takes no more staging memory than in one."""
+    decoder = make_decoder(staging_bytes=64)
+    frame = frame_of(response(bytes(range(200)) * 4))
+
+    messages = feed_in_parts(decoder, [frame[at : at + 1] for at in range(len(frame))])
+
+    assert [content(message) for message in messages] == [bytes(range(200)) * 4]
+    assert len(decoder.get_buffer()) == 64
 
 
 @given(st.lists(st.binary(max_size=80), max_size=8))
@@ -324,3 +463,92 @@ def test_the_smallest_settings_work() -> None:
 
     assert decoder.feed(data_header() + encode(AddCredit(input_channel_id(0, 0), 1)))[1] == AddCredit(input_channel_id(0, 0), 1)
     assert "open" in repr(decoder)
+
+
+@pytest.mark.parametrize("accepted", [HANDSHAKE_MESSAGE_IDS, SERVER_MESSAGE_IDS, CLIENT_MESSAGE_IDS])
+@pytest.mark.parametrize("message", ALL_MESSAGES)
+def test_only_accepted_messages_are_understood(accepted: frozenset[int], message: Message) -> None:
+    """Any other one is refused at its header: no body is waited for, no buffer is allocated."""
+    allocator = HeapAllocator()
+    decoder = FrameDecoder(allocator, max_data_frame_bytes=1024, accepted_ids=accepted)
+    frame = frame_of(message)
+
+    if frame[8] in accepted:
+        assert decoder.feed(frame) == [message]
+        return
+    with pytest.raises(RemoteProtocolError, match=f"message id {frame[8]} in a frame of {len(frame)} bytes is not understood here"):
+        decoder.feed(frame[:9])
+    assert allocator.allocated == []
+
+
+def test_every_message_goes_to_one_side_or_belongs_to_the_handshake() -> None:
+    """The three sets are disjoint and leave nothing out."""
+    assert HANDSHAKE_MESSAGE_IDS | SERVER_MESSAGE_IDS | CLIENT_MESSAGE_IDS == ALL_MESSAGE_IDS == set(FRAME_BYTES)
+    assert len(HANDSHAKE_MESSAGE_IDS) + len(SERVER_MESSAGE_IDS) + len(CLIENT_MESSAGE_IDS) == len(ALL_MESSAGE_IDS)
+
+
+def test_more_messages_can_be_accepted_from_the_next_read_on() -> None:
+    """After the handshake; what came in the same read as its last message was judged by the old rule."""
+    decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, accepted_ids=HANDSHAKE_MESSAGE_IDS)
+    impatient = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, accepted_ids=HANDSHAKE_MESSAGE_IDS)
+
+    assert decoder.feed(encode(Ready(1))) == [Ready(1)]
+    decoder.accept(CLIENT_MESSAGE_IDS)
+    assert decoder.feed(frame_of(response(b"x"))) == [response(b"x")]
+    with pytest.raises(RemoteProtocolError, match="message id 66"):
+        decoder.feed(encode(Ready(1)))
+
+    assert impatient.feed(encode(Ready(1)) + frame_of(response(b"x"))) == [Ready(1)]
+    assert "message id 0 in a frame of 48 bytes is not understood" in str(impatient.failure)
+
+
+def test_a_message_that_is_on_its_way_when_the_rules_change_is_judged_by_the_new_ones() -> None:
+    """Its header is looked at again when more bytes come."""
+    decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024)
+    decoder.feed(encode(Hello(1, 1, 0, bytes(32)))[:20])
+
+    decoder.accept(SERVER_MESSAGE_IDS)
+
+    with pytest.raises(RemoteProtocolError, match="message id 64"):
+        decoder.feed(encode(Hello(1, 1, 0, bytes(32)))[20:])
+
+
+@pytest.mark.parametrize(
+    ("start", "guess"),
+    [
+        (b"GET / HTTP/1.1\r\n", "the peer seems to speak HTTP"),
+        (b"POST /jobs HTTP/1.1\r\n", "the peer seems to speak HTTP"),
+        (b"PRI * HTTP/2.0\r\n", "the peer seems to speak HTTP"),
+        (bytes.fromhex("16030100f8010000f40303"), "the peer seems to speak TLS"),
+        (bytes.fromhex("150303000202280000"), "the peer seems to speak TLS"),
+        (b"SSH-2.0-OpenSSH_9.2", "the peer seems to speak SSH"),
+    ],
+)
+def test_a_foreign_protocol_is_named(start: bytes, guess: str) -> None:
+    """Whoever reads the log learns that the wrong port was configured, not that a stream is corrupted."""
+    decoder = make_decoder()
+
+    with pytest.raises(RemoteProtocolError, match=guess):
+        decoder.feed(start)
+    with pytest.raises(RemoteProtocolError, match=guess):
+        decoder.feed(b"more")
+
+
+def test_other_garbage_is_not_guessed_at() -> None:
+    """The text ends with the magic number."""
+    with pytest.raises(RemoteProtocolError, match=r"expected BADC0FFE$"):
+        make_decoder().feed(b"\x16\x04zzzzzzz")
+
+
+def test_tiny_reads_cost_linear_work() -> None:
+    """Each byte of a frame is moved at most once: a control frame of 1 MiB in small reads is not copied again and again."""
+    decoder = FrameDecoder(None, max_data_frame_bytes=1024, staging_bytes=64)
+    frame = frame_of(TaskEventRequest(b"x" * 200_000, PARTITION, RECEIVER))
+    decoder.feed(frame[:64])
+    first = decoder.get_buffer()
+
+    messages = feed_in_parts(decoder, [frame[at : at + 100] for at in range(64, len(frame) - 100, 100)])
+
+    rest = decoder.get_buffer()
+    assert messages == []
+    assert (len(first), rest.obj is first.obj) == (len(frame) - 64, True)

@@ -1,0 +1,64 @@
+"""What a peer may make us do or keep before its connection ends.
+
+Side:       pure.
+Invariants: what waits for a peer that does not read is bounded in messages and in bytes (GHSA-8r5v-vm4m-4g25: answers that pile up while
+            the window is shut); what a peer may do again and again is bounded in time (CVE-2023-44487: rapid reset).
+Units:      bytes; events per second; clocks in seconds.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+# More of them than a peer that reads can ever cause; not measured.
+MAX_WAITING_REPLIES: Final = 1000
+MAX_WAITING_REPLY_BYTES: Final = 1024 * 1024
+# A job with thousands of channels may be cancelled at once.
+_BURST_S: Final = 10.0
+
+
+class ReplyBudget:
+    """Counts the control messages that were written while the socket took nothing."""
+
+    __slots__ = ("_num_bytes", "_num_messages")
+
+    def __init__(self) -> None:
+        self._num_messages = 0
+        self._num_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<ReplyBudget {self._num_messages} messages and {self._num_bytes} bytes wait>"
+
+    def spend(self, num_bytes: int, *, is_writable: bool) -> bool:
+        """Count one more message of about ``num_bytes``; False if too many wait already.  A writable channel holds little."""
+        if is_writable:
+            self._num_messages = self._num_bytes = 0
+            return True
+        self._num_messages += 1
+        self._num_bytes += num_bytes
+        return self._num_messages <= MAX_WAITING_REPLIES and self._num_bytes <= MAX_WAITING_REPLY_BYTES
+
+
+class RateLimit:
+    """A bucket of tokens that refills with time: ``per_second`` in the long run, ten seconds' worth at once."""
+
+    __slots__ = ("_capacity", "_clock", "_per_second", "_tokens", "_updated_s")
+
+    def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
+        self._per_second = per_second
+        self._capacity = per_second * _BURST_S
+        self._clock = clock
+        self._tokens = self._capacity
+        self._updated_s = clock()
+
+    def __repr__(self) -> str:
+        return f"<RateLimit {self._per_second:g}/s, {self._tokens:g} left>"
+
+    def take(self) -> bool:
+        """Take one token; False if there is none."""
+        now_s = self._clock()
+        self._tokens = min(self._capacity, self._tokens + (now_s - self._updated_s) * self._per_second)
+        self._updated_s = now_s
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True

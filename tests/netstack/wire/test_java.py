@@ -1,0 +1,67 @@
+"""Java's modified UTF-8: NUL and what lies beyond 16 bits are written differently."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.errors import LocalProtocolError, RemoteProtocolError
+from netstack.wire.java import decode_modified, decode_utf, encode_utf
+
+
+@pytest.mark.parametrize(
+    ("text", "golden"),
+    [
+        ("", "0000"),
+        ("id", "0002 6964"),
+        ("wasser\0é€😀", "0013 776173736572 c080 c3a9 e282ac eda0bd edb880"),
+        ("\ud800", "0003 eda080"),
+    ],
+)
+def test_texts_have_the_bytes_of_java(text: str, golden: str) -> None:
+    """``DataOutput.writeUTF``; a lone half of a character is a text too."""
+    assert encode_utf(text) == bytes.fromhex(golden)
+    assert decode_utf(memoryview(bytes.fromhex(golden) + b"tail")) == (text, len(bytes.fromhex(golden)))
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("", "a text of 0 bytes is announced, 0 bytes follow"),
+        ("00", "0 bytes follow"),
+        ("0001", "a text of 1 bytes is announced, 0 bytes follow"),
+        ("ffff 61", "a text of 65535 bytes is announced, 1 bytes follow"),
+        ("0001 80", "no modified UTF-8"),
+        ("0001 00", "no modified UTF-8"),
+        ("0002 c1bf", "no modified UTF-8"),
+        ("0004 f09f9880", "no modified UTF-8"),
+    ],
+)
+def test_what_java_would_not_write_is_refused(body: str, complaint: str) -> None:
+    """Lengths that are not there, overlong forms, a plain NUL, four-byte characters."""
+    with pytest.raises(RemoteProtocolError, match=complaint):
+        decode_utf(memoryview(bytes.fromhex(body)))
+
+
+def test_the_length_takes_two_bytes() -> None:
+    """The longest text fits, one byte more does not."""
+    assert len(encode_utf("x" * 65_535)) == 65_537
+    with pytest.raises(LocalProtocolError, match="a text of 65536 bytes cannot be encoded"):
+        encode_utf("x" * 65_534 + "é")
+
+
+@given(st.text())
+def test_texts_survive_the_wire(text: str) -> None:
+    """Whatever characters they hold."""
+    encoded = encode_utf(text)
+
+    assert decode_utf(memoryview(encoded)) == (text, len(encoded))
+
+
+@given(st.binary(max_size=20))
+def test_garbage_is_refused_or_is_what_java_would_write(body: bytes) -> None:
+    """No two forms of one text."""
+    try:
+        text = decode_modified(body)
+    except RemoteProtocolError:
+        return
+    assert encode_utf(text)[2:] == body
