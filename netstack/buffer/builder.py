@@ -102,8 +102,8 @@ class BufferBuilder:
         return num_bytes
 
     def trim(self, size_bytes: int) -> None:
-        """Take no more than ``size_bytes`` in all (buffer debloating): never less than is written, never more than now."""
-        self._capacity = min(self._capacity, max(size_bytes, self._position))
+        """Take ``size_bytes`` in all (buffer debloating): never less than is written, never more than the segment holds."""
+        self._capacity = min(len(self._view), max(size_bytes, self._position))
 
     def finish(self) -> int:
         """Commit and close for writing; returns the bytes written.  The second call changes nothing."""
@@ -201,6 +201,11 @@ class BufferConsumer:
     def is_start_of_data_buffer(self) -> bool:
         """Whether nothing of a data buffer was built or skipped yet."""
         return self.is_buffer and self._read == 0
+
+    @property
+    def segment_size_bytes(self) -> int:
+        """How much the buffer could hold, whatever it was trimmed to."""
+        return len(self._lease.segment.view)
 
     @property
     def num_bytes_unread(self) -> int:

@@ -1,17 +1,16 @@
 """The queue between one producer task and one consumer.
 
 Side:       shared.  The task thread adds and flushes; the consumer's thread (loop or task) polls; anybody releases.
-Hot path:   per buffer.
+Hot path:   per buffer.  Data takes ``add`` and ``poll`` alone; whatever belongs to events stands in functions of its own.
 Invariants: only the last consumer in the queue may be unfinished; the backlog reported equals the data buffers that can be polled now;
-            sequence numbers start at 0 and rise by one per polled element.
+            sequence numbers start at 0 and rise by one per polled element; priority events stand before everything else.
             The reader is told exactly when something became available that it was not told about (the table below); availability is a
             level, so a reader that polls until the next data type is NONE misses nothing.
-Units:      backlog in data buffers, events do not count.
-Lock order: ``PipelinedSubpartition._lock`` before a buffer's lease; listeners, closed consumers (which may recycle a segment) and the
-            partition are called after it.
+Units:      backlog in data buffers, events do not count; sizes in bytes.
+Lock order: ``PipelinedSubpartition._lock`` before a buffer's lease; listeners, the channel state writer, closed consumers (which may
+            recycle a segment) and the partition are called after it.
 Source:     Flink ``PipelinedSubpartition``, ``PipelinedSubpartitionView``.
-Absent:     blocking events and ``resume_consumption``, priority events, timeoutable barriers, new buffer sizes, receivers without
-            exclusive buffers.
+            Unlike Flink's, resuming tells the listener itself, so that no reader can forget to look (FLINK-23223, FLINK-25664).
 
 ================================== ============================== ========= =======================
 situation                          listener is told               available backlog
@@ -24,72 +23,123 @@ flush, 1 buffer with unread bytes  yes, once                      yes       all
 flush, more than 1 buffer          no                             yes       all
 flush again, or nothing to flush   no
 finish                             yes                            yes       all
+anything while blocked             no                             no        0
+resume, something is available     yes                            yes       as above
+add the 1st priority event         of the priority event, and as  yes, also blocked: 0
+                                   above                          blocked
+add another priority event         no                             yes
 ================================== ============================== ========= =======================
 """
 
 import threading
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from netstack.buffer.builder import BufferConsumer
+from netstack.buffer.compression import BufferCompressor
 from netstack.buffer.segment import NetworkBuffer
 from netstack.buffer.wakeups import run_all
-from netstack.errors import LocalProtocolError, ProducerFailedError
+from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
+from netstack.partition.channel_state import (
+    NO_CHANNEL_STATE,
+    SEQUENCE_NUMBER_UNKNOWN,
+    ChannelStateWriter,
+    ResultSubpartitionInfo,
+)
+from netstack.partition.in_flight import InFlightData
+from netstack.partition.subpartition import SubpartitionParent
 from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener
-from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
+from netstack.wire.events import CheckpointBarrier, EndOfPartition, deserialize_event, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 
+ADD_REFUSED: Final = -1  # what ``add`` returns if nobody will read the buffer
+NO_BUFFER_SIZE: Final = 2**31 - 1  # the consumer asked for no size: whole segments
 
-class SubpartitionParent(Protocol):
-    """What a subpartition tells its partition, outside every lock."""
 
-    @property
-    def failure_cause(self) -> ProducerFailedError | None:
-        """Why the partition was released before it was consumed."""
+@dataclass(frozen=True, slots=True)
+class _TimeoutableBarrier:
+    """An aligned barrier in the queue that becomes a priority event if it is not consumed in time."""
 
-    def on_consumed_subpartition(self, index: int) -> None:
-        """The view of ``index`` was released."""
-
-    def on_all_data_processed(self, index: int) -> None:
-        """The consumer of ``index`` processed everything up to the end of data."""
+    consumer: BufferConsumer
+    barrier: CheckpointBarrier
+    in_flight: InFlightData
 
 
 class PipelinedSubpartition:
-    """First in, first out, read once, by one view.
+    """First in, first out (but for priority events), read once, by one view.
 
     Life cycle: released by its partition, or by its view, whichever comes first; from then on everything added is dropped, so a producer
     whose consumer has gone runs on at full speed.
+
+    Args:
+        index: which subpartition of its partition it is.
+        parent: the partition.
+        sends_empty_buffers: whether a finished buffer without unread bytes is sent too: a receiver without exclusive buffers has to learn
+            that the room it made for it is free again.
     """
 
     __slots__ = (
         "_buffers",
+        "_compressor",
         "_flush_requested",
+        "_is_blocked",
         "_is_finished",
         "_lock",
         "_num_data_buffers",
+        "_num_priority",
         "_parent",
+        "_sends_empty_buffers",
         "_sequence_number",
+        "_skips_partial_record",
+        "_timeoutable",
         "_view",
+        "channel_state",
+        "desired_buffer_size",
         "index",
+        "info",
         "is_released",
     )
 
-    def __init__(self, index: int, parent: SubpartitionParent) -> None:
+    def __init__(
+        self,
+        index: int,
+        parent: SubpartitionParent,
+        *,
+        sends_empty_buffers: bool = False,
+        partition_index: int = 0,
+        compressor: BufferCompressor | None = None,
+    ) -> None:
         self.index = index
+        self.info = ResultSubpartitionInfo(partition_index, index)
+        self.channel_state: ChannelStateWriter = NO_CHANNEL_STATE  # Written before the first barrier, by the task thread.
         self._parent = parent
+        self._compressor = compressor
+        self._sends_empty_buffers = sends_empty_buffers
         self._lock = threading.Lock()
         self.is_released = False  # Written once, under _lock; a bare read may be one pass stale.
+        self.desired_buffer_size = NO_BUFFER_SIZE  # Written under _lock; a bare read may be one buffer stale.
         # All below guarded by _lock.
         self._buffers: deque[BufferConsumer] = deque()
         self._num_data_buffers = 0
+        self._num_priority = 0  # how many of the first elements are priority events
         self._flush_requested = False
+        self._is_blocked = False  # a blocking event was polled, and the consumer has not resumed yet
         self._is_finished = False
+        self._skips_partial_record = False
         self._sequence_number = 0
+        self._timeoutable: _TimeoutableBarrier | None = None
         self._view: PipelinedSubpartitionView | None = None
 
     def __repr__(self) -> str:
         state = "released" if self.is_released else "finished" if self._is_finished else "open"
-        return f"<PipelinedSubpartition {self.index} {state}, {len(self._buffers)} buffers, {self._sequence_number} polled>"
+        blocked = ", blocked" if self._is_blocked else ""
+        return (
+            f"<{type(self).__name__} {self.index} {state}{blocked}, {len(self._buffers)} buffers, {self._num_data_buffers} of them data, "
+            f"{self._sequence_number} polled>"
+        )
 
     @property
     def parent(self) -> SubpartitionParent:
@@ -102,21 +152,55 @@ class PipelinedSubpartition:
         return len(self._buffers)
 
     @property
+    def num_queued_bytes(self) -> int:
+        """How many committed bytes are queued, those of events included."""
+        with self._lock:
+            return sum(consumer.num_bytes_unread for consumer in self._buffers)
+
+    @property
     def backlog(self) -> int:
         """How many data buffers can be polled now."""
         with self._lock:
-            return self._backlog_locked()
+            return self._availability_locked()[1]
 
     # ---------------------------------------------------------------- producer
 
-    def add(self, consumer: BufferConsumer) -> bool:
-        """Append ``consumer`` and take it over; False (and the consumer is closed) if nobody will read it."""
-        return self._add(consumer, is_end=False)
+    def add(self, consumer: BufferConsumer, partial_record_length: int = 0) -> int:
+        """Append ``consumer`` and take it over.
 
-    def finish(self) -> bool:
-        """Append the end of the partition; False if nobody will read it."""
+        Args:
+            consumer: a data buffer, or an event, which goes before everything else if it has priority.
+            partial_record_length: how many of the first bytes belong to a record that began in an earlier buffer.
+
+        Returns:
+            the buffer size the consumer wants from now on; or ``ADD_REFUSED`` (and ``consumer`` is closed) if nobody will read it.
+
+        Raises:
+            LocalProtocolError: a barrier is marked as something it is not; ``consumer`` is closed.
+        """
+        if not consumer.is_buffer:
+            return self._add_event(consumer, is_end=False)
+        if partial_record_length:
+            consumer.partial_record_length = partial_record_length
+        view = None
+        with self._lock:
+            is_refused = self._is_finished or self.is_released
+            if not is_refused:
+                self._buffers.append(consumer)
+                self._num_data_buffers += 1
+                if self._is_news_locked():
+                    view = self._view
+        if is_refused:
+            consumer.close()
+            return ADD_REFUSED
+        if view is not None:
+            view.listener.notify_data_available()
+        return self.desired_buffer_size
+
+    def finish(self) -> int:
+        """Append the end of the partition; ``ADD_REFUSED`` if nobody will read it."""
         event = EndOfPartition()
-        return self._add(BufferConsumer.of_event(serialize_event(event), event_data_type(event)), is_end=True)
+        return self._add_event(BufferConsumer.of_event(serialize_event(event), event_data_type(event)), is_end=True)
 
     def flush(self) -> None:
         """Make everything committed readable, the unfinished last buffer included; any thread."""
@@ -127,27 +211,107 @@ class PipelinedSubpartition:
             has_one_unfinished = len(buffers) == 1 and buffers[0].is_data_available
             # With more than one buffer the reader was told when the second one came.
             self._flush_requested = has_one_unfinished or len(buffers) > 1
-            view = self._view if has_one_unfinished else None
+            view = self._view if has_one_unfinished and not self._is_blocked else None
         if view is not None:
             view.listener.notify_data_available()
 
-    def _add(self, consumer: BufferConsumer, *, is_end: bool) -> bool:
+    def _is_news_locked(self) -> bool:
+        """Whether the element that was just appended is, or finishes, the first one that can be read."""
+        if self._flush_requested or self._is_blocked:
+            return False
+        num_buffers = len(self._buffers)
+        return num_buffers == 2 or (num_buffers == 1 and self._buffers[0].is_finished)
+
+    # ---------------------------------------------------------------- events and barriers
+
+    def _add_event(self, consumer: BufferConsumer, *, is_end: bool) -> int:
+        calls: list[Callable[[], object]] = []
+        barrier = _checked_barrier(consumer)
         with self._lock:
             is_refused = self._is_finished or self.is_released
-            view = None
             if not is_refused:
-                self._buffers.append(consumer)
-                if consumer.is_buffer:
-                    self._num_data_buffers += 1
+                if consumer.data_type.has_priority:
+                    calls += self._add_priority_locked(consumer, barrier)
+                else:
+                    if barrier is not None:
+                        calls += self._expect_timeout_locked(consumer, barrier)
+                    self._buffers.append(consumer)
                 self._is_finished = is_end
-                if is_end or (not self._flush_requested and self._num_finished_locked() == 1):
-                    view = self._view
+                if self._view is not None and (is_end or self._is_news_locked()):
+                    calls.append(self._view.listener.notify_data_available)
         if is_refused:
             consumer.close()
-            return False
-        if view is not None:
-            view.listener.notify_data_available()
-        return True
+            return ADD_REFUSED
+        run_all(calls)
+        return self.desired_buffer_size
+
+    def _add_priority_locked(self, consumer: BufferConsumer, barrier: CheckpointBarrier | None) -> list[Callable[[], object]]:
+        """Put it behind the other priority events; what an unaligned barrier overtakes belongs to its checkpoint."""
+        self._buffers.insert(self._num_priority, consumer)
+        self._num_priority += 1
+        calls: list[Callable[[], object]] = []
+        if barrier is not None:
+            overtaken = self._copy_data_locked(len(self._buffers))
+            if overtaken:
+                write = self.channel_state.add_output_data
+                calls.append(partial(write, barrier.checkpoint_id, self.info, SEQUENCE_NUMBER_UNKNOWN, overtaken))
+        return calls + self._tell_priority_locked()
+
+    def _tell_priority_locked(self) -> list[Callable[[], object]]:
+        if self._num_priority != 1 or self._view is None:
+            return []  # the reader finds it behind the first one
+        return [partial(self._view.listener.notify_priority_event, self._sequence_number)]
+
+    def _expect_timeout_locked(self, consumer: BufferConsumer, barrier: CheckpointBarrier) -> list[Callable[[], object]]:
+        calls: list[Callable[[], object]] = []
+        former = self._timeoutable
+        if former is not None:
+            error = LocalProtocolError(
+                f"subpartition {self.index} got the barrier of checkpoint {barrier.checkpoint_id} while that of "
+                f"{former.barrier.checkpoint_id} was neither consumed nor timed out"
+            )
+            calls.append(partial(former.in_flight.fail, error))
+        in_flight = InFlightData()
+        self._timeoutable = _TimeoutableBarrier(consumer, barrier, in_flight)
+        write = self.channel_state.add_output_data_future
+        return [*calls, partial(write, barrier.checkpoint_id, self.info, SEQUENCE_NUMBER_UNKNOWN, in_flight)]
+
+    def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
+        """Turn the barrier of ``checkpoint_id`` into a priority event, if it was not consumed yet; any thread."""
+        with self._lock:
+            timeoutable = self._timeoutable
+            if timeoutable is None or timeoutable.barrier.checkpoint_id != checkpoint_id:
+                return
+            self._timeoutable = None
+            position = self._buffers.index(timeoutable.consumer)
+            overtaken = self._copy_data_locked(position)
+            del self._buffers[position]
+            data = serialize_event(timeoutable.barrier.as_unaligned())
+            self._buffers.insert(self._num_priority, BufferConsumer.of_event(data, DataType.PRIORITIZED_EVENT_BUFFER))
+            self._num_priority += 1
+            calls = self._tell_priority_locked()
+        run_all([partial(timeoutable.in_flight.complete, overtaken), timeoutable.consumer.close, *calls])
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """The checkpoint is over: nobody waits for the data before its barrier any more; any thread."""
+        with self._lock:
+            timeoutable = self._timeoutable
+            if timeoutable is None or timeoutable.barrier.checkpoint_id != checkpoint_id:
+                return
+            self._timeoutable = None
+        timeoutable.in_flight.fail(cause)
+
+    def _copy_data_locked(self, end: int) -> list[NetworkBuffer]:
+        """The unread bytes of the data buffers before position ``end``; each copy has a reference of its own."""
+        copies = []
+        for position, consumer in enumerate(self._buffers):
+            if position == end:
+                break
+            if consumer.is_buffer and consumer.is_data_available:
+                reader = consumer.copy()
+                copies.append(reader.build())
+                reader.close()  # never the last reference: the copy holds one
+        return copies
 
     # ---------------------------------------------------------------- consumer
 
@@ -160,87 +324,137 @@ class PipelinedSubpartition:
         with self._lock:
             if self.is_released:
                 return None
-            if self._view is not None:
-                raise LocalProtocolError(f"subpartition {self.index} is being read by somebody else already")
-            view = self._view = PipelinedSubpartitionView(self, listener)
-            has_data = bool(self._buffers)
-        if has_data:
-            listener.notify_data_available()
+            view = self._view = self._new_view_locked(listener)
+            calls: list[Callable[[], object]] = [listener.notify_data_available] if self._buffers else []
+            if self._num_priority:
+                calls.append(partial(listener.notify_priority_event, self._sequence_number))
+        run_all(calls)
         return view
 
+    def _new_view_locked(self, listener: BufferAvailabilityListener) -> "PipelinedSubpartitionView":
+        if self._view is not None:
+            raise LocalProtocolError(f"subpartition {self.index} is being read by somebody else already, and can only be consumed once")
+        return PipelinedSubpartitionView(self, listener)
+
     def poll(self) -> BufferAndBacklog | None:
-        """The next element, or what is committed of the last one; empty buffers are skipped.  None if there is nothing."""
+        """The next element, or what is committed of the last one; empty buffers are skipped.  None if there is nothing.
+
+        While it is blocked there are only priority events.
+        """
         consumed: list[BufferConsumer] = []
+        buffer = in_flight = found = None
         with self._lock:
-            buffer = self._next_locked(consumed)
-            if buffer is None:
-                found = None
-            else:
-                found = BufferAndBacklog(buffer, self._backlog_locked(), self._next_data_type_locked(), self._sequence_number)
+            if self._is_blocked and not self._num_priority:
+                return None
+            buffers = self._buffers
+            while buffers:
+                head = buffers[0]
+                if self._skips_partial_record:
+                    self._skip_partial_record_locked(head)
+                buffer = head.try_build()
+                is_finished = head.is_finished
+                is_last = len(buffers) == 1
+                assert is_finished or is_last, "only the last buffer may be unfinished"
+                if is_last:
+                    self._flush_requested = False  # everything committed has been polled
+                if is_finished:
+                    consumed.append(buffers.popleft())
+                    if head.is_buffer:
+                        self._num_data_buffers -= 1
+                        if buffer is None and self._sends_empty_buffers:
+                            buffer = head.build()
+                    else:
+                        in_flight = self._on_event_polled_locked(head)
+                if buffer is not None or not is_finished:
+                    break
+            if buffer is not None:
+                is_available, backlog = self._availability_locked()
+                next_data_type = buffers[0].data_type if is_available else DataType.NONE
+                found = BufferAndBacklog(buffer, backlog, next_data_type, self._sequence_number)
                 self._sequence_number += 1
         for consumer in consumed:  # after the lock: the last reference of an empty one returns its segment
             consumer.close()
+        if in_flight is not None:
+            in_flight.complete(())
+        if self._compressor is not None and found is not None:
+            return found._replace(buffer=self._compressor.compress(found.buffer))
         return found
 
-    def _next_locked(self, consumed: list[BufferConsumer]) -> NetworkBuffer | None:
-        buffers = self._buffers
-        if not buffers:
-            self._flush_requested = False
-        while buffers:
-            consumer = buffers[0]
-            buffer = consumer.try_build()
-            is_finished = consumer.is_finished
-            assert is_finished or len(buffers) == 1, "only the last buffer may be unfinished"
-            if len(buffers) == 1:
-                self._flush_requested = False  # everything committed has been polled
-            if is_finished:
-                consumed.append(buffers.popleft())
-                if consumer.is_buffer:
-                    self._num_data_buffers -= 1
-            if buffer is not None or not is_finished:
-                return buffer
-        return None
+    def _on_event_polled_locked(self, consumer: BufferConsumer) -> InFlightData | None:
+        """Count and block; returns what to complete: no data was before a barrier that was consumed in time."""
+        if self._num_priority:
+            self._num_priority -= 1
+        if consumer.data_type.is_blocking_upstream:
+            self._is_blocked = True
+        timeoutable = self._timeoutable
+        if timeoutable is None or timeoutable.consumer is not consumer:
+            return None
+        self._timeoutable = None
+        return timeoutable.in_flight
+
+    def _skip_partial_record_locked(self, consumer: BufferConsumer) -> None:
+        """Leave out the rest of a record whose beginning went to a consumer that failed."""
+        if not consumer.is_buffer:
+            return
+        length = consumer.partial_record_length
+        if length == 0 or not consumer.is_start_of_data_buffer:
+            self._skips_partial_record = False
+            return
+        consumer.skip(length)
+        # A record that fills its buffer may go on in the next one; if it does not, that one begins with a record.
+        self._skips_partial_record = length == consumer.segment_size_bytes
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether a reader with so much credit can poll something."""
-        with self._lock:
-            if num_credits_available > 0:
-                return self._is_available_locked()
-            return bool(self._buffers) and not self._buffers[0].is_buffer
+        return self.availability(num_credits_available > 0)[0]
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether a reader can poll something, and how many data buffers it could."""
         with self._lock:
-            is_available = self._is_available_locked()
+            is_available, backlog = self._availability_locked()
             if is_available and not is_credit_available:
-                is_available = bool(self._buffers) and not self._buffers[0].is_buffer
-            return is_available, self._backlog_locked()
+                is_available = not self._buffers[0].is_buffer
+        return is_available, backlog
 
     def resume_consumption(self) -> None:
-        """Go on after a blocking event."""
+        """Go on after a blocking event; the reader is told if something can be read.
+
+        Raises:
+            LocalProtocolError: it is not blocked.
+        """
+        with self._lock:
+            if self.is_released:
+                return
+            if not self._is_blocked:
+                raise LocalProtocolError(f"subpartition {self.index} is resumed, but not blocked")
+            self._is_blocked = False
+            view = self._view if self._availability_locked()[0] else None
+        if view is not None:
+            view.listener.notify_data_available()
 
     def set_buffer_size(self, size_bytes: int) -> None:
-        """The consumer wants buffers of this size from now on."""
+        """The consumer wants buffers of this size from the next one on.
 
-    def _num_finished_locked(self) -> int:
+        Raises:
+            ValueError: the size is negative.
+        """
+        if size_bytes < 0:
+            raise ValueError(f"a buffer size of {size_bytes} bytes")
+        with self._lock:
+            self.desired_buffer_size = size_bytes
+
+    def _availability_locked(self) -> tuple[bool, int]:
+        """Whether the head can be polled, and the backlog."""
         buffers = self._buffers
-        if len(buffers) == 1 and buffers[0].is_finished:
-            return 1
-        return max(0, len(buffers) - 1)
-
-    def _is_available_locked(self) -> bool:
-        return self._flush_requested or self._num_finished_locked() > 0
-
-    def _next_data_type_locked(self) -> DataType:
-        return self._buffers[0].data_type if self._is_available_locked() else DataType.NONE
-
-    def _backlog_locked(self) -> int:
-        if not self._buffers:
-            return 0
+        if not buffers:
+            return False, 0
+        if self._is_blocked:
+            return self._num_priority > 0, 0
+        last = buffers[-1]
         # An event at the end (the end of the partition is one) says that all data before it is finished.
-        if self._flush_requested or not self._buffers[-1].is_buffer:
-            return self._num_data_buffers
-        return max(0, self._num_data_buffers - 1)
+        if self._flush_requested or not last.is_buffer:
+            return True, self._num_data_buffers
+        return len(buffers) > 1 or last.is_finished, self._num_data_buffers - 1
 
     # ---------------------------------------------------------------- end
 
@@ -249,24 +463,27 @@ class PipelinedSubpartition:
         with self._lock:
             if self.is_released:
                 return
-            garbage = self._release_locked()
+            calls = self._release_locked()
             view = self._view
-        run_all([consumer.close for consumer in garbage] + ([] if view is None else [view.listener.notify_data_available]))
+        run_all(calls + ([] if view is None else [view.listener.notify_data_available]))
 
     def release_by_view(self) -> None:
         """For the view: the consumer wants no more."""
         with self._lock:
-            garbage = [] if self.is_released else self._release_locked()
-        index, parent = self.index, self._parent
-        run_all([*(consumer.close for consumer in garbage), lambda: parent.on_consumed_subpartition(index)])
+            calls = [] if self.is_released else self._release_locked()
+        run_all([*calls, partial(self._parent.on_consumed_subpartition, self.index)])
 
-    def _release_locked(self) -> list[BufferConsumer]:
+    def _release_locked(self) -> list[Callable[[], object]]:
         self.is_released = True
-        garbage = list(self._buffers)
+        calls: list[Callable[[], object]] = [consumer.close for consumer in self._buffers]
         self._buffers.clear()
-        self._num_data_buffers = 0
+        self._num_data_buffers = self._num_priority = 0
         self._flush_requested = False
-        return garbage
+        timeoutable, self._timeoutable = self._timeoutable, None
+        if timeoutable is not None:
+            error = ResourceClosedError(f"subpartition {self.index} was released before the barrier was consumed")
+            calls.append(partial(timeoutable.in_flight.fail, error))
+        return calls
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
@@ -274,7 +491,13 @@ class PipelinedSubpartition:
             buffers = list(self._buffers)
             assert self._num_data_buffers == sum(consumer.is_buffer for consumer in buffers), "the backlog is miscounted"
             assert not (self.is_released and buffers), "a released subpartition keeps nothing"
-            assert self._is_available_locked() or self._backlog_locked() == 0, "a backlog that cannot be polled"
+            is_available, backlog = self._availability_locked()
+            assert is_available or backlog == 0, "a backlog that cannot be polled"
+            assert buffers or not self._flush_requested, "nothing is left to be flushed"
+            has_priority = [consumer.data_type.has_priority for consumer in buffers]
+            assert has_priority == [position < self._num_priority for position in range(len(buffers))], "priority events come first"
+            waiting = self._timeoutable
+            assert waiting is None or waiting.consumer in buffers, "a barrier that was consumed cannot time out"
 
 
 class PipelinedSubpartitionView:
@@ -350,10 +573,36 @@ class PipelinedSubpartitionView:
         """Tell the producer that everything up to the end of data was processed."""
         self._subpartition.parent.on_all_data_processed(self._subpartition.index)
 
+    def retire(self) -> bool:
+        """Mark the view as released, and nothing else; False if it was."""
+        with self._lock:
+            was_open, self._is_view_released = not self._is_view_released, True
+        return was_open
+
     def release(self) -> None:
         """Mark the subpartition consumed, and drop what is left in it; the second call does nothing."""
-        with self._lock:
-            if self._is_view_released:
-                return
-            self._is_view_released = True
-        self._subpartition.release_by_view()
+        if self.retire():
+            self._subpartition.release_by_view()
+
+
+def _checked_barrier(consumer: BufferConsumer) -> CheckpointBarrier | None:
+    """The barrier in a priority or timeoutable event, None if it is no such event or no barrier.
+
+    Raises:
+        LocalProtocolError: it is a barrier of another kind; ``consumer`` is closed.
+    """
+    is_timeoutable = consumer.data_type is DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
+    if not is_timeoutable and not consumer.data_type.has_priority:
+        return None
+    reader = consumer.copy()
+    buffer = reader.build()
+    event = deserialize_event(buffer.view)
+    buffer.recycle()
+    reader.close()
+    if not isinstance(event, CheckpointBarrier):
+        if not is_timeoutable:
+            return None
+    elif event.options.is_timeoutable if is_timeoutable else event.options.is_unaligned:
+        return event
+    consumer.close()
+    raise LocalProtocolError(f"{event} cannot be sent as {consumer.data_type.name}")

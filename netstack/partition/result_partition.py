@@ -1,32 +1,40 @@
 """What one task produces for one edge: a subpartition per consumer.
 
-Side:       shared.  ``emit_record``, ``broadcast_event``, ``notify_end_of_data``, ``finish`` and ``close`` on the task thread; ``flush*``,
-            ``fail``, ``release``, views and numbers from any thread.
+Side:       shared.  ``emit_record``, ``broadcast_*``, ``notify_end_of_data``, ``finish`` and ``close`` on the task thread; ``flush*``,
+            ``fail``, ``release``, checkpoints, views and numbers from any thread.
 Hot path:   ``emit_record``, per serialized chunk.
-Invariants: an open builder is the last element of its subpartition; the partition is released when every subpartition was consumed and
-            the task closed it (users = subpartitions + 1), or at once by ``fail`` and ``release``.
+Invariants: an open builder is the last element of its subpartition; there are builders of single subpartitions or one for all, never both;
+            the partition is released when every subpartition was consumed and the task closed it (users = subpartitions + 1), or at once
+            by ``fail`` and ``release``.
             A subpartition whose consumer left early drops what is emitted to it and counts as processed: a consumer that is gone never
             holds up its producer.
 Units:      sizes in bytes, times in nanoseconds.
 Lock order: ``ResultPartition._lock`` is a leaf: subpartitions, pool, futures and listeners are called after it.
-Source:     Flink ``BufferWritingResultPartition``, ``PipelinedResultPartition``.
-Absent:     blocking partitions, broadcast of data, compression, buffer debloating.
+Source:     Flink ``BufferWritingResultPartition``, ``PipelinedResultPartition``.  A buffer is added to its subpartition with its first
+            bytes in it (Flink adds it empty); no reader can tell, since the first unfinished buffer is never announced.
+Absent:     addition of recovered state.
 """
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.builder import BufferBuilder, BufferConsumer
+from netstack.buffer.compression import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
-from netstack.partition.pipelined import PipelinedSubpartition
+from netstack.partition.approximate import PipelinedApproximateSubpartition
+from netstack.partition.channel_state import ChannelStateWriter
+from netstack.partition.partition_type import ResultPartitionType
+from netstack.partition.pipelined import NO_BUFFER_SIZE, PipelinedSubpartition
+from netstack.partition.subpartition import ResultSubpartition
+from netstack.partition.union_view import UnionResultSubpartitionView
 from netstack.partition.view import BufferAvailabilityListener, ResultSubpartitionView
 from netstack.wire.events import EndOfData, Event, StopMode, event_data_type, serialize_event
-from netstack.wire.messages import DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,9 @@ class ResultPartitionStatistics:
     num_bytes_out: int
     num_buffers_out: int
     num_queued_buffers: int
+    num_queued_bytes: int
     hard_blocked_ns: int
+    num_bytes_by_subpartition: tuple[int, ...]
 
 
 class ResultPartition:
@@ -44,21 +54,48 @@ class ResultPartition:
 
     Life cycle: open -> ``finish`` -> ``close``; ``fail`` or ``release`` at any time.  A task closes its partition in any case.
     Ownership: owns its buffer pool, which ends with ``close`` or ``release``; buffers in flight go home when they are recycled.
+
+    Args:
+        partition_type: how it is consumed and released.
+        partition_index: which output of its task it is; channel state is kept under it.
+        sends_empty_buffers: whether its receivers have no exclusive buffers, and so have to see empty buffers too.
+        compressor: makes buffers smaller on their way to the reader (an extension: Flink compresses blocking partitions only).
+        new_subpartition: makes the subpartitions of another kind of partition.
     """
 
-    def __init__(self, partition_id: ResultPartitionID, num_subpartitions: int, buffer_pool: LocalBufferPool, owner: str) -> None:
+    def __init__(
+        self,
+        partition_id: ResultPartitionID,
+        num_subpartitions: int,
+        buffer_pool: LocalBufferPool,
+        owner: str,
+        *,
+        partition_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
+        partition_index: int = 0,
+        sends_empty_buffers: bool = False,
+        compressor: BufferCompressor | None = None,
+        new_subpartition: "Callable[[int, ResultPartition], ResultSubpartition] | None" = None,
+    ) -> None:
         if num_subpartitions < 1:
             raise ValueError(f"{owner}: a partition of {num_subpartitions} subpartitions")
         self.partition_id = partition_id
+        self.partition_type = partition_type
         self.owner = owner
         self.all_data_processed = AvailabilityFuture()
         self._pool = buffer_pool
-        self._subpartitions = [PipelinedSubpartition(index, self) for index in range(num_subpartitions)]
+        if new_subpartition is None:
+            kind = PipelinedApproximateSubpartition if partition_type.is_reconsumable else PipelinedSubpartition
+            new_subpartition = partial(
+                kind, sends_empty_buffers=sends_empty_buffers, partition_index=partition_index, compressor=compressor
+            )
+        self._subpartitions: list[ResultSubpartition] = [new_subpartition(index, self) for index in range(num_subpartitions)]
         # Written by the task thread only.
         self._builders: list[BufferBuilder | None] = [None] * num_subpartitions
+        self._broadcast_builder: BufferBuilder | None = None
+        self._trimmed_segment_bytes = 0  # how large a builder was before it was made smaller, 0 if none was
         self._is_finished = False
         self._has_notified_end_of_data = False
-        self._num_bytes_out = 0
+        self._num_bytes = [0] * num_subpartitions
         self._num_buffers_out = 0
         self._lock = threading.Lock()
         # Guarded by _lock for writes; read bare, one pass stale is fine.
@@ -125,33 +162,32 @@ class ResultPartition:
         if written < len(record):
             self._emit_rest(memoryview(record)[written:], subpartition)
         builder = self._builders[subpartition]
-        if builder is not None and builder.is_full:
+        if builder is not None and builder.is_full and not self._make_room(builder, 0):
             self._finish_builder(subpartition)
-
-    def broadcast_record(self, record: bytes | memoryview) -> None:
-        """Append ``record`` (single bytes) to every subpartition; may block for a buffer.
-
-        Raises:
-            ResourceClosedError: the partition was released or closed, before or meanwhile.
-            LocalProtocolError: the partition is finished.
-        """
-        for index in range(self.num_subpartitions):
-            self.emit_record(record, index)
 
     def _emit_rest(self, rest: memoryview, subpartition: int) -> None:
         while rest:
-            self._finish_builder(subpartition)
-            written = self._start_buffer(subpartition, rest, is_continuation=True)
+            builder = self._builders[subpartition]
+            if builder is not None and self._make_room(builder, len(rest)):
+                written = builder.append_and_commit(rest)
+            else:
+                self._finish_builder(subpartition)
+                written = self._start_buffer(subpartition, rest, is_continuation=True)
             rest = rest[written:]
 
     def _start_buffer(self, index: int, data: bytes | memoryview, *, is_continuation: bool) -> int:
         """Open a builder with ``data`` in it; returns how much of it was taken, all if its consumer has gone."""
+        if self._broadcast_builder is not None:
+            self._finish_broadcast_builder()
         subpartition = self._subpartitions[index]
         if subpartition.is_released:
             return len(data)
-        builder = self._pool.request_builder_blocking()
+        builder = self._pool.request_builder_blocking(index)
+        wanted = subpartition.desired_buffer_size
+        if wanted != NO_BUFFER_SIZE:
+            self._trim(builder, wanted, len(data))
         written = builder.append_and_commit(data)
-        if not subpartition.add(builder.create_buffer_consumer(written if is_continuation else 0)):
+        if subpartition.add(builder.create_buffer_consumer(written if is_continuation else 0)) < 0:
             builder.close()
             return len(data)
         self._builders[index] = builder
@@ -162,12 +198,91 @@ class ResultPartition:
         if builder is None:
             return
         self._builders[index] = None
-        self._num_bytes_out += builder.finish()
+        self._num_bytes[index] += builder.finish()
         self._num_buffers_out += 1
         builder.close()
 
+    def _trim(self, builder: BufferBuilder, wanted: int, num_bytes: int) -> None:
+        """Make the buffer as small as its consumer wants, but let what is to be written now fit."""
+        if wanted > 0:
+            self._trimmed_segment_bytes = builder.capacity_bytes
+            builder.trim(max(wanted, num_bytes))
+
+    def _make_room(self, builder: BufferBuilder, num_missing: int) -> bool:
+        """Let a full buffer that was made smaller grow again, rather than wait for another one.
+
+        By one byte more than is missing, so that the next record finds it open and can ask again.
+        """
+        if builder.capacity_bytes >= self._trimmed_segment_bytes or self._pool.is_available:
+            return False
+        builder.trim(builder.capacity_bytes + num_missing + 1)
+        return True
+
+    # ---------------------------------------------------------------- to everybody
+
+    def broadcast_record(self, record: bytes | memoryview) -> None:
+        """Append ``record`` (single bytes) to every subpartition, written once into buffers that all share; may block for a buffer.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed, before or meanwhile.
+            LocalProtocolError: the partition is finished.
+        """
+        if self._is_released or self._is_finished:
+            self._refuse()
+        builder = self._broadcast_builder
+        written = builder.append_and_commit(record) if builder is not None else self._start_broadcast_buffer(record, is_continuation=False)
+        if written < len(record):
+            self._broadcast_rest(memoryview(record)[written:])
+        builder = self._broadcast_builder
+        if builder is not None and builder.is_full and not self._make_room(builder, 0):
+            self._finish_broadcast_builder()
+
+    def _broadcast_rest(self, rest: memoryview) -> None:
+        while rest:
+            builder = self._broadcast_builder
+            if builder is not None and self._make_room(builder, len(rest)):
+                written = builder.append_and_commit(rest)
+            else:
+                self._finish_broadcast_builder()
+                written = self._start_broadcast_buffer(rest, is_continuation=True)
+            rest = rest[written:]
+
+    def _start_broadcast_buffer(self, data: bytes | memoryview, *, is_continuation: bool) -> int:
+        """Open a builder for all with ``data`` in it; returns how much of it was taken, all if every consumer has gone."""
+        for index in range(self.num_subpartitions):
+            self._finish_builder(index)
+        readers = [subpartition for subpartition in self._subpartitions if not subpartition.is_released]
+        if not readers:
+            return len(data)
+        builder = self._pool.request_builder_blocking(0)  # Flink counts it for the first one
+        wanted = min(reader.desired_buffer_size or NO_BUFFER_SIZE for reader in readers)
+        if wanted != NO_BUFFER_SIZE:
+            self._trim(builder, wanted, len(data))
+        written = builder.append_and_commit(data)
+        consumer = builder.create_buffer_consumer(written if is_continuation else 0)
+        for reader in readers:
+            reader.add(consumer.copy())
+        consumer.close()
+        self._broadcast_builder = builder
+        return written
+
+    def _finish_broadcast_builder(self) -> None:
+        builder = self._broadcast_builder
+        if builder is None:
+            return
+        self._broadcast_builder = None
+        num_bytes = builder.finish()
+        self._num_bytes = [number + num_bytes for number in self._num_bytes]
+        self._num_buffers_out += self.num_subpartitions
+        builder.close()
+
+    def _finish_builders(self) -> None:
+        self._finish_broadcast_builder()
+        for index in range(self.num_subpartitions):
+            self._finish_builder(index)
+
     def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
-        """Append ``event`` to every subpartition, behind all that was emitted; readers are told at once.
+        """Append ``event`` to every subpartition, behind all that was emitted (or before it, with priority); readers are told at once.
 
         Raises:
             ResourceClosedError: the partition was released or closed.
@@ -175,9 +290,9 @@ class ResultPartition:
         """
         if self._is_released or self._is_finished:
             self._refuse()
-        data, data_type = serialize_event(event), DataType.PRIORITIZED_EVENT_BUFFER if is_priority else event_data_type(event)
-        for index, subpartition in enumerate(self._subpartitions):
-            self._finish_builder(index)
+        self._finish_builders()
+        data, data_type = serialize_event(event), event_data_type(event, has_priority=is_priority)
+        for subpartition in self._subpartitions:
             subpartition.add(BufferConsumer.of_event(data, data_type))
 
     def notify_end_of_data(self, mode: StopMode) -> None:
@@ -201,8 +316,8 @@ class ResultPartition:
         if self._is_released or self._is_finished:
             self._refuse()
         self._is_finished = True
-        for index, subpartition in enumerate(self._subpartitions):
-            self._finish_builder(index)
+        self._finish_builders()
+        for subpartition in self._subpartitions:
             subpartition.finish()
 
     def close(self) -> None:
@@ -211,8 +326,7 @@ class ResultPartition:
             if self._is_closed:
                 return
             self._is_closed = True
-        for index in range(self.num_subpartitions):
-            self._finish_builder(index)
+        self._finish_builders()
         if not self._is_finished:
             self.release(ResourceClosedError("it was closed before it was finished"))
         self._pool.destroy()
@@ -235,17 +349,43 @@ class ResultPartition:
         for subpartition in self._subpartitions:
             subpartition.flush()
 
+    def set_channel_state_writer(self, writer: ChannelStateWriter) -> None:
+        """Hand what barriers overtake to ``writer`` from now on; called before the first barrier."""
+        for subpartition in self._subpartitions:
+            subpartition.channel_state = writer
+
+    def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
+        """Let the barriers of ``checkpoint_id`` that were not consumed yet overtake what is queued before them."""
+        run_all([partial(subpartition.aligned_barrier_timeout, checkpoint_id) for subpartition in self._subpartitions])
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """The data before the barriers of ``checkpoint_id`` is not wanted any more."""
+        run_all([partial(subpartition.abort_checkpoint, checkpoint_id, cause) for subpartition in self._subpartitions])
+
     def create_subpartition_view(self, index: int, listener: BufferAvailabilityListener, last: int | None = None) -> ResultSubpartitionView:
-        """The one view of subpartition ``index``.
+        """A view of subpartition ``index``, or of all from ``index`` to ``last``: for pipelined types the one view there is.
 
         Raises:
             PartitionNotFoundError: the partition or subpartition was released.
-            LocalProtocolError: there is no such subpartition, or it is read already.
+            LocalProtocolError: there is no such subpartition, it is read already, or it is not finished (blocking types).
         """
-        if not 0 <= index < self.num_subpartitions:
-            raise LocalProtocolError(f"partition {self.partition_id} has {self.num_subpartitions} subpartitions, {index} is none of them")
-        if last not in (None, index):
-            raise LocalProtocolError(f"subpartitions {index} to {last} of one request: ranges are not served")
+        last = index if last is None else last
+        if not 0 <= index <= last < self.num_subpartitions:
+            what = f"{index} is" if index == last else f"{index} to {last} are"
+            raise LocalProtocolError(f"partition {self.partition_id} has {self.num_subpartitions} subpartitions, {what} none of them")
+        if index == last:
+            return self._create_view(index, listener)
+        union = UnionResultSubpartitionView(listener, range(index, last + 1))
+        try:
+            for number in range(index, last + 1):
+                union.add_view(number, self._create_view(number, union.listener_of(number)))
+        except BaseException:
+            union.release()
+            raise
+        union.start()
+        return union
+
+    def _create_view(self, index: int, listener: BufferAvailabilityListener) -> ResultSubpartitionView:
         view = self._subpartitions[index].create_read_view(listener)
         if view is None:
             reason = self._failure_cause or f"its subpartition {index} was consumed"
@@ -290,10 +430,12 @@ class ResultPartition:
     def statistics(self) -> ResultPartitionStatistics:
         """The numbers so far."""
         return ResultPartitionStatistics(
-            num_bytes_out=self._num_bytes_out,
+            num_bytes_out=sum(self._num_bytes),
             num_buffers_out=self._num_buffers_out,
             num_queued_buffers=sum(subpartition.num_queued_buffers for subpartition in self._subpartitions),
+            num_queued_bytes=sum(subpartition.num_queued_bytes for subpartition in self._subpartitions),
             hard_blocked_ns=self._pool.hard_blocked_ns,
+            num_bytes_by_subpartition=tuple(self._num_bytes),
         )
 
     def check_invariants(self) -> None:
@@ -303,6 +445,7 @@ class ResultPartition:
         with self._lock:
             assert self._is_released or self._unconsumed or not self._is_closed, "nobody uses it and it is not released"
             assert self._unprocessed <= self._unconsumed, "a consumed subpartition counts as processed"
+        assert self._broadcast_builder is None or not any(self._builders), "a builder for all and one for a single subpartition"
 
     # ---------------------------------------------------------------- helpers
 

@@ -109,13 +109,32 @@ def test_a_taken_subpartition_is_refused_to_the_second_receiver(server: ServerSi
     assert server.data() == [(1, 0)]
 
 
-def test_a_range_of_subpartitions_is_refused(server: ServerSide) -> None:
-    """Only single subpartitions are served."""
+def test_a_range_of_subpartitions_is_served(server: ServerSide) -> None:
+    """One receiver reads both: each response names the subpartition it is from, and the numbers go on."""
+    partition = server.partition(num_subpartitions=2)
+    fill(partition, 2, 0)
+    fill(partition, 1, 1)
+    partition.finish()
+
+    server.receive(PartitionRequest(partition_id_of(), 0, 1, receiver_of(1), 5))
+
+    responses = [message for message in server.sent() if isinstance(message, BufferResponse)]
+    assert [(each.subpartition, each.data_type.is_buffer, each.sequence_number) for each in responses] == [
+        (0, True, 0),
+        (0, True, 1),
+        (0, False, 2),
+        (1, True, 3),
+        (1, False, 4),
+    ]
+
+
+def test_a_range_outside_of_the_partition_is_refused(server: ServerSide) -> None:
+    """And nothing of it is read."""
     server.partition(num_subpartitions=2)
 
-    server.receive(PartitionRequest(partition_id_of(), 0, 1, receiver_of(1), 2))
+    server.receive(PartitionRequest(partition_id_of(), 1, 2, receiver_of(1), 2))
 
-    assert "ranges are not served" in only_error(server).message
+    assert "1 to 2 are none of them" in only_error(server).message
 
 
 def test_the_acknowledgement_reaches_the_partition(server: ServerSide) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from netstack.buffer.builder import BufferBuilder
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.pipelined import ADD_REFUSED, PipelinedSubpartition, PipelinedSubpartitionView
 from netstack.partition.view import BufferAndBacklog
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, drain, event
@@ -309,7 +309,7 @@ def test_nothing_is_added_after_the_end(it: Fixture) -> None:
     was_added = it.subpartition.add(builder.create_buffer_consumer())
 
     builder.close()
-    assert (was_added, it.subpartition.finish(), it.arena.num_out) == (False, False, 0)
+    assert (was_added, it.subpartition.finish(), it.arena.num_out) == (ADD_REFUSED, ADD_REFUSED, 0)
 
 
 def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Fixture) -> None:

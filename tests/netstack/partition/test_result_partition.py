@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
+from netstack.partition.pipelined import PipelinedSubpartition
 from netstack.partition.result_partition import ResultPartition, ResultPartitionStatistics
 from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode, deserialize_event
@@ -94,7 +95,9 @@ def test_a_record_may_span_buffers(it: Setup) -> None:
 
     assert read(it.views[0])[0] == b"!" + record
     it.partition.emit_record(record, 0)
-    lengths = [consumer.partial_record_length for consumer in it.partition._subpartitions[0]._buffers]
+    subpartition = it.partition._subpartitions[0]
+    assert isinstance(subpartition, PipelinedSubpartition)
+    lengths = [consumer.partial_record_length for consumer in subpartition._buffers]
     assert lengths == [6, 16, 11], "the open buffer began with the 6 last bytes of the record before"
     assert sizes(it.views[0]) == [10, 16, 11]
 
@@ -103,7 +106,7 @@ def test_an_exact_fit_asks_for_no_further_buffer(it: Setup) -> None:
     """The full builder is finished; the next record opens another one."""
     it.partition.emit_record(bytes(SEGMENT), 0)
 
-    assert it.partition.statistics() == ResultPartitionStatistics(SEGMENT, 1, 1, 0)
+    assert it.partition.statistics() == ResultPartitionStatistics(SEGMENT, 1, 1, SEGMENT, 0, (SEGMENT, 0))
     assert it.listeners[0].count == 0, "a single buffer is not announced before a flush, full or not"
     it.partition.emit_record(b"x", 0)
     assert it.listeners[0].count == 1

@@ -1,0 +1,367 @@
+"""Partitions that are written to files first, and then read as often as one likes.
+
+Side:       shared.  The task thread writes; each reader belongs to one thread; anybody releases.
+Invariants: readers come only after ``finish``; the file is deleted when the subpartition was released and the last reader, or the write
+            that was going on, is over.
+Units:      backlog in data buffers.
+Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: files, consumers, listeners and the partition are called after it.
+Source:     Flink ``BoundedBlockingSubpartition``, ``BoundedBlockingSubpartitionReader``, ``BoundedBlockingResultPartition``.  Readers learn
+            at once of a release; they keep the file, but get nothing more.
+Absent:     direct transfer from file to socket.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from netstack.buffer.builder import BufferConsumer
+from netstack.buffer.compression import BufferCompressor
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.wakeups import run_all
+from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceBrokenError
+from netstack.ids import ResultPartitionID
+from netstack.partition.bounded_data import BoundedData, BoundedDataKind, create_bounded_data
+from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter
+from netstack.partition.partition_type import ResultPartitionType
+from netstack.partition.pipelined import ADD_REFUSED, NO_BUFFER_SIZE
+from netstack.partition.result_partition import ResultPartition
+from netstack.partition.subpartition import SubpartitionParent
+from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener
+from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
+from netstack.wire.messages import DataType
+
+
+class BoundedBlockingSubpartition:
+    """First written, then read by any number of readers.
+
+    Life cycle: open -> ``finish`` -> readable -> ``release``; the data goes when nobody uses it any more.
+    Ownership: owns ``data``.
+    """
+
+    def __init__(self, index: int, parent: SubpartitionParent, data: BoundedData, compressor: BufferCompressor | None = None) -> None:
+        self.index = index
+        self.parent = parent
+        self.desired_buffer_size = NO_BUFFER_SIZE
+        self.channel_state: ChannelStateWriter = NO_CHANNEL_STATE
+        self.is_released = False  # Written once, under _lock; a bare read may be one pass stale.
+        self.num_data_buffers = 0  # Written by the task thread, before ``finish``.
+        self._data = data
+        self._compressor = compressor
+        self._lock = threading.Lock()
+        # All below guarded by _lock.
+        self._current: BufferConsumer | None = None  # the last one added: it may still be written
+        self._is_writing = False
+        self._is_finished = False
+        self._is_closed = False
+        self._readers: set[BoundedBlockingSubpartitionReader] = set()
+
+    def __repr__(self) -> str:
+        state = "released" if self.is_released else "finished" if self._is_finished else "open"
+        return f"<BoundedBlockingSubpartition {self.index} {state}, {len(self._readers)} readers, {self._data!r}>"
+
+    @property
+    def num_queued_buffers(self) -> int:
+        """None: what is in a file takes no memory."""
+        return 0
+
+    @property
+    def num_queued_bytes(self) -> int:
+        """None, as above."""
+        return 0
+
+    # ---------------------------------------------------------------- producer
+
+    def add(self, consumer: BufferConsumer, partial_record_length: int = 0) -> int:
+        """Write what was added before, and keep ``consumer``, which may still be written to.
+
+        Raises:
+            ResourceBrokenError: the file cannot be written.
+        """
+        try:
+            self._write_current()
+        except BaseException:
+            consumer.close()
+            raise
+        with self._lock:
+            is_refused = self._is_finished or self.is_released
+            if not is_refused:
+                self._current = consumer
+        if is_refused:
+            consumer.close()
+            return ADD_REFUSED
+        return NO_BUFFER_SIZE
+
+    def flush(self) -> None:
+        """Write what was added last; the task thread has finished its builder.
+
+        Raises:
+            ResourceBrokenError: the file cannot be written.
+        """
+        self._write_current()
+
+    def finish(self) -> int:
+        """Write the end, and let readers come; ``ADD_REFUSED`` if it was finished or released.
+
+        Raises:
+            ResourceBrokenError: the file cannot be written.
+        """
+        event = EndOfPartition()
+        if self.add(BufferConsumer.of_event(serialize_event(event), event_data_type(event))) < 0:
+            return ADD_REFUSED
+        self._write_current(is_end=True)
+        with self._lock:
+            self._is_finished = not self.is_released
+        return NO_BUFFER_SIZE
+
+    def _write_current(self, *, is_end: bool = False) -> None:
+        with self._lock:
+            consumer, self._current = self._current, None
+            if consumer is None:
+                return
+            self._is_writing = True
+        try:
+            self._write(consumer)
+            if is_end:
+                self._data.finish_write()
+        finally:
+            consumer.close()
+            with self._lock:
+                self._is_writing = False
+            self._close_if_unused()
+
+    def _write(self, consumer: BufferConsumer) -> None:
+        buffer = consumer.try_build()
+        if buffer is None:
+            return
+        try:
+            if self._compressor is not None:
+                buffer = self._compressor.compress(buffer)
+            self._data.write(buffer)
+            self.num_data_buffers += buffer.is_buffer
+        finally:
+            buffer.recycle()
+
+    # ---------------------------------------------------------------- checkpoints: there are none of a bounded result
+
+    def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
+        """Nothing: barriers wait like everything else."""
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """Nothing: nobody waits for a barrier."""
+
+    # ---------------------------------------------------------------- readers
+
+    def create_read_view(self, listener: BufferAvailabilityListener) -> "BoundedBlockingSubpartitionReader | None":
+        """One more reader, from the beginning; None if the subpartition was released, or somebody deleted its file.
+
+        Raises:
+            LocalProtocolError: it is not finished yet.
+        """
+        with self._lock:
+            if self.is_released:
+                return None
+            if not self._is_finished:
+                raise LocalProtocolError(f"blocking subpartition {self.index} is read before it is finished")
+            if not self._data.path.exists():
+                return None
+            reader = BoundedBlockingSubpartitionReader(self, self._data, listener)
+            self._readers.add(reader)
+        listener.notify_data_available()
+        return reader
+
+    def on_reader_released(self, reader: "BoundedBlockingSubpartitionReader") -> None:
+        """For the readers: this one is done."""
+        with self._lock:
+            self._readers.discard(reader)
+        run_all([self._close_if_unused, lambda: self.parent.on_consumed_subpartition(self.index)])
+
+    def release(self) -> None:
+        """Let nobody read or write any more; the file goes with the last who does now."""
+        with self._lock:
+            if self.is_released:
+                return
+            self.is_released = True
+            consumer, self._current = self._current, None
+            calls: list[Callable[[], object]] = [reader.listener.notify_data_available for reader in self._readers]
+        if consumer is not None:
+            calls.append(consumer.close)
+        run_all([*calls, self._close_if_unused])
+
+    def _close_if_unused(self) -> None:
+        with self._lock:
+            if not self.is_released or self._is_closed or self._is_writing or self._readers:
+                return
+            self._is_closed = True
+        self._data.close()
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of this module."""
+        with self._lock:
+            assert self._is_finished or not self._readers, "readers come after the end"
+            assert not (self.is_released and self._current), "a released subpartition keeps nothing"
+            assert self._is_closed or not self.is_released or self._is_writing or self._readers, "nobody uses it and its file is there"
+
+
+class BoundedBlockingSubpartitionReader:
+    """One pass over a subpartition.
+
+    Threading: one thread polls; everything else from any thread.
+    """
+
+    def __init__(self, subpartition: BoundedBlockingSubpartition, data: BoundedData, listener: BufferAvailabilityListener) -> None:
+        self.listener = listener
+        self._subpartition = subpartition
+        self._reader = data.create_reader(self._on_room)
+        self._lock = threading.Lock()
+        self._is_view_released = False  # Guarded by _lock for the one write.
+        # Written by the polling thread; read anywhere, one pass stale is fine.
+        self._backlog = subpartition.num_data_buffers
+        self._sequence_number = 0
+
+    def __repr__(self) -> str:
+        state = "released" if self.is_released else "open"
+        return f"<BoundedBlockingSubpartitionReader {state}, {self._backlog} data buffers left of {self._subpartition!r}>"
+
+    def next_buffer(self) -> BufferAndBacklog | None:
+        """The next element, which the caller recycles; None at the end, without room to read it, or when it was released.
+
+        Raises:
+            ResourceBrokenError: the file cannot be read.
+        """
+        if self.is_released:
+            return None
+        buffer = self._reader.next_buffer()
+        if buffer is None:
+            return None
+        if buffer.is_buffer:
+            self._backlog -= 1
+        following = self._reader.next
+        next_data_type = following.data_type if following is not None and self._reader.has_room else DataType.NONE
+        sequence_number = self._sequence_number
+        self._sequence_number += 1
+        return BufferAndBacklog(buffer, self._backlog, next_data_type, sequence_number)
+
+    def has_data(self, num_credits_available: int) -> bool:
+        """Whether something can be polled: with credit anything, without only an event."""
+        return self.availability(num_credits_available > 0)[0]
+
+    def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
+        """Whether something can be polled, and how many data buffers are left."""
+        following = self._reader.next
+        if following is None or self.is_released or not self._reader.has_room:
+            return False, self._backlog
+        return is_credit_available or not following.data_type.is_buffer, self._backlog
+
+    def _on_room(self) -> None:
+        if not self._is_view_released:
+            self.listener.notify_data_available()
+
+    @property
+    def backlog(self) -> int:
+        """How many data buffers are left."""
+        return self._backlog
+
+    @property
+    def num_queued_buffers(self) -> int:
+        """How many elements are left, the end included."""
+        return self._backlog + (self._reader.next is not None)
+
+    def peek_next_subpartition(self) -> int:
+        """The one subpartition that it reads."""
+        return self._subpartition.index
+
+    def resume_consumption(self) -> None:
+        """Not here: nothing blocks a bounded result.
+
+        Raises:
+            LocalProtocolError: always.
+        """
+        raise LocalProtocolError(f"blocking subpartition {self._subpartition.index} is resumed, but not blocked")
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        """Nothing: all buffers are written already."""
+
+    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
+        """Nothing: it has no segments."""
+
+    @property
+    def is_released(self) -> bool:
+        """Whether reader or producer ended it."""
+        return self._is_view_released or self._subpartition.is_released
+
+    @property
+    def failure_cause(self) -> ProducerFailedError | None:
+        """Why the producer ended it, if it did so before it was released as a whole."""
+        return self._subpartition.parent.failure_cause
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Tell the producer that everything up to the end of data was processed."""
+        self._subpartition.parent.on_all_data_processed(self._subpartition.index)
+
+    def release(self) -> None:
+        """Read no more; the second call does nothing."""
+        with self._lock:
+            if self._is_view_released:
+                return
+            self._is_view_released = True
+        self._reader.close()
+        self._subpartition.on_reader_released(self)
+
+
+class BoundedBlockingResultPartition(ResultPartition):
+    """A partition in files: read when it is finished, until somebody releases it.
+
+    Threading: as its base, but ``flush`` and ``flush_all`` belong to the task thread, since they end the buffers that are being written.
+    Ownership: its files, which go with ``release`` (or ``fail``, or an unfinished ``close``).
+
+    Args:
+        directory: where the files are made, one per subpartition.
+        kind: how they are read back.
+        compressor: makes buffers smaller before they are written.
+
+    Raises:
+        ResourceBrokenError: the files cannot be made.
+    """
+
+    def __init__(
+        self,
+        partition_id: ResultPartitionID,
+        num_subpartitions: int,
+        buffer_pool: LocalBufferPool,
+        owner: str,
+        directory: Path,
+        *,
+        kind: BoundedDataKind = BoundedDataKind.MMAP,
+        partition_type: ResultPartitionType = ResultPartitionType.BLOCKING,
+        compressor: BufferCompressor | None = None,
+    ) -> None:
+        if not partition_type.is_blocking:
+            raise ValueError(f"{owner}: {partition_type.name} is no blocking type")
+        stores: list[BoundedData] = []
+        try:
+            for _ in range(num_subpartitions):
+                stores.append(create_bounded_data(kind, directory))  # noqa: PERF401 - those made before a failure are closed
+        except ResourceBrokenError:
+            run_all([store.close for store in stores])
+            raise
+
+        def new_subpartition(index: int, parent: ResultPartition) -> BoundedBlockingSubpartition:
+            return BoundedBlockingSubpartition(index, parent, stores[index], compressor)
+
+        super().__init__(
+            partition_id, num_subpartitions, buffer_pool, owner, partition_type=partition_type, new_subpartition=new_subpartition
+        )
+
+    def flush(self, subpartition: int) -> None:
+        """Write what was emitted to ``subpartition``, and end its buffer."""
+        self._finish_broadcast_builder()
+        self._finish_builder(subpartition)
+        super().flush(subpartition)
+
+    def flush_all(self) -> None:
+        """Write everything emitted, and end every buffer."""
+        self._finish_builders()
+        super().flush_all()
+
+    def on_consumed_subpartition(self, index: int) -> None:
+        """For the readers: one is done; others may come."""

@@ -1,0 +1,210 @@
+"""Several subpartitions read as one.
+
+Side:       shared.
+Invariants: buffers of one subpartition keep their order; buffers that may hold parts of one record follow each other, so the next
+            subpartition has its turn only after an event or a buffer that ends with a record; each subpartition that was told of is read
+            or stands in line.
+Units:      backlog in data buffers.
+Lock order: ``UnionResultSubpartitionView._cache_lock`` before the locks of the views it polls (their consumed buffers are closed under
+            it); ``_lock`` is a leaf.  The listener is called outside both.
+Source:     Flink ``UnionResultSubpartitionView``, ``RoundRobinSubpartitionSelector``.  What was told before all views existed is kept and
+            passed on by ``start``.
+"""
+
+import threading
+from collections import deque
+from typing import Final
+
+from netstack.buffer.wakeups import run_all
+from netstack.errors import LocalProtocolError, ProducerFailedError
+from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, ResultSubpartitionView
+from netstack.wire.messages import DataType
+
+CACHE_CAPACITY: Final = 10  # Flink's; looking ahead tells the next data type and the backlog
+
+
+class _ListenerOfOne:
+    """Tells the union which of its views was told."""
+
+    __slots__ = ("_index", "_union")
+
+    def __init__(self, union: "UnionResultSubpartitionView", index: int) -> None:
+        self._union = union
+        self._index = index
+
+    def notify_data_available(self) -> None:
+        """The subpartition became readable, or was released."""
+        self._union.on_data_available(self._index)
+
+    def notify_priority_event(self, sequence_number: int) -> None:
+        """The subpartition has a priority event at its head; in a union it has no priority over the other subpartitions."""
+        self._union.on_data_available(self._index)
+
+
+class UnionResultSubpartitionView:
+    """The reader's end of a range of subpartitions.
+
+    Threading: one thread polls; everything else from any thread.
+    Life cycle: made; a view added for each subpartition, under the listener made for it; ``start``; ``release``.
+    """
+
+    def __init__(self, listener: BufferAvailabilityListener, subpartitions: range) -> None:
+        self.listener = listener
+        self._subpartitions = subpartitions
+        self._views: dict[int, ResultSubpartitionView] = {}  # Complete before ``start``.
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._ready: dict[int, None] = {}  # who was told and is not being read: an ordered set
+        self._is_started = False
+        self._is_view_released = False
+        self._cache_lock = threading.Lock()
+        # Guarded by _cache_lock.
+        self._cache: deque[tuple[BufferAndBacklog, int]] = deque()
+        self._unfinished: int | None = None  # whose record may go on in its next buffer
+        self._sequence_number = 0
+
+    def __repr__(self) -> str:
+        state = "released" if self._is_view_released else "open"
+        return f"<UnionResultSubpartitionView {self._subpartitions} {state}, {len(self._cache)} buffers ahead>"
+
+    def listener_of(self, subpartition: int) -> BufferAvailabilityListener:
+        """Who is to be told about ``subpartition``."""
+        return _ListenerOfOne(self, subpartition)
+
+    def add_view(self, subpartition: int, view: ResultSubpartitionView) -> None:
+        """Read ``view`` as ``subpartition``; it may have told already."""
+        self._views[subpartition] = view
+
+    def start(self) -> None:
+        """All views are there: pass on what was told meanwhile."""
+        with self._lock:
+            self._is_started = True
+            is_ready = bool(self._ready)
+        if is_ready:
+            self.listener.notify_data_available()
+
+    def on_data_available(self, subpartition: int) -> None:
+        """For the listeners of the single views."""
+        with self._lock:
+            if subpartition in self._ready:
+                return
+            self._ready[subpartition] = None
+            is_told = self._is_started
+        if is_told:
+            self.listener.notify_data_available()
+
+    # ---------------------------------------------------------------- reading
+
+    def next_buffer(self) -> BufferAndBacklog | None:
+        """The next element, which the caller recycles; None if there is nothing or the view is released."""
+        with self._cache_lock:
+            self._look_ahead_locked()
+            if not self._cache:
+                return None
+            found, _ = self._cache.popleft()
+            next_data_type = self._cache[0][0].buffer.data_type if self._cache else DataType.NONE
+            sequence_number = self._sequence_number
+            self._sequence_number += 1
+            return BufferAndBacklog(found.buffer, self._backlog_locked(), next_data_type, sequence_number)
+
+    def peek_next_subpartition(self) -> int:
+        """Which subpartition the next element belongs to; -1 if there is none."""
+        with self._cache_lock:
+            self._look_ahead_locked()
+            return self._cache[0][1] if self._cache else -1
+
+    def has_data(self, num_credits_available: int) -> bool:
+        """Whether something can be polled: with credit anything readable, without only an event at the head."""
+        return self.availability(num_credits_available > 0)[0]
+
+    def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
+        """Whether something can be polled, and how many data buffers were looked at ahead."""
+        with self._cache_lock:
+            self._look_ahead_locked()
+            if not self._cache:
+                return False, 0
+            return is_credit_available or not self._cache[0][0].buffer.is_buffer, self._backlog_locked()
+
+    def _look_ahead_locked(self) -> None:
+        while len(self._cache) < CACHE_CAPACITY and not self._is_view_released:
+            subpartition = self._take_ready()
+            if subpartition is None:
+                return
+            found = self._views[subpartition].next_buffer()
+            if found is None:
+                continue  # it will tell when there is something
+            self._unfinished = subpartition if found.buffer.data_type is DataType.DATA_BUFFER else None
+            self._cache.append((found, subpartition))
+            if found.next_data_type is not DataType.NONE:
+                with self._lock:
+                    self._ready[subpartition] = None
+
+    def _take_ready(self) -> int | None:
+        """Whose turn it is; taken out of the line before it is polled, so that nothing it tells meanwhile is lost."""
+        with self._lock:
+            if self._unfinished is not None:
+                subpartition = self._unfinished if self._unfinished in self._ready else None
+            else:
+                subpartition = next(iter(self._ready), None)
+            if subpartition is not None:
+                del self._ready[subpartition]
+            return subpartition
+
+    def _backlog_locked(self) -> int:
+        return sum(found.buffer.is_buffer for found, _ in self._cache)
+
+    # ---------------------------------------------------------------- for the producer, and the end
+
+    @property
+    def backlog(self) -> int:
+        """How many data buffers can be polled now, as far as was looked ahead."""
+        return self.availability(True)[1]  # noqa: FBT003 - see ResultSubpartitionView
+
+    @property
+    def num_queued_buffers(self) -> int:
+        """How many elements are queued."""
+        return len(self._cache) + sum(view.num_queued_buffers for view in self._views.values())
+
+    def resume_consumption(self) -> None:
+        """Not for several subpartitions: nobody could say which of them is meant.
+
+        Raises:
+            LocalProtocolError: always.
+        """
+        raise LocalProtocolError(f"subpartitions {self._subpartitions} are read as one, and cannot be resumed")
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        """Ask the producer for buffers of ``size_bytes``, in every subpartition."""
+        for view in self._views.values():
+            view.notify_new_buffer_size(size_bytes)
+
+    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
+        """Pass it on to the view of ``subpartition``."""
+        view = self._views.get(subpartition)
+        if view is not None:
+            view.notify_required_segment_id(subpartition, segment_id)
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the reader ended it, or the producer any of its subpartitions."""
+        return self._is_view_released or any(view.is_released for view in self._views.values())
+
+    @property
+    def failure_cause(self) -> ProducerFailedError | None:
+        """Why the producer ended it, if it did so before everything was consumed."""
+        return next((view.failure_cause for view in self._views.values() if view.failure_cause is not None), None)
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Tell the producer that everything up to the end of data was processed, in every subpartition."""
+        run_all([view.acknowledge_all_data_processed for view in self._views.values()])
+
+    def release(self) -> None:
+        """Mark every subpartition consumed, and drop what is left; the second call does nothing."""
+        with self._lock:
+            if self._is_view_released:
+                return
+            self._is_view_released = True
+        with self._cache_lock:
+            cached = [found.buffer for found, _ in self._cache]
+            self._cache.clear()
+        run_all([*(buffer.recycle for buffer in cached), *(view.release for view in self._views.values())])
