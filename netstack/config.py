@@ -42,6 +42,8 @@ class NetstackConfig:
     max_overdraft_buffers_per_gate: int = 5
     request_buffers_timeout_s: float = 30.0
     compression: str | None = None  # "lz4"
+    # Ask producers for buffers that hold about one second of what the task consumes (Flink's taskmanager.network.memory.buffer-debloat).
+    buffer_debloat: bool = False
     # One gather write hands at most this much to the kernel before the loop looks at its other work.
     max_write_batch_bytes: int = 512 * 1024
     read_buffer_bytes: int = 512 * 1024

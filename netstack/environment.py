@@ -8,6 +8,11 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
+
+from netstack.buffer.compression import BufferDecompressor
+from netstack.buffer.debloater import BufferDebloater
+from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.handler import ChannelHandler
 from netstack.channel.message_codec import MessageDecoder, MessageEncoder
@@ -16,21 +21,27 @@ from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
+from netstack.gate.input_channel import InputChannel, PartitionStateChecker
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.request_backoff import RequestBackoff
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.handlers.request_server import PartitionRequestServerHandler
 from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
+from netstack.loop_timers import LoopTimers
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec:
     """Where one input channel reads; ``connection`` None means: in this process.
 
-    ``initial_credit`` buffers are the channel's own; None: as many as the config says.  A local channel needs none.
+    ``initial_credit`` buffers are the channel's own; None: as many as the config says.  To them come the gate's floating ones, as the
+    sender's backlog asks for.  A local channel needs none.
     """
 
     partition_id: ResultPartitionID
@@ -48,7 +59,8 @@ class NetworkEnvironment:
     def __init__(self, config: NetstackConfig, loop: EventLoopThread) -> None:
         self.config = config
         self.buffer_pool = NetworkBufferPool(config.num_segments, config.segment_size_bytes)
-        self.partition_manager = ResultPartitionManager()
+        self._timers = LoopTimers(loop)
+        self.partition_manager = ResultPartitionManager(timers=self._timers)
         self._loop = loop
         self._connections = ConnectionManager(config, loop)
         self._server: NetworkServer | None = None
@@ -107,12 +119,20 @@ class NetworkEnvironment:
             ResourceClosedError: the environment was closed.
         """
         self._check_open()
+        if num_subpartitions < 1:
+            raise ValueError(f"{owner}: a partition of {num_subpartitions} subpartitions")
         config = self.config
+        num_required = num_subpartitions + 1
+        num_wanted = num_subpartitions * config.exclusive_buffers_per_channel + config.floating_buffers_per_gate
         pool = self.buffer_pool.create_buffer_pool(
             owner=owner,
-            num_required=num_subpartitions + 1,
-            max_buffers=num_subpartitions * config.exclusive_buffers_per_channel + config.floating_buffers_per_gate,
+            num_required=num_required,
+            max_buffers=max(num_required, num_wanted),
+            num_subpartitions=num_subpartitions,
+            max_buffers_per_channel=config.max_buffers_per_channel,
+            max_overdraft_buffers=config.max_overdraft_buffers_per_gate,
         )
+        self._warn_of_usage()
         try:
             partition = ResultPartition(partition_id, num_subpartitions, pool, owner)
         except BaseException:
@@ -126,32 +146,74 @@ class NetworkEnvironment:
             raise
         return partition
 
-    def create_input_gate(self, owner: str, channels: Sequence[ChannelSpec]) -> SingleInputGate:
-        """A gate over the given channels, with the exclusive buffers of the remote ones; nothing is requested yet.
+    def create_input_gate(
+        self, owner: str, channels: Sequence[ChannelSpec], state_checker: PartitionStateChecker | None = None
+    ) -> SingleInputGate:
+        """A gate over the given channels, with their exclusive buffers and its floating ones; nothing is requested yet.
+
+        Buffers that are promised but still in use by others are waited for, ``request_buffers_timeout_s`` at most; not on the loop thread.
+
+        Args:
+            owner: who reads; named in errors.
+            channels: where each channel reads.
+            state_checker: whom to ask whether a producer whose partition is not found is alive; if so, it is asked again.  None: an error.
 
         Raises:
             InsufficientNetworkBuffersError: the network memory cannot give every remote channel its exclusive buffers.
             ResourceClosedError: the environment was closed.
         """
         self._check_open()
-        gate = SingleInputGate(owner)
+        config = self.config
+        debloater = BufferDebloater(max_bytes=config.segment_size_bytes) if config.buffer_debloat else None
+        gate = SingleInputGate(
+            owner, state_checker=state_checker, decompressor=BufferDecompressor(config.segment_size_bytes), debloater=debloater
+        )
         try:
             for index, spec in enumerate(channels):
-                self._add_channel(gate, index, spec)
+                gate.add_channel(self._channel(gate, index, spec))
+            if config.floating_buffers_per_gate and any(spec.connection is not None for spec in channels):
+                gate.set_buffer_pool(self._floating_pool(owner))
         except BaseException:
             gate.close()
             raise
+        self._warn_of_usage()
         return gate
 
-    def _add_channel(self, gate: SingleInputGate, index: int, spec: ChannelSpec) -> None:
+    def _channel(self, gate: SingleInputGate, index: int, spec: ChannelSpec) -> InputChannel:
+        config = self.config
+        backoff = RequestBackoff(
+            config.initial_request_backoff_ms,
+            config.max_request_backoff_ms,
+            listener_timeout_ms=round(config.partition_request_timeout_s * 1000),
+        )
         if spec.connection is None:
-            gate.add_channel(LocalInputChannel(gate, index, spec.partition_id, spec.subpartition, self.partition_manager))
-            return
+            return LocalInputChannel(
+                gate,
+                index,
+                spec.partition_id,
+                spec.subpartition,
+                self.partition_manager,
+                wait_timeout_ms=config.partition_request_timeout_s * 1000,
+                backoff=backoff,
+                timers=self._timers,
+            )
         client = self._connections.client(spec.connection)
-        channel = RemoteInputChannel(gate, index, new_input_channel_id(), spec.partition_id, spec.subpartition, client)
-        credit = self.config.exclusive_buffers_per_channel if spec.initial_credit is None else spec.initial_credit
-        channel.assign_exclusive_segments(self.buffer_pool, credit)
-        gate.add_channel(channel)
+        channel = RemoteInputChannel(gate, index, new_input_channel_id(), spec.partition_id, spec.subpartition, client, backoff=backoff)
+        credit = config.exclusive_buffers_per_channel if spec.initial_credit is None else spec.initial_credit
+        timeout_s = 0.0 if self._loop.is_current_thread() else config.request_buffers_timeout_s
+        channel.assign_exclusive_segments(self.buffer_pool, credit, timeout_s)
+        return channel
+
+    def _floating_pool(self, owner: str) -> LocalBufferPool:
+        # One buffer is guaranteed, so that a channel without exclusive ones can always go on.
+        return self.buffer_pool.create_buffer_pool(
+            owner=f"{owner} (floating buffers)", num_required=1, max_buffers=self.config.floating_buffers_per_gate
+        )
+
+    def _warn_of_usage(self) -> None:
+        warning = self.buffer_pool.usage_warning()
+        if warning is not None:
+            _log.warning("network memory", usage=warning)
 
     async def close(self) -> None:
         """Stop serving and reading; partitions still registered are released.  Gates are closed by their tasks."""

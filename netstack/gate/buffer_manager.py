@@ -79,7 +79,7 @@ class BufferManager:
 
     # ---------------------------------------------------------------- set-up
 
-    def assign_exclusive(self, network_pool: NetworkBufferPool, num_segments: int, owner: str) -> None:
+    def assign_exclusive(self, network_pool: NetworkBufferPool, num_segments: int, owner: str, timeout_s: float | None = None) -> None:
         """Take the exclusive segments, all or none, once; none are wanted if the channel shall live on floating ones.
 
         Raises:
@@ -87,7 +87,7 @@ class BufferManager:
         """
         if self._network_pool is not None:
             raise LocalProtocolError(f"{owner} has its exclusive segments already")
-        segments = network_pool.request_unpooled(owner, num_segments) if num_segments else []
+        segments = network_pool.request_unpooled(owner, num_segments, timeout_s) if num_segments else []
         with self._lock:
             self._network_pool = network_pool
             self._exclusive = segments

@@ -116,15 +116,17 @@ class RemoteInputChannel(InputChannel):
 
     # ---------------------------------------------------------------- set-up and requests
 
-    def assign_exclusive_segments(self, pool: NetworkBufferPool, num_segments: int) -> None:
+    def assign_exclusive_segments(self, pool: NetworkBufferPool, num_segments: int, timeout_s: float | None = None) -> None:
         """Take the channel's own segments, once, before the request; their number is the initial credit.
+
+        Those that others still use are waited for, ``timeout_s`` at most (None: what the pool was made with).
 
         Raises:
             InsufficientNetworkBuffersError: the pool does not have so many; nothing was taken.
         """
         if num_segments < 0:
             raise ValueError(f"channel {self.index} cannot have {num_segments} exclusive segments")
-        self.buffer_manager.assign_exclusive(pool, num_segments, f"{self.gate.owner} (input channel {self.index})")
+        self.buffer_manager.assign_exclusive(pool, num_segments, f"{self.gate.owner} (input channel {self.index})", timeout_s)
 
     def set_floating_pool(self, pool: FloatingBufferPool) -> None:
         """From where more buffers come when the sender has a backlog; before the request."""

@@ -57,6 +57,7 @@ def small_config(**options: float) -> NetstackConfig:
         "segment_size_bytes": SEGMENT,
         "network_memory_bytes": 256 * SEGMENT,
         "exclusive_buffers_per_channel": 4,
+        "floating_buffers_per_gate": 0,
         "partition_request_timeout_s": 5.0,
     }
     return NetstackConfig(**{**defaults, **options})  # type: ignore[arg-type]  # integers where the field wants them

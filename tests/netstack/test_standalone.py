@@ -32,7 +32,9 @@ TIMEOUT_S = 30.0  # of every wait; none is expected to take long
 
 
 def config(secret: bytes = bytes(32)) -> NetstackConfig:
-    return NetstackConfig(segment_size_bytes=1024, network_memory_bytes=64 * 1024, security=SecurityConfig.hmac(secret))
+    return NetstackConfig(
+        floating_buffers_per_gate=0, segment_size_bytes=1024, network_memory_bytes=64 * 1024, security=SecurityConfig.hmac(secret)
+    )
 
 
 @pytest.fixture
