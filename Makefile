@@ -51,7 +51,7 @@ cov: $(VENV)/installed-dev  ## run the quick tests and list the lines and branch
 	$(PY) -m coverage run -m pytest -q -m "not slow" $(ARGS)
 	$(PY) -m coverage report --show-missing --skip-covered
 
-bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport|memory
+bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport|latency|memory
 	@$(PY) -m bench $(CASE) $(ARGS)
 
 wheel: $(VENV)/installed-dev  ## build dist/*.whl and test it in an environment of its own

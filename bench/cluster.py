@@ -153,10 +153,11 @@ class Cluster:
     Life cycle: a context manager; inside, every process has said that it is ready.
     """
 
-    def __init__(self, folder: Path, *, num_task_managers: int = 2, slots: int = 1) -> None:
+    def __init__(self, folder: Path, *, num_task_managers: int = 2, slots: int = 1, task_manager_options: Sequence[str] = ()) -> None:
         self._folder = folder
         self._num_task_managers = num_task_managers
         self._slots = slots
+        self._task_manager_options = task_manager_options
         self._stack = ExitStack()
         self.secret_file = folder / "secret"
         self.task_managers: list[Process] = []
@@ -173,7 +174,7 @@ class Cluster:
             self.job_manager = self.start("-m", "flowlet.jm", "--port", "0", name="jm")
             self.address = self.job_manager.wait_for_line(r"^JobManager listening on http://(\S+)$").group(1)
             for number in range(self._num_task_managers):
-                options = ["--jobmanager", self.address, "--slots", str(self._slots)]
+                options = ["--jobmanager", self.address, "--slots", str(self._slots), *self._task_manager_options]
                 if self._num_task_managers == len(cores):  # as an embedded cluster does
                     options += ["--pin-cpu", str(cores[number])]
                 self.task_managers.append(self.start("-m", "flowlet.tm", *options, name=f"tm{number}"))

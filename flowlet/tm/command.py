@@ -25,7 +25,14 @@ from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
-from flowlet.tm.process_model import DEFAULT_SWITCH_INTERVAL_MS, GarbageCollectorTuning, ParentWatch, apply_switch_interval, pin_to_cpu
+from flowlet.tm.process_model import (
+    DEFAULT_SWITCH_INTERVAL_MS,
+    GarbageCollectorTuning,
+    ParentWatch,
+    TaskScheduling,
+    apply_switch_interval,
+    pin_to_cpu,
+)
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError
@@ -63,6 +70,9 @@ def taskmanager(
     parent_pid: Annotated[int | None, typer.Option(help="End when this process, our parent, ends.")] = None,
     pin_cpu: Annotated[int | None, typer.Option(help="Run on this core only.")] = None,
     switch_interval_ms: Annotated[float, typer.Option(help="sys.setswitchinterval.")] = DEFAULT_SWITCH_INTERVAL_MS,
+    task_scheduling: Annotated[
+        TaskScheduling, typer.Option(help="How the kernel treats task threads; idle or nice: lower latency beside CPU-bound tasks.")
+    ] = TaskScheduling.NORMAL,
     secret_file: Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "info",
     log_format: Annotated[str, typer.Option(help="auto, console or json.")] = "auto",
@@ -75,7 +85,8 @@ def taskmanager(
     jm_host, jm_port = parse_address(jobmanager, "--jobmanager")
     process = ProcessOptions(jm_host, jm_port, load_or_create_secret(secret_file), parent_pid)
     network = NetstackConfig(network_memory_bytes=parse_memory_size(network_memory, "--network-memory"))
-    run(process, TaskExecutorConfig(num_slots=slots, host=host, data_port=data_port, network=network))
+    config = TaskExecutorConfig(num_slots=slots, host=host, data_port=data_port, network=network, task_scheduling=task_scheduling)
+    run(process, config)
 
 
 def run_command(arguments: list[str] | None = None) -> int:

@@ -1,6 +1,7 @@
-"""What a TaskManager does to its own process: switch interval, garbage collector, core, and ending with its parent.
+"""What a TaskManager does to its own process: switch interval, garbage collector, core, task threads, and ending with its parent.
 
-Side:       shared.  Called by the main thread of ``python -m flowlet.tm`` alone: a user's own process is never changed.
+Side:       shared.  Called by the main thread of ``python -m flowlet.tm`` alone: a user's own process is never changed; task threads
+            call ``apply_task_scheduling``.
 Units:      as the names say.
 Invariants: every setting is process-wide or inherited by threads that start later, so the core is pinned before any thread starts.
 """
@@ -9,8 +10,10 @@ import asyncio
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable
-from typing import Final
+from enum import StrEnum
+from typing import Final, assert_never
 
 from flowlet.errors import ConfigError
 
@@ -20,6 +23,19 @@ _MIN_SWITCH_INTERVAL_MS: Final = 0.001
 _MAX_SWITCH_INTERVAL_MS: Final = 1000.0
 # Chunks are lists of fresh tuples: with CPython's (700, 10, 10) the collector would run several times per chunk and find nothing.
 GC_THRESHOLDS: Final = (50_000, 50, 100)
+_TASK_NICENESS: Final = 10  # the kernel then gives the loop the core when it wakes, and the tasks a tenth of it when both want it
+
+
+class TaskScheduling(StrEnum):
+    """How the kernel treats task threads beside the loop's thread, which stays as it is."""
+
+    NORMAL = "normal"
+    """As any other thread.  Beside a CPU-bound task the loop waits up to 4 ms for the core."""
+    NICE = "nice"
+    """At nice +10."""
+    IDLE = "idle"
+    """SCHED_IDLE: a task runs only when nothing else wants the core.  For a process that owns its core: a task that holds the
+    interpreter's lock beside other normal work there would hold up its own loop."""
 
 
 def apply_switch_interval(interval_ms: float) -> None:
@@ -44,6 +60,19 @@ def pin_to_cpu(cpu: int) -> None:
     if cpu not in allowed:
         raise ConfigError(f"--pin-cpu is {cpu}, this process may run on {allowed}")
     os.sched_setaffinity(0, {cpu})
+
+
+def apply_task_scheduling(scheduling: TaskScheduling) -> None:
+    """Set the class of the calling thread, and of the threads that it starts; needs no privileges, and cannot be taken back without."""
+    match scheduling:
+        case TaskScheduling.NORMAL:
+            return
+        case TaskScheduling.NICE:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _TASK_NICENESS)
+        case TaskScheduling.IDLE:
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+        case _:
+            assert_never(scheduling)
 
 
 class GarbageCollectorTuning:

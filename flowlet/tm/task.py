@@ -23,6 +23,7 @@ from flowlet.rpc.messages import FailureInfo, TaskDeploymentDescriptor, TaskMetr
 from flowlet.task.stream_task import StreamTask
 from flowlet.tm.deployment import create_task_from_descriptor, owner_name
 from flowlet.tm.failure import failure_info, format_thread_stack
+from flowlet.tm.process_model import TaskScheduling, apply_task_scheduling
 from netstack.environment import NetworkEnvironment
 from netstack.errors import PartitionNotFoundError, ProducerFailedError, ResourceClosedError, TransportError
 from netstack.eventloop import EventLoopThread
@@ -53,6 +54,7 @@ class TaskContext:
     report: "Callable[[Task, TaskStateChanged], None]"  # called on the loop thread
     on_stuck: "Callable[[Task], None]"  # loop thread: a cancelled task did not end in time
     cancellation: CancellationConfig = CancellationConfig()
+    scheduling: TaskScheduling = TaskScheduling.NORMAL
 
 
 class Task:
@@ -148,6 +150,7 @@ class Task:
     def _run(self) -> None:
         bind_task(self.descriptor.job_name, self.descriptor.task_name, self.descriptor.subtask)
         try:
+            apply_task_scheduling(self._context.scheduling)
             self._execute()
         except BaseException as error:  # noqa: BLE001 - the top of the thread: whatever it is, it is reported
             self._end(error)

@@ -17,6 +17,7 @@ import structlog
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.messages import CancelTask, DeployTask, Heartbeat, RegisterTaskManager, TaskReport, TaskStateChanged
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
+from flowlet.tm.process_model import TaskScheduling
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
@@ -38,6 +39,7 @@ class TaskExecutorConfig:
     network: NetstackConfig = field(default_factory=NetstackConfig)
     reconnect: ReconnectConfig = field(default_factory=ReconnectConfig)
     cancellation: CancellationConfig = field(default_factory=CancellationConfig)
+    task_scheduling: TaskScheduling = TaskScheduling.NORMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class TaskExecutor:
         self._hooks = hooks or ProcessHooks()
         self._network = NetworkEnvironment(config.network, loop)
         self._tasks: dict[bytes, Task] = {}
-        self._context = TaskContext(tm_id, self._network, loop, self._report, self._stuck, config.cancellation)
+        self._context = TaskContext(tm_id, self._network, loop, self._report, self._stuck, config.cancellation, config.task_scheduling)
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
 

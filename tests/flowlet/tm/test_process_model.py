@@ -5,12 +5,21 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from flowlet.errors import ConfigError
-from flowlet.tm.process_model import GC_THRESHOLDS, GarbageCollectorTuning, ParentWatch, apply_switch_interval, pin_to_cpu
+from flowlet.tm.process_model import (
+    GC_THRESHOLDS,
+    GarbageCollectorTuning,
+    ParentWatch,
+    TaskScheduling,
+    apply_switch_interval,
+    apply_task_scheduling,
+    pin_to_cpu,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +60,31 @@ def test_a_pinned_process_runs_on_one_core() -> None:
 def test_a_core_that_is_not_ours_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"--pin-cpu is 4095, this process may run on \[0"):
         pin_to_cpu(4095)
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "policy", "niceness"),
+    [
+        (TaskScheduling.NORMAL, os.SCHED_OTHER, 0),
+        (TaskScheduling.NICE, os.SCHED_OTHER, 10),
+        (TaskScheduling.IDLE, os.SCHED_IDLE, 0),
+    ],
+)
+def test_a_task_thread_gets_its_own_class_and_no_other_thread_does(scheduling: TaskScheduling, policy: int, niceness: int) -> None:
+    before = (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
+    found: list[tuple[int, int]] = []
+
+    def task() -> None:
+        apply_task_scheduling(scheduling)
+        own = threading.get_native_id()
+        found.append((os.sched_getscheduler(own), os.getpriority(os.PRIO_PROCESS, own) - before[1]))
+
+    thread = threading.Thread(target=task)
+    thread.start()
+    thread.join()
+
+    assert found == [(policy, niceness)]
+    assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == before
 
 
 def test_freezing_hides_what_is_alive_and_thawing_brings_it_back() -> None:
