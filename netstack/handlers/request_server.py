@@ -166,7 +166,7 @@ class PartitionRequestServerHandler(ChannelHandler):
             self._queue.reply(ErrorResponse(ErrorCode.INTERNAL, describe_error(error), None, about=request.receiver))
             return
         if not is_published:
-            text = f"Task event receiver not found: partition {request.partition} takes no events here."
+            text = f"Task event receiver not found. Partition {request.partition} takes no events here."
             self._queue.reply(ErrorResponse(ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER, text, request.receiver))
 
 

@@ -1,0 +1,124 @@
+"""``CreditBasedSequenceNumberingViewReader``: credit, announcements, and what is passed on to the view."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from netstack.errors import LocalProtocolError, RemoteProtocolError
+from netstack.handlers.view_reader import SEVERAL, CreditBasedSequenceNumberingViewReader
+from tests.netstack.handlers.doubles import BARRIER, DATA, EVENT, ScriptedView, open_reader
+from tests.netstack.handlers.server_side import ServerSide, receiver_of
+
+
+@pytest.fixture
+def server() -> Iterator[ServerSide]:
+    side = ServerSide()
+    yield side
+    side.close()
+
+
+@pytest.mark.parametrize(("initial_credit", "expected"), [(0, 0), (2, 5)])
+def test_resumption_resets_the_credit_only_without_exclusive_buffers(server: ServerSide, initial_credit: int, expected: int) -> None:
+    """CreditBasedSequenceNumberingViewReaderTest: resume consumption.  Floating buffers were given away while it was blocked."""
+    reader = open_reader(server, ScriptedView(), credit=initial_credit)
+    reader.credit.grant(5 - initial_credit)
+
+    reader.resume_consumption()
+
+    assert reader.credit.available == expected
+
+
+@pytest.mark.parametrize(("initial_credit", "granted", "is_needed"), [(2, 0, False), (2, -2, False), (0, 0, True), (0, 5, False)])
+def test_when_the_backlog_is_announced(server: ServerSide, initial_credit: int, granted: int, is_needed: bool) -> None:
+    """CreditBasedSequenceNumberingViewReaderTest: needAnnounceBacklog.  Exactly without exclusive buffers and without credit."""
+    reader = open_reader(server, ScriptedView(), credit=initial_credit)
+    if granted > 0:
+        reader.credit.grant(granted)
+    if granted < 0:
+        reader.credit.reset()
+
+    assert reader.needs_backlog_announcement is is_needed
+
+
+def test_the_next_subpartition_is_asked_of_the_view_for_a_range_only(server: ServerSide) -> None:
+    """CreditBasedSequenceNumberingViewReaderTest: peek the next buffer's subpartition id."""
+    one = CreditBasedSequenceNumberingViewReader(receiver_of(1), 2, server.queue, first=4, last=4)
+    several = open_reader(server, ScriptedView(DATA, subpartitions=(5,)), receiver=2)
+
+    assert one.subpartition == 4
+    assert several.subpartition == SEVERAL
+    assert several.peek_next_subpartition() == 5
+
+
+def test_credit_pays_for_data_and_not_for_events(server: ServerSide) -> None:
+    """Two data buffers and an event cost two."""
+    reader = open_reader(server, ScriptedView(DATA, EVENT, DATA), credit=2)
+
+    for _ in range(3):
+        next_one = reader.next_buffer()
+        assert next_one is not None
+        next_one.buffer.recycle()
+
+    assert reader.credit.available == 0
+    assert reader.next_buffer() is None
+
+
+def test_a_buffer_that_cannot_be_paid_for_is_a_bug_and_no_leak(server: ServerSide) -> None:
+    """The view handed it out, so the reader recycles it."""
+    view = ScriptedView(DATA)
+    reader = open_reader(server, view, credit=0)
+
+    with pytest.raises(LocalProtocolError, match="no credit available"):
+        reader.next_buffer()
+
+    assert view.num_out == 0
+
+
+def test_a_negative_initial_credit_is_refused(server: ServerSide) -> None:
+    """Zero is the least: a receiver with floating buffers only."""
+    with pytest.raises(RemoteProtocolError):
+        CreditBasedSequenceNumberingViewReader(receiver_of(1), -1, server.queue)
+
+
+def test_a_barrier_blocks_until_the_resumption(server: ServerSide) -> None:
+    """The dump says so."""
+    reader = open_reader(server, ScriptedView(BARRIER, DATA))
+    next_one = reader.next_buffer()
+    assert next_one is not None
+    next_one.buffer.recycle()
+
+    assert reader.is_blocked
+    assert reader.availability() == (False, 0)
+    reader.resume_consumption()
+
+    assert not reader.is_blocked
+    assert reader.availability() == (True, 1)
+
+
+def test_orders_before_the_partition_is_there_do_nothing(server: ServerSide) -> None:
+    """There is no view that could be told."""
+    reader = CreditBasedSequenceNumberingViewReader(receiver_of(1), 2, server.queue)
+
+    reader.notify_new_buffer_size(100)
+    reader.notify_required_segment_id(0, 1)
+    reader.resume_consumption()
+    reader.acknowledge_all_data_processed()
+
+    assert reader.availability() == (False, 0)
+    assert not reader.has_view
+    assert "waiting" in repr(reader)
+
+
+def test_a_released_reader_tells_its_view_nothing_more(server: ServerSide) -> None:
+    """Released once, however often it is asked."""
+    view = ScriptedView(DATA)
+    reader = open_reader(server, view)
+
+    reader.release()
+    reader.release()
+    reader.notify_new_buffer_size(100)
+    reader.notify_required_segment_id(0, 1)
+
+    assert view.num_released == 1
+    assert view.orders == []
+    assert "released" in repr(reader)
