@@ -1,110 +1,21 @@
 """``ConnectionManager``: one connection per peer, and what becomes of channels when it is not there."""
 
 import asyncio
-import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder
-from netstack.channel.server import NetworkServer
-from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
-from netstack.errors import ConnectError, ConnectionLostError, NetstackError, ResourceClosedError
+from netstack.errors import ConnectError, ConnectionLostError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.ids import ConnectionID
 from netstack.wire.messages import CancelPartitionRequest, ErrorCode, ErrorResponse, PartitionRequest
+from tests.netstack.connections import CONFIG, DEADLINE_S, SEGMENT, Consumer, Peer, no_listener, requests, serve, until
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
-
-DEADLINE_S = 20.0
-SEGMENT = 1024
-CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=64 * SEGMENT, read_buffer_bytes=64 * SEGMENT, close_timeout_s=0.2)
-
-
-class Peer(ChannelHandler):
-    """A server that remembers what it was asked and answers nothing.  One for all its connections."""
-
-    def __init__(self) -> None:
-        self.received: list[object] = []
-        self.contexts: list[ChannelHandlerContext] = []
-
-    def channel_active(self, ctx: ChannelHandlerContext) -> None:
-        self.contexts.append(ctx)
-        ctx.fire_channel_active()
-
-    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
-        self.received.append(message)
-
-
-async def serve(peer: Peer) -> tuple[NetworkServer, ConnectionID]:
-    server = NetworkServer(CONFIG, lambda: (MessageEncoder(), MessageDecoder.of(CONFIG), peer))
-    return server, ConnectionID(*await server.start("127.0.0.1", 0))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Turn by turn; no time is assumed, the deadline is for a broken build."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - other threads and sockets make it true, there is no event to wait for
-            await asyncio.sleep(0)
-
-
-class Consumer:
-    """Gates with one channel each, over one manager on the running loop."""
-
-    def __init__(self) -> None:
-        self.loop = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
-        self.pool = NetworkBufferPool(CONFIG.num_segments, SEGMENT)
-        self.manager = ConnectionManager(CONFIG, self.loop)
-        self.gates: list[SingleInputGate] = []
-
-    def gate(self, address: ConnectionID, number: int = 1, subpartition: int = 0) -> SingleInputGate:
-        gate = SingleInputGate(f"consumer {number}")
-        client = self.manager.client(address)
-        channel = RemoteInputChannel(gate, 0, receiver_of(number), partition_id_of(number), subpartition, client)
-        channel.assign_exclusive_segments(self.pool, 2)
-        gate.add_channel(channel)
-        gate.request_partitions()
-        self.gates.append(gate)
-        return gate
-
-    async def error_of(self, gate: SingleInputGate) -> NetstackError:
-        found: list[NetstackError] = []
-
-        def has_failed() -> bool:
-            try:
-                gate.poll_next()
-            except NetstackError as error:
-                found.append(error)
-            return bool(found)
-
-        await until(has_failed)
-        return found[0]
-
-    async def close(self) -> None:
-        await self.manager.close()
-        for gate in self.gates:
-            gate.close()
-        self.loop.close()
-        assert self.pool.num_available == self.pool.num_total, "every segment is back"
-        self.pool.destroy()
-
-
-@contextlib.contextmanager
-def no_listener() -> Iterator[ConnectionID]:
-    """An address where nobody listens and nobody else will."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        yield ConnectionID("127.0.0.1", sock.getsockname()[1])
-
-
-def requests(peer: Peer) -> list[bytes]:
-    return [each.receiver for each in peer.received if isinstance(each, PartitionRequest)]
 
 
 async def test_requests_made_while_connecting_share_the_connection() -> None:
