@@ -11,6 +11,8 @@ Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per compl
 """
 
 import contextlib
+from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -120,27 +122,36 @@ class PartitionRequestQueue(ChannelHandler):
     def resume_consumption(self, receiver: InputChannelID) -> None:
         """The receiver can go on after a blocking event."""
         reader = self._open_reader(receiver, "a resumption")
-        if reader is not None:
-            reader.resume_consumption()
+        if reader is not None and self._obeys(receiver, reader.resume_consumption):
             self.enqueue_available_reader(reader)
 
     def acknowledge_all_data_processed(self, receiver: InputChannelID) -> None:
         """The receiver has processed everything up to the end of data."""
         reader = self._open_reader(receiver, "an acknowledgement")
         if reader is not None:
-            reader.acknowledge_all_data_processed()
+            self._obeys(receiver, reader.acknowledge_all_data_processed)
 
     def notify_new_buffer_size(self, receiver: InputChannelID, size_bytes: int) -> None:
         """The receiver wants buffers of another size; a consumer says so to all its producers, ready or not, so nobody need be there."""
         reader = self._readers.get(receiver)
         if reader is not None:
-            reader.notify_new_buffer_size(size_bytes)
+            self._obeys(receiver, partial(reader.notify_new_buffer_size, size_bytes))
 
     def notify_required_segment_id(self, receiver: InputChannelID, subpartition: int, segment: int) -> None:
         """The receiver wants one of its subpartitions to go on with this segment; too early is no mistake, as for buffer sizes."""
         reader = self._readers.get(receiver)
         if reader is not None:
-            reader.notify_required_segment_id(subpartition, segment)
+            self._obeys(receiver, partial(reader.notify_required_segment_id, subpartition, segment))
+
+    def _obeys(self, receiver: InputChannelID, order: Callable[[], None]) -> bool:
+        """Whether the reader could carry out ``order``; if not, the peer is told, and everything goes on as it was."""
+        try:
+            order()
+        except Exception as error:  # noqa: BLE001 - an order that makes no sense, or the producer's own trouble with it
+            code = ErrorCode.PROTOCOL if isinstance(error, NetstackError) else ErrorCode.INTERNAL
+            self.reply(ErrorResponse(code, describe_error(error), None, about=receiver))
+            return False
+        return True
 
     def cancel(self, receiver: InputChannelID) -> None:
         """The receiver wants no more; unknown receivers are tolerated, they may just have ended.

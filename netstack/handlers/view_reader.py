@@ -150,13 +150,17 @@ class CreditBasedSequenceNumberingViewReader:
         return self._view is not None
 
     def resume_consumption(self) -> None:
-        """The receiver can go on after a blocking event."""
+        """The receiver can go on after a blocking event.
+
+        Raises:
+            LocalProtocolError: the subpartition is not blocked; nothing was changed.
+        """
         if self._view is None:
             return
+        self._view.resume_consumption()
+        self.is_blocked = False
         if self._initial_credit == 0:
             self.credit.reset()
-        self.is_blocked = False
-        self._view.resume_consumption()
 
     def notify_new_buffer_size(self, size_bytes: int) -> None:
         """The receiver wants buffers of another size; too early is no mistake."""

@@ -9,6 +9,7 @@ from netstack.wire.events import Event, OtherEvent, serialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
+    BufferResponse,
     CancelPartitionRequest,
     ErrorCode,
     ErrorResponse,
@@ -207,7 +208,7 @@ def _cancelled(server: ServerSide) -> None:
     server.receive(CancelPartitionRequest(ME))
 
 
-SILENT, STRANGER, FATAL = "nothing is answered", "an error without receiver, the connection goes on", "the connection ends"
+SILENT, STRANGER, SENSELESS, FATAL = "silent", "no such receiver", "not now", "the connection ends"
 STATES: list[Callable[[ServerSide], None]] = [_unknown, _waiting, _open, _blocked, _failed, _overdrawn, _finished, _cancelled]
 LIVING = {_open, _blocked, _failed, _overdrawn, _finished}
 
@@ -216,6 +217,8 @@ def _expected(message: object, state: Callable[[ServerSide], None]) -> str:
     match message:
         case AddCredit():
             return SILENT if state in LIVING | {_waiting} else STRANGER
+        case ResumeConsumption() if state in (_open, _finished):
+            return SENSELESS
         case ResumeConsumption() | AckAllUserRecordsProcessed():
             return SILENT if state in LIVING else STRANGER
         case NewBufferSize() | SegmentId() | CancelPartitionRequest() | TaskEventRequest():
@@ -250,20 +253,36 @@ def test_hist_24738_every_message_in_every_state(server: ServerSide, message: ob
     server.receive(message)
     answers = [each for each in server.sent() if isinstance(each, ErrorResponse)]
 
-    match _expected(message, state):
-        case "nothing is answered":
-            assert answers == []
-        case "an error without receiver, the connection goes on":
-            [answer] = answers
-            assert (answer.code, answer.receiver, answer.about) == (ErrorCode.UNKNOWN_RECEIVER, None, ME)
-        case _:
-            [answer] = answers
-            assert (answer.code, answer.receiver) == (ErrorCode.PROTOCOL, None)
-            assert not server.channel.is_open
-            assert neighbour.all_data_processed.is_done, "every reader was released"
-            return
+    expected = _expected(message, state)
+    if expected == FATAL:
+        [answer] = answers
+        assert (answer.code, answer.receiver) == (ErrorCode.PROTOCOL, None)
+        assert not server.channel.is_open
+        assert neighbour.all_data_processed.is_done, "every reader was released"
+        return
+    codes = {SILENT: [], STRANGER: [ErrorCode.UNKNOWN_RECEIVER], SENSELESS: [ErrorCode.PROTOCOL]}[expected]
+    assert [(each.code, each.receiver, each.about) for each in answers] == [(code, None, ME) for code in codes]
     fill(neighbour, 1)
     assert (2, 0) in server.data()
+
+
+def test_an_acknowledgement_that_the_producer_chokes_on_is_told(server: ServerSide) -> None:
+    """Its own trouble; the connection and the reader go on."""
+    view = ScriptedView(DATA)
+
+    def choke() -> None:
+        raise OSError("callback")
+
+    view.acknowledge_all_data_processed = choke  # type: ignore[method-assign]
+    open_reader(server, view)
+
+    server.receive(AckAllUserRecordsProcessed(ME))
+    server.receive(AddCredit(ME, 1))
+
+    error, response = server.sent()
+    assert isinstance(error, ErrorResponse)
+    assert (error.code, error.receiver, error.about, error.message) == (ErrorCode.INTERNAL, None, ME, "OSError: callback")
+    assert isinstance(response, BufferResponse)
 
 
 # ---------------------------------------------------------------- limits
