@@ -1,0 +1,238 @@
+"""Several gates that a task reads as if they were one.
+
+Side:       shared.  The task thread polls; gates become available on any thread.
+Hot path:   per buffer.
+Invariants: a gate stands in the queue, or its future will put it there; it is taken out before it is polled; the future of the union is
+            done exactly when the queue is not empty, or for good once every gate is finished.
+            The channels of gate n come after those of gate n - 1, in their own order.
+Lock order: ``UnionInputGate._lock`` is a leaf: gates are polled and futures completed outside it.
+Source:     Flink ``UnionInputGate``.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.buffer.wakeups import run_all
+from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, InputGate, wait_for_next
+from netstack.gate.prioritized_deque import PrioritizedDeque
+from netstack.wire.events import EndOfPartition, Event
+
+
+class _Member:
+    """One gate of the union."""
+
+    __slots__ = ("first_channel", "gate", "is_prioritized", "is_queued", "watched", "watched_priority")
+
+    def __init__(self, gate: InputGate, first_channel: int) -> None:
+        self.gate = gate
+        self.first_channel = first_channel
+        # Guarded by the union's lock.
+        self.is_queued = False
+        self.is_prioritized = False
+        # Written by the task thread: the futures that will queue this member; a future must not collect a callback per poll.
+        self.watched: AvailabilityFuture | None = None
+        self.watched_priority: AvailabilityFuture | None = None
+
+
+class UnionInputGate:
+    """Reads its gates in turns, those with priority events first.
+
+    Life cycle: made of gates that have all their channels -> ``request_partitions`` -> polled until ``is_finished`` -> ``close``.
+    """
+
+    def __init__(self, gates: Sequence[InputGate], *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        if not gates:
+            raise ValueError("a union of no gates")
+        self._clock_ns = clock_ns
+        self._members: list[_Member] = []
+        self._member_of_channel: list[_Member] = []
+        for gate in gates:
+            member = _Member(gate, len(self._member_of_channel))
+            self._members.append(member)
+            self._member_of_channel += [member] * gate.num_channels
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._queue: PrioritizedDeque[_Member] = PrioritizedDeque()
+        self._availability = AvailabilityHelper()
+        self._priority_availability = AvailabilityHelper()
+        for member in self._members:
+            self._watch(member)
+
+    def __repr__(self) -> str:
+        return f"<UnionInputGate {[member.gate for member in self._members]!r}>"
+
+    @property
+    def num_channels(self) -> int:
+        """How many channels all its gates have."""
+        return len(self._member_of_channel)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every gate is finished."""
+        return all(member.gate.is_finished for member in self._members)
+
+    @property
+    def end_of_data_status(self) -> EndOfDataStatus:
+        """Drained if all gates are, stopped if one is."""
+        found = {member.gate.end_of_data_status for member in self._members}
+        if EndOfDataStatus.NOT_END_OF_DATA in found:
+            return EndOfDataStatus.NOT_END_OF_DATA
+        return EndOfDataStatus.STOPPED if EndOfDataStatus.STOPPED in found else EndOfDataStatus.DRAINED
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done if a poll may find something (or all gates are finished), else completed when it may."""
+        with self._lock:
+            return self._availability.future
+
+    def priority_event_available_future(self) -> AvailabilityFuture:
+        """Done while a priority event can be polled, else completed when one comes."""
+        with self._lock:
+            return self._priority_availability.future
+
+    # ---------------------------------------------------------------- polling
+
+    def poll_next(self) -> BufferOrEvent | None:
+        """The next buffer or event, gates taking turns; None if there is none now.  Never blocks.  Task thread.
+
+        Raises:
+            ResourceClosedError: a gate was closed.
+            NetstackError: what the gate whose turn it was raised; it is raised again at its next turn.
+        """
+        while True:
+            with self._lock:
+                member = self._queue.poll()
+                if member is None:
+                    return None
+                member.is_queued = member.is_prioritized = False
+            found = self._poll(member)
+            if found is not None:
+                return found
+
+    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
+        """The next buffer or event; blocks until there is one.  None if all is finished, or nothing came within ``timeout_s``.
+
+        Raises:
+            ResourceClosedError: a gate was closed, before or meanwhile.
+            NetstackError: the error of a channel.
+        """
+        return wait_for_next(self, timeout_s, self._clock_ns)
+
+    def _poll(self, member: _Member) -> BufferOrEvent | None:
+        gate = member.gate
+        if gate.is_finished:  # its future stays done
+            self._settle(member, is_more=False, has_priority=False)
+            return None
+        found = None
+        is_failed = True
+        try:
+            found = gate.poll_next()
+            is_failed = False
+        finally:
+            is_more = is_failed or (found is not None and (found.more_available or found.more_priority_events))
+            has_priority = found is not None and found.more_priority_events
+            more_available, more_priority_events = self._settle(member, is_more=is_more, has_priority=has_priority)
+        if not is_more and not gate.is_finished:
+            self._watch(member)
+            more_available = bool(self._queue)
+        if found is None:
+            return None
+        if isinstance(found.event, EndOfPartition) and self.is_finished:
+            self._make_available()
+            more_available = False
+        index = member.first_channel + found.channel_index
+        return BufferOrEvent(index, found.buffer, found.event, more_available, more_priority_events, found.size)
+
+    def _settle(self, member: _Member, *, is_more: bool, has_priority: bool) -> tuple[bool, bool]:
+        """Put ``member`` back if it has more; whether the queue has anything, and anything with priority."""
+        with self._lock:
+            queue = self._queue
+            if is_more:
+                self._enqueue_locked(member, has_priority=has_priority)
+            if not queue.priority:
+                self._priority_availability.reset_unavailable()
+            if not queue and not self.is_finished:
+                self._availability.reset_unavailable()
+            return bool(queue), bool(queue.priority)
+
+    # ---------------------------------------------------------------- availability of the gates
+
+    def _watch(self, member: _Member) -> None:
+        """Have ``member`` queued when it becomes available; at once if it is."""
+        future = member.gate.priority_event_available_future()
+        if member.watched_priority is not future:
+            member.watched_priority = None if future.is_done else future
+            future.add_done_callback(partial(self._on_available, member, has_priority=True))
+        future = member.gate.available_future()
+        if member.watched is not future:
+            member.watched = None if future.is_done else future
+            future.add_done_callback(partial(self._on_available, member, has_priority=False))
+
+    def _on_available(self, member: _Member, *, has_priority: bool) -> None:
+        with self._lock:
+            self._enqueue_locked(member, has_priority=has_priority)
+            futures = [self._availability.unavailable_to_reset_available()]
+            if has_priority:
+                futures.append(self._priority_availability.unavailable_to_reset_available())
+        run_all([future.complete for future in futures if future is not None])
+
+    def _enqueue_locked(self, member: _Member, *, has_priority: bool) -> None:
+        queue = self._queue
+        if not member.is_queued:
+            member.is_queued = True
+            member.is_prioritized = has_priority
+            (queue.priority if has_priority else queue.rest).append(member)
+        elif has_priority and not member.is_prioritized:
+            queue.prioritize(member)
+            member.is_prioritized = True
+
+    def _make_available(self) -> None:
+        with self._lock:
+            pending = self._availability.unavailable_to_reset_available()
+        if pending is not None:
+            pending.complete()
+
+    # ---------------------------------------------------------------- orders, each to the gate of the channel, or to all
+
+    def request_partitions(self) -> None:
+        """Let every gate ask for its data.
+
+        Raises:
+            ResourceClosedError: a gate was closed.
+        """
+        for member in self._members:
+            member.gate.request_partitions()
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Let the producer behind a channel go on after a blocking event."""
+        member = self._member_of_channel[channel_index]
+        member.gate.resume_consumption(channel_index - member.first_channel)
+
+    def acknowledge_all_records_processed(self, channel_index: int) -> None:
+        """Tell the producer behind a channel that everything up to its end of data was processed."""
+        member = self._member_of_channel[channel_index]
+        member.gate.acknowledge_all_records_processed(channel_index - member.first_channel)
+
+    def send_task_event(self, event: Event) -> None:
+        """Bring ``event`` to the producers of all channels.
+
+        Raises:
+            NetstackError: as a gate does.
+        """
+        for member in self._members:
+            member.gate.send_task_event(event)
+
+    def close(self) -> None:
+        """Close every gate."""
+        run_all([member.gate.close for member in self._members])
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of this module."""
+        with self._lock:
+            queued = list(self._queue)
+            assert len({id(member) for member in queued}) == len(queued), "a gate is queued twice"
+            assert sum(member.is_queued for member in self._members) == len(queued), "a gate believes it is queued"
+            assert self._availability.is_available == (bool(queued) or self.is_finished), f"{self._availability.future!r}"
+            assert self._priority_availability.is_available == bool(self._queue.priority), f"{self._priority_availability.future!r}"

@@ -1,0 +1,402 @@
+"""``RemoteInputChannel``: priority events, announced barriers, and the data that an unaligned checkpoint persists."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment import NetworkBuffer
+from netstack.errors import CheckpointSubsumedError, LocalProtocolError, RemoteProtocolError
+from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.remote_channel import RemoteInputChannel, is_before, next_sequence_number
+from netstack.ids import input_channel_id
+from netstack.partition.channel_state import InputChannelInfo
+from netstack.wire.events import (
+    Alignment,
+    CheckpointBarrier,
+    CheckpointOptions,
+    Event,
+    EventAnnouncement,
+    deserialize_event,
+    event_data_type,
+    serialize_event,
+)
+from netstack.wire.messages import DataType
+from tests.netstack.gate.doubles import RecordingClient, RecordingGate
+from tests.netstack.gate.state_writer import RecordingStateWriter
+from tests.netstack.partition.doubles import partition_id_of
+
+UNALIGNED = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.UNALIGNED))
+WITH_TIMEOUT = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.ALIGNED, aligned_timeout_ms=10))
+MAX = 2**31 - 1
+
+
+class Fixture:
+    def __init__(self, gate: RecordingGate | SingleInputGate | None = None, first: int = 0) -> None:
+        self.network = NetworkBufferPool(8, 64)
+        self.gate = RecordingGate() if gate is None else gate
+        self.writer = RecordingStateWriter()
+        self.channel = RemoteInputChannel(
+            self.gate,
+            0,
+            input_channel_id(1, 2),
+            partition_id_of(),
+            0,
+            RecordingClient(),
+            state_writer=self.writer,
+            channel_info=InputChannelInfo(3, 0),
+        )
+        self.channel.assign_exclusive_segments(self.network, 8)
+        self.channel._expected_sequence_number = first
+        self.number = first
+        if isinstance(self.gate, SingleInputGate):
+            self.gate.add_channel(self.channel)
+            self.gate.request_partitions()
+        else:
+            self.channel.request_subpartition()
+
+    def send(self, *sizes: int) -> None:
+        for size in sizes:
+            buffer = self.channel.allocate(size, DataType.DATA_BUFFER, is_compressed=False)
+            assert buffer is not None
+            self._send(buffer, 0)
+
+    def send_event(self, event: Event, *, has_priority: bool = False, backlog: int = 0) -> None:
+        self._send(NetworkBuffer.unpooled(serialize_event(event), event_data_type(event, has_priority=has_priority)), backlog)
+
+    def send_barrier(self, barrier: CheckpointBarrier) -> None:
+        self.send_event(barrier, has_priority=barrier.options.is_unaligned)
+
+    def send_around(self, barrier: CheckpointBarrier) -> None:
+        """Data of 1 and 2 bytes, the barrier, data of 3 and 4 bytes."""
+        self.send(1, 2)
+        self.send_barrier(barrier)
+        self.send(3, 4)
+
+    def _send(self, buffer: NetworkBuffer, backlog: int) -> None:
+        self.channel.on_buffer(buffer, self.number, backlog)
+        self.number = next_sequence_number(self.number)
+
+    def poll_numbers(self, count: int) -> list[int]:
+        found = []
+        for _ in range(count):
+            one = self.channel.next_buffer()
+            assert one is not None
+            one.buffer.recycle()
+            found.append(one.sequence_number)
+        return found
+
+    def in_flight(self) -> list[int]:
+        return sizes_of(self.channel.in_flight_buffers())
+
+    def end(self) -> None:
+        self.channel.check_invariants()
+        self.channel.release()
+        self.writer.recycle()
+        self.network.destroy()
+        assert self.network.num_available == 8, "a segment did not come home"
+
+
+@pytest.fixture
+def it() -> Iterator[Fixture]:
+    fixture = Fixture()
+    yield fixture
+    fixture.end()
+
+
+def sizes_of(buffers: Sequence[NetworkBuffer]) -> list[int]:
+    sizes = [buffer.size for buffer in buffers]
+    for buffer in buffers:
+        buffer.recycle()
+    return sizes
+
+
+# ---------------------------------------------------------------- sequence numbers
+
+
+def test_sequence_numbers_wrap_like_java_ints() -> None:
+    """After 2^31 - 1 comes -2^31; before and after are told apart across the wrap."""
+    assert [next_sequence_number(number) for number in (0, MAX - 1, MAX, -MAX - 1, -1)] == [1, MAX, -MAX - 1, -MAX, 0]
+    assert [is_before(0, 1), is_before(1, 1), is_before(2, 1), is_before(MAX, -MAX - 1), is_before(-MAX - 1, MAX)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_data_flows_across_the_wrap() -> None:
+    """A connection that lives for 2^31 buffers does not break."""
+    it = Fixture(first=MAX - 1)
+
+    it.send(1, 2, 3, 4)
+
+    assert it.poll_numbers(4) == [MAX - 1, MAX, -MAX - 1, -MAX]
+    it.end()
+
+
+# ---------------------------------------------------------------- priority and announcements
+
+
+def test_priority_events_come_first(it: Fixture) -> None:
+    """RemoteInputChannelTest: testPrioritySequenceNumbers: 2, 0, 1, 3, 4."""
+    it.send_around(UNALIGNED)
+
+    assert it.poll_numbers(5) == [2, 0, 1, 3, 4]
+    assert isinstance(it.gate, RecordingGate)
+    assert (it.gate.priority, len(it.gate.notified)) == ([2], 1)
+
+
+def test_a_timeoutable_barrier_is_announced(it: Fixture) -> None:
+    """RemoteInputChannelTest: testRequiresAnnouncement: the announcement overtakes the data, the barrier keeps its place."""
+    it.send_around(WITH_TIMEOUT)
+
+    announcement = it.channel.next_buffer()
+    assert announcement is not None
+    event = deserialize_event(announcement.buffer.view)
+    first_data = it.poll_numbers(2)
+    barrier = it.channel.next_buffer()
+    assert barrier is not None
+
+    assert event == EventAnnouncement(2, WITH_TIMEOUT)
+    assert (announcement.sequence_number, announcement.buffer.data_type) == (2, DataType.PRIORITIZED_EVENT_BUFFER)
+    assert announcement.next_data_type is DataType.DATA_BUFFER
+    assert (first_data, barrier.sequence_number, barrier.buffer.data_type) == ([0, 1], 2, DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER)
+    assert it.poll_numbers(2) == [3, 4]
+
+
+def test_only_the_first_priority_event_is_news(it: Fixture) -> None:
+    """The poll of the first one tells that there is another."""
+    it.send_barrier(UNALIGNED)
+    it.send_barrier(CheckpointBarrier(2, 124, CheckpointOptions(alignment=Alignment.UNALIGNED)))
+
+    found = it.channel.next_buffer()
+
+    assert found is not None
+    assert found.next_data_type is DataType.PRIORITIZED_EVENT_BUFFER
+    assert isinstance(it.gate, RecordingGate)
+    assert it.gate.priority == [0]
+
+
+def test_an_announced_barrier_is_converted() -> None:
+    """RemoteInputChannelTest: testGateNotifiedOnBarrierConversion: the gate is told although it saw the number already."""
+    gate = SingleInputGate("reduce (1/2)")
+    it = Fixture(gate)
+    it.send(1)
+    it.send_barrier(WITH_TIMEOUT)
+    found = gate.poll_next()
+    assert found is not None
+    before = gate.priority_event_available_future().is_done
+
+    gate.convert_to_priority_event(0, 1)
+    gate.check_invariants()
+    after = gate.priority_event_available_future().is_done
+    barrier = gate.poll_next()
+
+    assert (found.event, before, after) == (EventAnnouncement(1, WITH_TIMEOUT), False, True)
+    assert barrier is not None
+    assert (barrier.event, barrier.more_priority_events, barrier.more_available) == (WITH_TIMEOUT, False, True)
+    gate.close()
+    it.end()
+
+
+def test_only_the_last_barrier_can_be_converted(it: Fixture) -> None:
+    """Another number, or a barrier that was polled already: a bug of the caller."""
+    it.send_around(WITH_TIMEOUT)
+
+    with pytest.raises(LocalProtocolError, match="1 is not the last barrier"):
+        it.channel.convert_to_priority_event(1)
+    it.poll_numbers(4)
+    with pytest.raises(LocalProtocolError, match="no event 2 that could get priority"):
+        it.channel.convert_to_priority_event(2)
+
+
+def test_priority_is_seen_by_the_gate() -> None:
+    """RemoteInputChannelTest: testNotifyOnPriority: an ordinary barrier makes data available, a priority one both."""
+    gate = SingleInputGate("reduce (1/2)")
+    it = Fixture(gate)
+    seen = []
+
+    for barrier in (CheckpointBarrier(1, 123), UNALIGNED):
+        it.send_barrier(barrier)
+        seen.append((gate.available_future().is_done, gate.priority_event_available_future().is_done))
+        gate.check_invariants()
+
+    assert seen == [(True, False), (True, True)]
+    gate.close()
+    it.end()
+
+
+@pytest.mark.parametrize(
+    ("event", "data_type", "backlog", "text"),
+    [
+        (CheckpointBarrier(1, 2), DataType.ALIGNED_CHECKPOINT_BARRIER, 3, "blocks the sender, but says that 3 buffers"),
+        (EventAnnouncement(1, UNALIGNED), DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER, 0, "is not a checkpoint barrier"),
+    ],
+)
+def test_events_that_contradict_themselves_are_refused(it: Fixture, event: Event, data_type: DataType, backlog: int, text: str) -> None:
+    """They are the channel's error."""
+    it.channel.on_buffer(NetworkBuffer.unpooled(serialize_event(event), data_type), 0, backlog)
+
+    with pytest.raises(RemoteProtocolError, match=text):
+        it.channel.next_buffer()
+
+
+def test_a_broken_barrier_is_refused(it: Fixture) -> None:
+    """The loop finds it out, and nobody persists anything for it."""
+    it.channel.on_buffer(NetworkBuffer.unpooled(b"\0\0\0\1\0", DataType.ALIGNED_CHECKPOINT_BARRIER), 0, 0)
+
+    with pytest.raises(RemoteProtocolError, match="Checkpoint"):
+        it.channel.next_buffer()
+
+
+# ---------------------------------------------------------------- in-flight data
+
+
+@pytest.mark.parametrize("barrier", [UNALIGNED, WITH_TIMEOUT])
+def test_what_is_queued_before_the_barrier_is_in_flight(it: Fixture, barrier: CheckpointBarrier) -> None:
+    """RemoteInputChannelTest: testGetInflightBuffers, testGetInflightBuffersBeforeProcessingAnnouncement: 1 and 2."""
+    it.send_around(barrier)
+
+    assert it.in_flight() == [1, 2]
+
+
+@pytest.mark.parametrize(("num_polled", "expected"), [(1, [1, 2]), (2, [2])])
+@pytest.mark.parametrize("barrier", [UNALIGNED, WITH_TIMEOUT])
+def test_what_was_polled_is_not_in_flight(it: Fixture, barrier: CheckpointBarrier, num_polled: int, expected: list[int]) -> None:
+    """RemoteInputChannelTest: testGetInflightBuffersAfterPollingBuffer, ...AfterProcessingAnnouncement, ...AndBuffer."""
+    it.send_around(barrier)
+
+    numbers = it.poll_numbers(num_polled)
+
+    assert (numbers, it.in_flight()) == ([2, 0][:num_polled], expected)
+
+
+def test_without_a_barrier_everything_is_in_flight() -> None:
+    """RemoteInputChannelTest: testGetAllInflightBuffers, across the wrap of the numbers."""
+    it = Fixture(first=MAX - 2)
+
+    it.send(1, 2, 3, 4)
+
+    assert it.in_flight() == [1, 2, 3, 4]
+    it.end()
+
+
+@pytest.mark.parametrize("offset", range(13))
+def test_in_flight_data_is_found_across_the_wrap(offset: int) -> None:
+    """RemoteInputChannelTest: testGetInflightBuffersOverflow."""
+    first = MAX - 10 + offset
+    it = Fixture(first=first if first <= MAX else first - 2**32)
+
+    it.send_around(UNALIGNED)
+
+    assert it.in_flight() == [1, 2]
+    it.end()
+
+
+def test_a_checkpoint_that_starts_before_its_barrier_persists_until_it_comes(it: Fixture) -> None:
+    """What is queued, then what arrives, in order; nothing behind the barrier, no events."""
+    it.send(1, 2)
+    it.channel.checkpoint_started(UNALIGNED)
+    it.send(3)
+    it.send_event(CheckpointBarrier(0, 1))
+    it.send(4)
+    it.send_barrier(UNALIGNED)
+    it.send(5)
+
+    assert it.writer.persisted == [(1, InputChannelInfo(3, 0), [1, 2]), (1, InputChannelInfo(3, 0), [3]), (1, InputChannelInfo(3, 0), [4])]
+
+
+def test_a_checkpoint_that_starts_after_its_barrier_persists_what_it_overtook(it: Fixture) -> None:
+    """And nothing more; the next one starts anew."""
+    it.send_around(UNALIGNED)
+    it.channel.checkpoint_started(UNALIGNED)
+    it.send(5)
+    it.channel.checkpoint_stopped(1)
+    it.poll_numbers(5)
+    it.channel.checkpoint_started(CheckpointBarrier(2, 200, UNALIGNED.options))
+    it.channel.checkpoint_stopped(2)
+    it.send(6)
+
+    assert [(checkpoint, sizes) for checkpoint, _, sizes in it.writer.persisted] == [(1, [1, 2]), (2, [5])]
+
+
+def test_a_newer_barrier_subsumes_an_older_checkpoint(it: Fixture) -> None:
+    """Its buffers are not known any more."""
+    it.send_barrier(CheckpointBarrier(5, 1, UNALIGNED.options))
+
+    with pytest.raises(CheckpointSubsumedError, match="checkpoint 4 is not known any more, checkpoint 5 came"):
+        it.channel.checkpoint_started(CheckpointBarrier(4, 1, UNALIGNED.options))
+
+    it.channel.checkpoint_started(CheckpointBarrier(6, 1, UNALIGNED.options))
+    it.send(1)
+    assert [(checkpoint, sizes) for checkpoint, _, sizes in it.writer.persisted] == [(6, [1])]
+
+
+def test_an_error_of_the_writer_loses_no_buffer(it: Fixture) -> None:
+    """RemoteInputChannelTest: testExceptionOnPersisting: the buffer is in the queue, once, and goes home with the channel."""
+    it.writer.error = OSError("disk full")
+    it.channel.checkpoint_started(UNALIGNED)
+
+    with pytest.raises(OSError, match="disk full"):
+        it.send(1)
+
+    assert it.channel.num_queued_buffers == 1
+    it.writer.error = None
+
+
+def test_another_threads_writing_takes_ours_along(it: Fixture) -> None:
+    """While one thread hands over, the other only leaves its buffers: the order is that of arrival, no lock is held meanwhile."""
+    it.send(1)
+    locked = []
+
+    def arrive_meanwhile() -> None:
+        locked.append(it.channel._lock.locked())
+        it.writer.on_add = None
+        it.send(2)
+        assert len(it.writer.persisted) == 0
+
+    it.writer.on_add = arrive_meanwhile
+    it.channel.checkpoint_started(UNALIGNED)
+
+    assert ([sizes for _, _, sizes in it.writer.persisted], locked) == ([[1], [2]], [False])
+
+
+def test_a_channel_that_announces_nothing_converts_nothing() -> None:
+    """Local channels let their producer's queue do that."""
+    it = Fixture()
+
+    with pytest.raises(LocalProtocolError, match="not the last barrier, that is None"):
+        it.channel.convert_to_priority_event(0)
+
+    it.end()
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def test_the_size_of_the_queue_is_known(it: Fixture) -> None:
+    """RemoteInputChannelTest: testSizeOfQueuedBuffers: data and events, down to 0 when all is polled."""
+    size_of_barrier = len(serialize_event(UNALIGNED))
+    seen = [it.channel.queue_size_bytes]
+    for size in (1, 2):
+        it.send(size)
+        seen.append(it.channel.queue_size_bytes)
+    it.send_barrier(UNALIGNED)
+    seen.append(it.channel.queue_size_bytes)
+    for _ in range(3):
+        it.poll_numbers(1)
+        seen.append(it.channel.queue_size_bytes)
+
+    assert seen == [0, 1, 3, 3 + size_of_barrier, 3, 2, 0]
+
+
+def test_the_announcement_counts_in_the_queue_and_out(it: Fixture) -> None:
+    """The size never goes below 0."""
+    it.send_barrier(WITH_TIMEOUT)
+    before = it.channel.queue_size_bytes
+    it.poll_numbers(2)
+
+    assert before == len(serialize_event(WITH_TIMEOUT)) + len(serialize_event(EventAnnouncement(0, WITH_TIMEOUT)))
+    assert it.channel.queue_size_bytes == 0
