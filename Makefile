@@ -8,6 +8,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 CASE ?= wordcount
+STEPS ?= 1000000
+SEED ?= 0
 SOURCES := netstack flowlet tests bench examples
 
 # A virtual environment is bound to its folder: in a moved or copied checkout it is set up again.
@@ -16,7 +18,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fmt test-fast test-uvloop cov bench wheel clean
+.PHONY: help run test lint types fmt test-fast test-uvloop cov sim bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +52,9 @@ test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones o
 cov: $(VENV)/installed-dev  ## run the quick tests and list the lines and branches they miss
 	$(PY) -m coverage run -m pytest -q -m "not slow" $(ARGS)
 	$(PY) -m coverage report --show-missing --skip-covered
+
+sim: $(VENV)/installed-dev  ## simulate the network stack: make sim STEPS=1000000 SEED=0 (SEED=n STEPS=1 replays one world, ARGS=--trace prints it)
+	@$(PY) -m tests.sim --steps $(STEPS) --seed $(SEED) $(ARGS)
 
 bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport|latency|memory
 	@$(PY) -m bench $(CASE) $(ARGS)

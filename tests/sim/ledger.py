@@ -1,0 +1,144 @@
+"""Keeps its own books of what two handlers tell each other, and compares them with theirs.
+
+Side:       any.
+Invariants: I2 granted == used + outstanding, and both sides agree but for what is under way; I3 no data buffer without credit;
+            I8 nothing behind the end of a partition (``reference/reliability.md`` 3.3 numbers them so).
+Units:      credit in buffers.
+"""
+
+from dataclasses import dataclass, field
+
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.channel.message_codec import OutboundBuffer
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.handlers.request_queue import PartitionRequestQueue
+from netstack.ids import InputChannelID
+from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ErrorResponse, PartitionRequest
+
+
+@dataclass(slots=True)
+class Flow:
+    """What the ledger knows about one receiver on one connection."""
+
+    # Of the client's messages, when written and when read.
+    num_granted_written: int = 0
+    num_granted_read: int = 0
+    is_cancelled: bool = False
+    # Of the server's messages, when written and when read.
+    num_data_written: int = 0
+    num_data_read: int = 0
+    num_written: int = 0
+    num_read: int = 0
+    has_ended: bool = False
+    has_failed: bool = False
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All flows of one connection."""
+
+    channels: dict[InputChannelID, RemoteInputChannel] = field(default_factory=dict)
+    flows: dict[InputChannelID, Flow] = field(default_factory=dict)
+    violation: str | None = None  # the first one; raised by ``check``, because a pipeline catches what its handlers raise
+
+    def flow(self, receiver: InputChannelID) -> Flow:
+        """The flow of ``receiver``, a new one if need be."""
+        flow = self.flows.get(receiver)
+        if flow is None:
+            flow = self.flows[receiver] = Flow()
+        return flow
+
+    def require(self, is_kept: bool, text: str) -> None:
+        """Remember ``text`` unless the rule is kept."""
+        if not is_kept and self.violation is None:
+            self.violation = text
+
+    def check(self, queue: PartitionRequestQueue) -> None:
+        """I2 for every flow that nobody has ended yet."""
+        assert self.violation is None, self.violation
+        for receiver, flow in self.flows.items():
+            channel = self.channels.get(receiver)
+            if channel is None or flow.is_cancelled or flow.has_failed or channel.is_released:
+                continue
+            granted = channel.num_credits_granted
+            assert granted == flow.num_granted_written, f"{channel!r} granted {granted}, {flow.num_granted_written} were written"
+            spent = granted - channel.num_credits_available
+            assert 0 <= spent - flow.num_data_read <= 1, f"{channel!r} spent {spent}, {flow.num_data_read} buffers were read"
+            reader = queue.reader(receiver)
+            if reader is None or reader.is_released:
+                continue
+            credit = reader.credit
+            assert credit.granted == flow.num_granted_read, f"{reader!r} has {credit.granted}, {flow.num_granted_read} were read"
+            assert credit.spent == flow.num_data_written, f"{reader!r} spent {credit.spent}, {flow.num_data_written} were written"
+            assert flow.num_granted_read <= flow.num_granted_written, "credit out of nothing"
+            assert flow.num_data_read <= flow.num_data_written, "data out of nothing"
+
+
+class ClientTap(ChannelHandler):
+    """Between the codec and the client's handler."""
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+
+    def use(self, ledger: Ledger) -> None:
+        """Write into this ledger from now on."""
+        self._ledger = ledger
+
+    def write(self, ctx: ChannelHandlerContext, message: object) -> None:
+        match message:
+            case AddCredit(receiver, credit):
+                self._ledger.flow(receiver).num_granted_written += credit
+            case PartitionRequest():
+                self._ledger.flow(message.receiver).num_granted_written += message.credit
+            case CancelPartitionRequest(receiver):
+                self._ledger.flow(receiver).is_cancelled = True
+            case _:
+                pass
+        ctx.write(message)
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        if type(message) is BufferResponse:
+            flow = self._ledger.flow(message.receiver)
+            if message.sequence_number != flow.num_read:
+                self._ledger.require(False, f"{message} arrived as number {flow.num_read}")
+            flow.num_read += 1
+            flow.num_data_read += message.data_type.is_buffer
+        elif isinstance(message, ErrorResponse) and message.receiver is not None:
+            self._ledger.flow(message.receiver).has_failed = True
+        ctx.fire_channel_read(message)
+
+
+class ServerTap(ChannelHandler):
+    """Between the codec and the server's handlers."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        match message:
+            case AddCredit(receiver, credit):
+                self._ledger.flow(receiver).num_granted_read += credit
+            case PartitionRequest():
+                self._ledger.flow(message.receiver).num_granted_read += message.credit
+            case _:
+                pass
+        ctx.fire_channel_read(message)
+
+    def write(self, ctx: ChannelHandlerContext, message: object) -> None:
+        if type(message) is OutboundBuffer:
+            self._count(message, self._ledger.flow(message.receiver))
+        ctx.write(message)
+
+    def _count(self, message: OutboundBuffer, flow: Flow) -> None:
+        require = self._ledger.require
+        data_type = message.buffer.data_type
+        if flow.has_ended or message.sequence_number != flow.num_written or message.backlog < 0:
+            require(not flow.has_ended, f"{message} is sent behind the end of its partition")
+            require(message.sequence_number == flow.num_written, f"{message} is sent as number {flow.num_written}")
+            require(message.backlog >= 0, f"{message} has a negative backlog")
+        flow.num_written += 1
+        flow.has_ended = data_type is DataType.END_OF_PARTITION
+        if data_type.is_buffer:
+            flow.num_data_written += 1
+            if flow.num_data_written > flow.num_granted_read:
+                require(False, f"{message} is sent without credit: number {flow.num_data_written} of {flow.num_granted_read}")

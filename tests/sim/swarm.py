@@ -1,0 +1,66 @@
+"""Many worlds, one after the other, each from its own seed.
+
+Side:   any.
+"""
+
+import logging
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from tests.sim.world import World
+
+
+@dataclass
+class SwarmResult:
+    """What a swarm did."""
+
+    num_steps: int = 0
+    num_worlds: int = 0
+    num_faults: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        outcomes = ", ".join(f"{number} {outcome}" for outcome, number in sorted(self.outcomes.items()))
+        return f"{self.num_steps:,} steps in {self.num_worlds:,} worlds with {self.num_faults:,} faults; consumers: {outcomes}"
+
+
+@contextmanager
+def silent_logs() -> Iterator[None]:
+    """The stack's warnings are not printed: in a simulated world faults are everyday business."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def run_swarm(num_steps: int, first_seed: int = 0) -> SwarmResult:
+    """Worlds from ``first_seed`` on, until ``num_steps`` steps were made.
+
+    Raises:
+        SimulationError: an invariant broke.
+    """
+    result = SwarmResult()
+    while result.num_steps < num_steps:
+        world = World(first_seed + result.num_worlds)
+        result.num_steps += world.run()
+        result.num_worlds += 1
+        result.num_faults += len(world.mix.faults)
+        result.outcomes.update(consumer.state for consumer in world.consumers)
+    return result
+
+
+def trace_hash_of_swarm(seeds: Iterable[int]) -> int:
+    """One number for all the steps that these seeds make."""
+    combined = 0
+    for seed in seeds:
+        world = World(seed)
+        world.run()
+        combined = zlib.crc32(b"%d %d" % (world.step_number, world.trace_hash), combined)
+    return combined

@@ -1,0 +1,75 @@
+"""The whole stack in simulated worlds: ``make sim STEPS=...`` runs any number of steps, this file the 300,000 of every test run."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sim.swarm import SwarmResult, run_swarm, silent_logs, trace_hash_of_swarm
+from tests.sim.world import SimulationError, World
+
+NUM_STEPS = 300_000
+NUM_PARTS = 4
+FIRST_SEED = int(os.environ.get("SIM_SEED", "1"))
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> Iterator[None]:
+    with silent_logs():
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_every_invariant_holds_after_every_step(part: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """I1-I5, I8, I10, I11 after each of 300,000 steps (a quarter here), and liveness at the end of every world."""
+    result = run_swarm(NUM_STEPS // NUM_PARTS, FIRST_SEED + part * 100_000)
+
+    with capsys.disabled():
+        print(f"\n  simulated: {result}")
+    assert result.num_steps >= NUM_STEPS // NUM_PARTS
+    assert set(result.outcomes) == {"finished", "failed", "cancelled"}, "the faults happen, and not always"
+
+
+@pytest.mark.slow
+def test_the_same_seed_makes_the_same_steps() -> None:
+    """100 seeds, run twice in this process."""
+    seeds = range(FIRST_SEED, FIRST_SEED + 100)
+
+    assert trace_hash_of_swarm(seeds) == trace_hash_of_swarm(seeds)
+
+
+@pytest.mark.slow
+def test_the_steps_do_not_depend_on_the_hashes_of_strings() -> None:
+    """Another process, with other hashes: the order of no set or dictionary may matter."""
+    program = "from tests.sim.swarm import *\nwith silent_logs(): print(trace_hash_of_swarm(range(1, 16)))"
+    hashes = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=True)
+        hashes.add(done.stdout)
+
+    assert len(hashes) == 1
+
+
+def test_a_broken_invariant_names_its_seed_and_how_to_replay_it() -> None:
+    """Whoever reads the failure can see it again."""
+    world = World(7)
+    for producer in world.producers:
+        for stream in producer.streams:
+            stream.next_record = lambda size, record=stream.next_record: record(size)[::-1]  # type: ignore[method-assign,misc]
+
+    with pytest.raises(SimulationError, match=r"seed 7, step \d+.*\n.*\n.*make sim SEED=7 STEPS=1"):
+        world.run()
+
+
+def test_a_swarm_counts_what_it_did() -> None:
+    """Steps, worlds, faults and how the consumers ended."""
+    result = run_swarm(1000)
+
+    assert isinstance(result, SwarmResult)
+    assert result.num_steps >= 1000
+    assert result.num_worlds >= 1
+    assert sum(result.outcomes.values()) >= result.num_worlds

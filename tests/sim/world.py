@@ -1,0 +1,506 @@
+"""A small cluster in one thread, made from one seed: the real network stack, stepped by chance and checked after every step.
+
+Side:       any.
+Invariants: the same seed makes the same steps (``trace_hash``).
+            I1 every byte out == in, order kept; I2 granted == used + outstanding, on both sides; I3 no data without credit; I4 each segment
+            has one place; I5 what a pool guarantees can be had; I8 nothing behind the end of a partition; I10 who needs buffers has asked
+            for them; I11 memory stays below its bound.  Liveness: once the faults are over everybody finishes within a number of steps
+            that is linear in the work, nobody sleeps for ever, and nothing is left behind.
+"""
+
+import asyncio
+import zlib
+from bisect import bisect
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+from netstack import connection_manager
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.channel.handler import ChannelHandler
+from netstack.channel.message_codec import MessageDecoder, MessageEncoder
+from netstack.channel.protocol import NetworkChannel
+from netstack.config import NetstackConfig
+from netstack.connection_manager import ConnectionManager
+from netstack.errors import ConnectError, ConnectionLostError, NetstackError, PartitionNotFoundError, ProducerFailedError
+from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.handlers.request_queue import PartitionRequestQueue
+from netstack.handlers.request_server import PartitionRequestServerHandler
+from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
+from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.result_partition import ResultPartition
+from netstack.testing.manual_clock import ManualClock
+from netstack.wire.decoder import FrameDecoder
+from tests.sim.actors import Actor, Consumer, LoopActor, Producer, Recycler, SimLoop, Stream, WireActor
+from tests.sim.ledger import ClientTap, Ledger, ServerTap
+from tests.sim.transport import Pipe, SimTransport
+
+_SEGMENT = 256
+_NS_PER_S = 1_000_000_000
+_DEEP_CHECK_EVERY = 32  # steps; the checks that walk over every segment
+_WEIGHTS = (1, 1, 2, 4, 16, 64)
+
+
+class SimulationError(AssertionError):
+    """An invariant broke; the text says how to see it again."""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What one world is made of: every seed draws its own, because a fixed mix is a blind spot."""
+
+    segment_size: int
+    num_nodes: int
+    num_partitions: int
+    num_gates: int
+    exclusive: int
+    num_extra_segments: int
+    max_pool_extra: int
+    num_records: int
+    sizes: tuple[int, int]
+    flush: str
+    max_held: int
+    cuts: tuple[int, ...]
+    pipe_bytes: int
+    staging_bytes: int
+    direct_read_bytes: int
+    batch_bytes: int
+    max_loop_batch: int
+    shares_connections: bool
+    faults: tuple[str, ...]
+    is_late: bool
+
+    @classmethod
+    def draw(cls, rng: Random) -> "Mix":
+        """A mix of its own for every seed."""
+        kinds = ("cut", "fail", "cancel", "stall", "refuse")
+        has_faults = rng.random() < 0.5
+        return cls(
+            segment_size=_SEGMENT,
+            num_nodes=rng.randint(1, 3),
+            num_partitions=rng.randint(1, 3),
+            num_gates=rng.randint(1, 3),
+            exclusive=rng.choice((1, 1, 2, 3, 8)),
+            num_extra_segments=rng.choice((0, 1, 2, 8)),
+            max_pool_extra=rng.choice((0, 0, 1, 4, 16)),
+            num_records=rng.choice((1, 10, 50, 200, 400)),
+            sizes=rng.choice(((1, 20), (1, 300), (200, 300), (1, 900), (256, 256))),
+            flush=rng.choice(("always", "random", "random", "never")),
+            max_held=rng.choice((0, 0, 1, 2, 5)),
+            cuts=rng.choice(((1, 5, 50), (1 << 20,), (7, 47, 100, 300), (1, 1 << 20), (46, 47, 48, 303))),
+            pipe_bytes=rng.choice((64, 300, 1000, 1 << 14)),
+            staging_bytes=rng.choice((64, 310, 1000, 4096)),
+            direct_read_bytes=rng.choice((1, 50, 200, 1 << 17)),
+            batch_bytes=rng.choice((1, 300, 1000, 1 << 16)),
+            max_loop_batch=rng.choice((1, 1, 3, 20)),
+            shares_connections=rng.random() < 0.7,
+            faults=tuple(rng.choice(kinds) for _ in range(rng.randint(1, 3))) if has_faults else (),
+            is_late=rng.random() < 0.3,
+        )
+
+    def record_size(self, rng: Random) -> int:
+        """The size of the next record."""
+        return rng.randint(*self.sizes)
+
+    @property
+    def config(self) -> NetstackConfig:
+        """The settings of every node."""
+        return NetstackConfig(
+            segment_size_bytes=self.segment_size,
+            network_memory_bytes=self.segment_size,
+            max_write_batch_bytes=self.batch_bytes,
+            exclusive_buffers_per_channel=max(1, self.exclusive),
+        )
+
+
+class Node:
+    """One TaskManager: memory, partitions, a loop, and its outgoing connections."""
+
+    def __init__(self, world: "World", index: int, num_segments: int) -> None:
+        self.index = index
+        self.loop = SimLoop(world.clock, f"loop {index}", partial(world.dial, self))
+        self.pool = NetworkBufferPool(num_segments, world.mix.segment_size)
+        self.manager = ResultPartitionManager()
+        self.connections = ConnectionManager(world.config, self.loop)
+        self.local_pools: list[LocalBufferPool] = []
+
+
+class Link(Actor):
+    """One connection: two channels with their pipelines, and the bytes between them.  Its steps: connect, then accept."""
+
+    def __init__(self, world: "World", name: str, client: Node, server: Node, client_channel: NetworkChannel) -> None:
+        super().__init__(world, name)
+        mix = world.mix
+        self.client_node, self.server_node = client, server
+        self.attempt: asyncio.Future[tuple[SimTransport, NetworkChannel]] = client.loop.loop.create_future()
+        self.ledger = Ledger(channels=world.remote_channels)
+        self.queue = PartitionRequestQueue(world.config, server.loop)
+        self.is_connected = False
+        self.is_cut = False
+        self._is_accepted = False
+        self._refuses = False
+        request, response = Pipe(mix.pipe_bytes), Pipe(mix.pipe_bytes)
+        self.client_end = SimTransport(f"{name} client", ("10.0.0.1", 1), request, response, client.loop.loop.call_soon)
+        self.server_end = SimTransport(f"{name} server", ("10.0.0.2", 2), response, request, server.loop.loop.call_soon)
+        self.client = client_channel
+        self.server = NetworkChannel(world.config, self._server_handlers)
+        self.decoders = [self._use_decoder(self.client), self._use_decoder(self.server)]
+        tap = self.client.pipeline.find(ClientTap)
+        assert tap is not None, "the world puts one into every client's pipeline"
+        tap.use(self.ledger)
+        self.wires = [WireActor(world, self.client_end, client.loop), WireActor(world, self.server_end, server.loop)]
+
+    def _server_handlers(self) -> tuple[ChannelHandler, ...]:
+        config = self.world.config
+        handler = PartitionRequestServerHandler(config, self.server_node.loop, self.server_node.manager, self.queue)
+        return MessageEncoder(), MessageDecoder.of(config), ServerTap(self.ledger), handler, self.queue
+
+    def _use_decoder(self, channel: NetworkChannel) -> FrameDecoder:
+        """Decoders with tiny buffers, so that every way of reading is used."""
+        mix, decoder = self.world.mix, channel.pipeline.find(MessageDecoder)
+        assert decoder is not None, "every pipeline has one"
+        decoder._decoder = FrameDecoder(
+            decoder._decoder._allocator,
+            max_data_frame_bytes=mix.segment_size + 64,
+            staging_bytes=mix.staging_bytes,
+            direct_read_bytes=mix.direct_read_bytes,
+        )
+        return decoder._decoder
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._is_accepted
+
+    def step(self) -> None:
+        if self.is_connected:
+            self._is_accepted = True
+            self.server_end.protocol = self.server
+            self.world.run_on(self.server_node.loop, partial(self.server.connection_made, self.server_end))
+            self.world.note("accept", 0)
+        else:
+            self.world.run_on(self.client_node.loop, self._connect)
+
+    def _connect(self) -> None:
+        self.is_connected = True
+        if self._refuses or self.attempt.done():
+            self._is_accepted = self.is_cut = True
+            if not self.attempt.done():
+                self.attempt.set_exception(ConnectionRefusedError("nobody listens there"))
+            self.world.note("refuse", 0)
+            return
+        self.client_end.protocol = self.client
+        self.client.connection_made(self.client_end)
+        self.attempt.set_result((self.client_end, self.client))
+        self.world.note("connect", 0)
+
+    def cut(self, rng: Random) -> None:
+        """The network fails; both ends learn it, at different times."""
+        self.is_cut = True
+        if not self.is_connected:
+            self._refuses = True
+            return
+        self.client_end.break_off(rng)
+        self.server_end.break_off(rng)
+
+    def check(self) -> None:
+        """I2, I3, I8 and I11 of this connection."""
+        self.ledger.check(self.queue)
+        high = self.world.config.high_watermark_bytes
+        pending = self.server.pending_bytes
+        assert pending <= high + self.world.mix.segment_size + 1024, f"I11: {pending} bytes pending at {self.server!r}"
+        assert self.client.pending_bytes <= high + 4096, f"I11: {self.client.pending_bytes} bytes pending at {self.client!r}"
+
+
+def _with_tap(make: Callable[..., tuple[ChannelHandler, ...]]) -> Callable[..., tuple[ChannelHandler, ...]]:
+    def with_tap(*args: Any) -> tuple[ChannelHandler, ...]:
+        *first, handler = make(*args)
+        return (*first, ClientTap(), handler)
+
+    return with_tap
+
+
+class World:
+    """Everything that one seed makes."""
+
+    def __init__(self, seed: int, *, is_traced: bool = False) -> None:
+        self.seed = seed
+        self.rng = rng = Random(seed)
+        self.mix = Mix.draw(rng)
+        self.config = self.mix.config
+        self.clock = ManualClock()
+        self.step_number = 0
+        self.trace_hash = 0
+        self.trace: deque[str] = deque(maxlen=200)
+        self._is_traced = is_traced
+        self._actor = "world"
+        self.remote_channels: dict[InputChannelID, RemoteInputChannel] = {}
+        self.links: list[Link] = []
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self.actors: list[Actor] = []
+        self._cumulated: list[int] = []
+        self._build()
+        self._plan()
+
+    def __repr__(self) -> str:
+        return f"<World {self.seed} after {self.step_number} steps: {self.mix}>"
+
+    # ---------------------------------------------------------------- set-up
+
+    def _build(self) -> None:
+        mix, rng = self.mix, self.rng
+        homes = [rng.randrange(mix.num_nodes) for _ in range(mix.num_partitions)]
+        gate_homes = [rng.randrange(mix.num_nodes) for _ in range(mix.num_gates)]
+        num_segments = [mix.num_extra_segments] * mix.num_nodes
+        for home in homes:
+            num_segments[home] += mix.num_gates + 1
+            for gate_home in gate_homes:
+                num_segments[gate_home] += mix.exclusive * (gate_home != home)
+        self.nodes = [Node(self, index, max(1, number)) for index, number in enumerate(num_segments)]
+        for number, home in enumerate(homes):
+            self._add_producer(number, self.nodes[home])
+        for number, home in enumerate(gate_homes):
+            self._add_consumer(number, self.nodes[home], homes)
+        self.actors += [LoopActor(self, node.loop) for node in self.nodes]
+        self._draw_weights()
+
+    def _add_producer(self, number: int, node: Node) -> None:
+        mix, name = self.mix, f"producer {number}"
+        num_required = mix.num_gates + 1
+        pool = node.pool.create_buffer_pool(owner=name, num_required=num_required, max_buffers=num_required + mix.max_pool_extra)
+        node.local_pools.append(pool)
+        partition = ResultPartition(_partition_id(number), mix.num_gates, pool, name)
+        streams = [Stream(f"{name} to {index}", self.rng.randrange(1 << 16)) for index in range(mix.num_gates)]
+        producer = Producer(self, name, partition, pool, node.manager, streams)
+        producer.num_left = mix.num_records
+        producer.register_at = self.rng.randint(0, 400) if mix.is_late else 0
+        producer.waits_for_acknowledgement = self.rng.random() < 0.5
+        self.producers.append(producer)
+        self.actors.append(producer)
+
+    def _add_consumer(self, number: int, node: Node, homes: list[int]) -> None:
+        mix = self.mix
+        gate = SingleInputGate(f"consumer {number}")
+        for index, home in enumerate(homes):
+            if home == node.index:
+                gate.add_channel(LocalInputChannel(gate, index, _partition_id(index), number, node.manager))
+                continue
+            client = node.connections.client(ConnectionID(f"node{home}", 0 if mix.shares_connections else number))
+            receiver = input_channel_id(number, index)
+            channel = RemoteInputChannel(gate, index, receiver, _partition_id(index), number, client)
+            channel.assign_exclusive_segments(node.pool, mix.exclusive)
+            self.remote_channels[receiver] = channel
+            gate.add_channel(channel)
+        streams = [producer.streams[number] for producer in self.producers]
+        consumer = Consumer(self, f"consumer {number}", gate, streams, self.producers)
+        consumer.max_held = mix.max_held
+        self.consumers.append(consumer)
+        self.actors += [consumer, Recycler(self, consumer)]
+
+    def _plan(self) -> None:
+        self._faults = deque(sorted((self.rng.randint(0, 1500), kind) for kind in self.mix.faults))
+        self._changes = deque(sorted(self.rng.randint(0, 2000) for _ in range(self.rng.randint(0, 4))))
+
+    def dial(
+        self, client: Node, protocol_factory: Callable[[], NetworkChannel], host: str, port: int
+    ) -> asyncio.Future[tuple[SimTransport, NetworkChannel]]:
+        """A new connection, which takes its time."""
+        link = Link(self, f"link {len(self.links)}", client, self.nodes[int(host[4:])], protocol_factory())
+        self.links.append(link)
+        self.actors += [link, *link.wires]
+        self._draw_weights()
+        return link.attempt
+
+    def _draw_weights(self) -> None:
+        for actor in self.actors:
+            actor.weight = self.rng.choice(_WEIGHTS)
+        self._cumulated = list(accumulate(actor.weight for actor in self.actors))
+
+    # ---------------------------------------------------------------- steps
+
+    def run(self) -> int:
+        """Until nobody has anything to do; returns the number of steps.
+
+        Raises:
+            SimulationError: an invariant broke, somebody sleeps for ever, or something is left behind.
+        """
+        max_steps = 20_000 + 400 * self.mix.num_records * self.mix.num_partitions
+        before, make_handlers = asyncio.events._get_running_loop(), connection_manager._client_handlers
+        connection_manager._client_handlers = _with_tap(make_handlers)
+        try:
+            while self._step():
+                if self.step_number >= max_steps:
+                    raise AssertionError(f"not finished after {max_steps} steps: {self._unfinished()}")
+            self._check_end()
+        except BaseException as error:
+            raise SimulationError(
+                f"seed {self.seed}, step {self.step_number}, {self._actor}: {type(error).__name__}: {error}\n"
+                f"  {self.mix}\n  see it again: make sim SEED={self.seed} STEPS=1   (python -m tests.sim --seed {self.seed} --trace)"
+            ) from error
+        finally:
+            connection_manager._client_handlers = make_handlers
+            asyncio.events._set_running_loop(before)
+        return self.step_number
+
+    def _step(self) -> bool:
+        self.step_number += 1
+        if self._faults and self._faults[0][0] <= self.step_number:
+            self._actor = "fault"
+            self._inject(self._faults.popleft()[1])
+        if self._changes and self._changes[0] <= self.step_number:
+            self._changes.popleft()
+            self._draw_weights()
+        actor = self._choose()
+        if actor is None:
+            return self._pass_time()
+        self._actor = actor.name
+        asyncio.events._set_running_loop(None if actor.loop is None else actor.loop.loop)
+        actor.step()
+        self._check()
+        return True
+
+    def _choose(self) -> Actor | None:
+        actors, cumulated = self.actors, self._cumulated
+        random, total = self.rng.random, self._cumulated[-1]
+        for _ in range(6):
+            actor = actors[bisect(cumulated, random() * total)]
+            if actor.is_ready:
+                return actor
+        ready = [actor for actor in actors if actor.is_ready]
+        return self.rng.choice(ready) if ready else None
+
+    def _pass_time(self) -> bool:
+        """Nobody has anything to do now: the next timer, the next late partition, or the end."""
+        self._actor = "clock"
+        times = [when for node in self.nodes if (when := node.loop.next_timer()) is not None]
+        late = [producer.register_at for producer in self.producers if not (producer.is_registered or producer.is_done)]
+        if late and (not times or self.rng.random() < 0.5):
+            self.step_number = max(self.step_number, min(late))
+        elif times:
+            when = round(min(times) * _NS_PER_S)
+            self.clock.advance(max(0, when - self.clock.now_ns()))
+            self.note("time", when)
+            for node in self.nodes:
+                node.loop.take_due_timers()
+        elif self._faults:
+            self._inject(self._faults.popleft()[1])
+        else:
+            return self._cancel_job()
+        return True
+
+    def _cancel_job(self) -> bool:
+        """A job of which a part failed, or was never deployed, is ended by its coordinator; whether there was anything to end."""
+        is_deployed = all(producer.is_registered for producer in self.producers)
+        if is_deployed and not any(consumer.state in ("failed", "cancelled") for consumer in self.consumers):
+            return False
+        alive = [producer for producer in self.producers if not producer.partition.is_released]
+        for producer in alive:
+            producer.cancel()
+        waiting = [] if is_deployed else [consumer for consumer in self.consumers if not consumer.is_done]
+        for consumer in waiting:
+            consumer.cancel()
+        return bool(alive or waiting)
+
+    def run_on(self, loop: SimLoop, function: Callable[[], None]) -> None:
+        """Run ``function`` as a part of ``loop``."""
+        asyncio.events._set_running_loop(loop.loop)
+        function()
+
+    def note(self, what: str, number: int) -> None:
+        """Remember that something happened, for the trace and its hash."""
+        text = f"{self._actor} {what} {number}"
+        self.trace_hash = zlib.crc32(text.encode(), self.trace_hash)
+        if self._is_traced:
+            self.trace.append(f"{self.step_number:6} {text}")
+
+    # ---------------------------------------------------------------- faults
+
+    def _inject(self, kind: str) -> None:
+        rng = self.rng
+        self.note(kind, 0)
+        asyncio.events._set_running_loop(None)
+        match kind:
+            case "cut":
+                if self.links:
+                    rng.choice(self.links).cut(rng)
+            case "refuse":
+                for link in self.links:
+                    if not link.is_connected:
+                        link.cut(rng)
+            case "fail":
+                rng.choice(self.producers).fail("a fault was injected")
+            case "cancel":
+                rng.choice(self.consumers).cancel()
+            case "stall":
+                rng.choice(self.consumers).max_held = 50
+            case _:
+                raise ValueError(kind)
+
+    def check_failure(self, consumer: Consumer, error: NetstackError) -> None:
+        """Whether ``error`` is what some fault explains."""
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        is_cut = any(link.is_cut for link in self.links)
+        match error:
+            case PartitionNotFoundError():
+                is_explained = self.mix.is_late or any(producer.failure for producer in self.producers)
+            case ProducerFailedError():
+                is_explained = any(producer.failure for producer in self.producers)
+            case ConnectError() | ConnectionLostError():
+                is_explained = is_cut
+            case _:
+                is_explained = False
+        is_foreign = not isinstance(root, NetstackError | OSError) and "injected" not in str(root)
+        if is_foreign or not is_explained:
+            raise AssertionError(f"{consumer.name} failed without a reason: {type(error).__name__}: {error} from {root!r}")
+
+    # ---------------------------------------------------------------- checks
+
+    def _check(self) -> None:
+        is_deep = not self.step_number % _DEEP_CHECK_EVERY
+        for link in self.links:
+            link.check()
+            if is_deep:
+                for decoder in link.decoders:
+                    decoder.check_invariants()
+        for consumer in self.consumers:
+            consumer.gate.check_invariants()
+        for channel in self.remote_channels.values():
+            channel.check_invariants()
+        for producer in self.producers:
+            producer.partition.check_invariants()
+        for node in self.nodes:
+            node.pool.check_invariants()
+            for pool in node.local_pools:
+                pool.check_invariants()
+
+    def _unfinished(self) -> str:
+        producers = [each.name for each in self.producers if not each.is_done]
+        return ", ".join(producers + [each.name for each in self.consumers if not each.is_done]) or "nobody"
+
+    def _check_end(self) -> None:
+        self._actor = "end"
+        sleepers = self._unfinished()
+        assert sleepers == "nobody", f"asleep for ever: {sleepers}; {[*self.producers, *self.consumers]}"
+        for consumer in self.consumers:
+            if consumer.state == "finished":
+                assert all(stream.has_ended for stream in consumer.streams), f"{consumer.name} finished before its inputs"
+                assert all(stream.consumed == stream.produced for stream in consumer.streams), f"{consumer.name} missed data"
+        for producer in self.producers:
+            assert producer.partition.is_released, f"{producer.partition!r} was never released"
+        for node in self.nodes:
+            assert len(node.manager) == 0, f"{node.manager!r} keeps partitions"
+            assert node.pool.num_available == node.pool.num_total, f"I4: segments are missing in {node.pool!r}"
+            node.pool.destroy()
+
+
+def _partition_id(number: int) -> ResultPartitionID:
+    return ResultPartitionID(partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
