@@ -116,10 +116,6 @@ class LocalBufferPool:
         max_buffers_per_channel: int | None = None,
         max_overdraft_buffers: int = 0,
     ) -> None:
-        if max_buffers_per_channel is not None and max_buffers_per_channel < 1:
-            raise ValueError(f"{owner}: at most {max_buffers_per_channel} buffers per channel")
-        if max_overdraft_buffers < 0:
-            raise ValueError(f"{owner}: at most {max_overdraft_buffers} overdraft buffers")
         self._parent = parent
         self._account = account
         self._ledger = parent.ledger

@@ -162,6 +162,9 @@ class NetworkBufferPool:
         """
         if num_required < 1 or (max_buffers is not None and max_buffers < num_required):
             raise ValueError(f"{owner}: a pool needs 1 <= num_required <= max_buffers, got {num_required} and {max_buffers}")
+        if max_overdraft_buffers < 0 or (max_buffers_per_channel is not None and max_buffers_per_channel < 1):
+            text = f"{max_buffers_per_channel} buffers per channel and {max_overdraft_buffers} overdraft buffers"
+            raise ValueError(f"{owner}: a pool cannot have at most {text}")
         with self._lock:
             self._reserve_locked(owner, num_required)
             account = PoolAccount(num_required, max_buffers)
@@ -176,10 +179,13 @@ class NetworkBufferPool:
             max_buffers_per_channel=max_buffers_per_channel,
             max_overdraft_buffers=max_overdraft_buffers,
         )
-        self._settle([], resized)
-        if self._is_destroyed:  # meanwhile, by another thread that could not see the pool yet
+        try:
+            self._settle([], resized)
+            with self._lock:
+                self._check_open_locked()  # or destroyed meanwhile, by another thread that could not see the pool yet
+        except BaseException:
             pool.destroy()
-            raise ResourceClosedError("the network buffer pool was destroyed")
+            raise
         return pool
 
     def take_or_wait(self, account: PoolAccount) -> MemorySegment | None:
@@ -283,10 +289,9 @@ class NetworkBufferPool:
             self._reserve_locked(owner, num_segments)
             self._num_unpooled += num_segments
             resized = self._redistribute_locked()
-        self._settle([], resized)
-        claim = _Claim(None, num_segments)
         try:
-            segments = self._fulfil(claim, owner, timeout_s)
+            self._settle([], resized)
+            segments = self._fulfil(_Claim(None, num_segments), owner, timeout_s)
         except BaseException:
             with self._lock:
                 self._num_unpooled -= num_segments

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.builder import BufferBuilder, BufferConsumer
-from netstack.buffer.segment import MemorySegment
-from netstack.errors import LocalProtocolError
+from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.errors import BufferOwnershipError, LocalProtocolError
 from netstack.wire.messages import DataType
 
 SIZE = 16
@@ -33,7 +33,7 @@ def read(consumer: BufferConsumer) -> bytes:
 
 
 def test_uncommitted_bytes_are_invisible() -> None:
-    """They appear with the commit, together."""
+    """BufferBuilderAndConsumerTest append, multiple appends, uncommitted appends: they appear with the commit, together."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
 
@@ -58,7 +58,7 @@ def test_a_consumer_made_late_sees_what_was_committed_before() -> None:
 
 @pytest.mark.parametrize("as_view", [False, True])
 def test_what_does_not_fit_is_left_to_the_caller(as_view: bool) -> None:
-    """``append`` returns how much it took; the full builder takes nothing more."""
+    """BufferBuilderAndConsumerTest append over size: it returns how much it took; the full builder takes nothing more."""
     builder, _ = make_builder(4)
     consumer = builder.create_buffer_consumer()
     data = b"abcdef"
@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_left_to_the_caller(as_view: bool) -> None:
 
 
 def test_an_exact_fit_fills_the_buffer() -> None:
-    """One byte less does not."""
+    """BufferBuilderAndConsumerTest writable bytes: one byte less does not."""
     builder, _ = make_builder(4)
 
     builder.append_and_commit(b"abc")
@@ -81,7 +81,7 @@ def test_an_exact_fit_fills_the_buffer() -> None:
 
 
 def test_a_second_consumer_is_refused() -> None:
-    """Two readers would see each other's half."""
+    """BufferBuilderAndConsumerTest creating a second consumer: two readers would see each other's half; copies are made from the first."""
     builder, recycler = make_builder()
     consumer = builder.create_buffer_consumer()
 
@@ -95,7 +95,7 @@ def test_a_second_consumer_is_refused() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"abc", b"x" * SIZE])
 def test_finished_is_seen_at_the_next_build(content: bytes) -> None:
-    """Not before, because the reader answers from its last look; also for an empty buffer.  Finishing commits."""
+    """BufferBuilderAndConsumerTest is finished, empty, partially full, full: not before, because the reader answers from its last look."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.append(content)
@@ -116,7 +116,7 @@ def test_finish_twice_changes_nothing() -> None:
 
 
 def test_try_build_makes_no_empty_buffer() -> None:
-    """None when nothing new is there; finished is seen all the same."""
+    """BufferBuilderAndConsumerTest build empty buffer: None when nothing new is there; finished is seen all the same."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.append_and_commit(b"ab")
@@ -166,7 +166,7 @@ def test_the_partial_record_length_travels_with_the_consumer() -> None:
     "order", ["builder consumer buffer", "consumer buffer builder", "buffer builder consumer", "consumer builder buffer"]
 )
 def test_the_segment_goes_home_after_its_last_holder(order: str) -> None:
-    """Builder, consumer and built buffer in any order; each may close twice."""
+    """BufferBuilderAndConsumerTest reference counting, recycle orders: builder, consumer and built buffer; each may close twice."""
     builder, recycler = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.append_and_commit(b"abc")
@@ -201,7 +201,7 @@ def test_closing_an_unfinished_builder_finishes_it() -> None:
 
 @given(chunks=st.lists(st.binary(max_size=9), max_size=12), reads=st.sets(st.integers(0, 11)))
 def test_every_committed_byte_is_read_once_and_in_order(chunks: list[bytes], reads: set[int]) -> None:
-    """However writes and reads interleave, the pieces join to what fitted."""
+    """BufferBuilderAndConsumerTest building a buffer multiple times: however writes and reads interleave, the pieces join."""
     builder, recycler = make_builder(40)
     consumer = builder.create_buffer_consumer()
     pieces, taken = [], 0
@@ -218,3 +218,131 @@ def test_every_committed_byte_is_read_once_and_in_order(chunks: list[bytes], rea
     assert b"".join(pieces) == b"".join(chunks)[:taken]
     assert taken == min(40, sum(map(len, chunks)))
     assert recycler.count == 1
+
+
+def test_copies_read_the_same_bytes_each_from_its_own_position() -> None:
+    """BufferBuilderAndConsumerTest copy: made early, late and in between; what is written afterwards is seen by all."""
+    builder, recycler = make_builder()
+    first = builder.create_buffer_consumer()
+    builder.append_and_commit(b"01")
+    second = first.copy()
+    builder.append_and_commit(b"2")
+    pieces = [read(first), read(second)]
+    third = first.copy()
+    builder.append_and_commit(b"34")
+    fourth = first.copy()
+
+    pieces += [read(consumer) for consumer in (first, second, third, fourth)]
+
+    assert pieces == [b"012", b"012", b"34", b"34", b"34", b"34"]
+    builder.close()
+    for consumer in (first, second, third):
+        consumer.close()
+    assert recycler.count == 0
+    fourth.close()
+    assert recycler.count == 1
+
+
+def test_a_copy_can_start_anywhere_in_the_segment() -> None:
+    """BufferBuilderAndConsumerTest copy with reader position: before, at, behind what is committed; no partial record is known there."""
+    builder, recycler = make_builder()
+    consumer = builder.create_buffer_consumer(2)
+    builder.append_and_commit(b"abcd")
+    assert (consumer.partial_record_length, consumer.copy().partial_record_length) == (2, 2)
+    from_start, from_end, ahead = (consumer.copy_with_reader_position(position) for position in (0, 4, 6))
+    states = [(each.partial_record_length, each.num_bytes_unread) for each in (from_start, from_end, ahead)]
+
+    builder.append_and_commit(b"efgh")
+
+    assert states == [(0, 4), (0, 0), (0, 0)]
+    assert [read(each) for each in (from_start, from_end, ahead)] == [b"abcdefgh", b"efgh", b"gh"]
+    for position in (-1, SIZE + 1):
+        with pytest.raises(ValueError, match=f"cannot read from byte {position} of a segment of {SIZE}"):
+            consumer.copy_with_reader_position(position)
+    assert recycler.count == 0
+
+
+def test_a_copy_of_what_is_gone_is_refused() -> None:
+    """Nobody holds the segment any more."""
+    builder, _ = make_builder()
+    consumer = builder.create_buffer_consumer()
+    builder.close()
+    consumer.close()
+
+    with pytest.raises(BufferOwnershipError, match="retained after its release"):
+        consumer.copy()
+
+
+def test_one_event_serves_many_subpartitions() -> None:
+    """Broadcast of events: one payload, a consumer for each; each is read once."""
+    event = BufferConsumer.of_event(b"\0\0\0\1", DataType.EVENT_BUFFER)
+    copies = [event, *(event.copy() for _ in range(2))]
+
+    assert [read(each) for each in copies] == [b"\0\0\0\1"] * 3
+    assert [(each.is_finished, each.is_buffer, each.is_data_available) for each in copies] == [(True, False, False)] * 3
+    for each in copies:
+        each.close()
+
+
+def test_a_consumer_of_a_complete_buffer() -> None:
+    """It takes the reference over; offset, type and compression stay what they are."""
+    recycler = CountingRecycler()
+    segment = MemorySegment(memoryview(bytearray(b"0123456789")))
+    buffer = NetworkBuffer(segment, recycler, 4, DataType.DATA_BUFFER, is_compressed=True, offset=3)
+
+    consumer = BufferConsumer.of_buffer(buffer, 2)
+    copy = consumer.copy()
+    built = consumer.build()
+
+    assert (bytes(built.view), built.is_compressed, consumer.is_finished, consumer.partial_record_length) == (b"3456", True, True, 2)
+    assert (consumer.num_bytes_unread, copy.num_bytes_unread, copy.is_compressed) == (0, 4, True)
+    built.recycle()
+    copy.close()
+    assert recycler.count == 0
+    consumer.close()
+    assert recycler.count == 1
+
+
+def test_the_start_of_a_data_buffer_is_known() -> None:
+    """Partial records may be skipped only there."""
+    builder, _ = make_builder()
+    consumer = builder.create_buffer_consumer()
+    builder.append_and_commit(b"abc")
+    before = consumer.is_start_of_data_buffer
+    consumer.skip(1)
+
+    event = BufferConsumer.of_event(b"\0\0\0\1", DataType.EVENT_BUFFER)
+    assert (before, consumer.is_start_of_data_buffer, event.is_start_of_data_buffer) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        pytest.param(SIZE // 2, SIZE // 2, id="to what is available"),
+        pytest.param(-1, 3, id="negative"),
+        pytest.param(2, 3, id="less than written"),
+        pytest.param(3, 3, id="to what is written"),
+        pytest.param(SIZE + 1, SIZE, id="larger than the maximum"),
+    ],
+)
+def test_trim(size: int, expected: int) -> None:
+    """BufferBuilderAndConsumerTest trim to available, negative, less than written (keeps written), larger than max."""
+    builder, _ = make_builder()
+    consumer = builder.create_buffer_consumer()
+    builder.append(b"abc")
+
+    builder.trim(size)
+    taken = builder.append_and_commit(b"x" * SIZE)
+
+    assert (builder.capacity_bytes, taken, builder.is_full, builder.writable_bytes) == (expected, expected - 3, True, 0)
+    assert (read(consumer), builder.num_bytes_appended) == (b"abc" + b"x" * (expected - 3), expected)
+
+
+def test_trimming_twice_never_grows() -> None:
+    """The desired size may rise again; this buffer stays small."""
+    builder, _ = make_builder()
+
+    builder.trim(4)
+    builder.trim(8)
+
+    assert builder.capacity_bytes == 4

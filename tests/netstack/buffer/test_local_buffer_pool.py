@@ -100,7 +100,7 @@ def test_availability_follows_the_free_segments(pool: LocalBufferPool) -> None:
         pool.recycle(segment)
 
 
-def test_a_buffer_callback_may_take_the_segment_itself(pool: LocalBufferPool) -> None:
+def test_hist_29298_a_callback_may_take_the_segment_itself(pool: LocalBufferPool) -> None:
     """The callback runs outside the lock; the pool asks for the next one by itself (FLINK-29298)."""
     segments = [take(pool) for _ in range(3)]
     pool.available_future().add_done_callback(lambda: segments.append(take(pool)))
@@ -114,7 +114,7 @@ def test_a_buffer_callback_may_take_the_segment_itself(pool: LocalBufferPool) ->
         pool.recycle(segment)
 
 
-def test_a_broken_callback_does_not_lose_the_segment(pool: LocalBufferPool) -> None:
+def test_hist_9755_a_broken_callback_does_not_lose_the_segment(pool: LocalBufferPool) -> None:
     """Its error reaches whoever recycled; the pool is sound (FLINK-9755)."""
     segments = [take(pool) for _ in range(3)]
 
@@ -236,7 +236,7 @@ def test_buffers_and_builders_come_from_the_pool_and_go_back(network: NetworkBuf
         pool.recycle(segment)
 
 
-def test_a_segment_that_meets_a_destroyed_pool_is_not_lost(network: NetworkBufferPool) -> None:
+def test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost(network: NetworkBufferPool) -> None:
     """It is on its way from another pool's recycle when the waiting pool ends (FLINK-19964)."""
     user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=8)
     used = [take(user) for _ in range(8)]

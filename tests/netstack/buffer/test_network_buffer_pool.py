@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment
+from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 
 SEGMENT = 64
@@ -49,7 +49,7 @@ def test_segments_have_the_size_and_do_not_overlap(network: NetworkBufferPool) -
     network.recycle_unpooled(segments)
 
 
-def test_a_pool_gets_its_guarantee_whatever_the_others_took(network: NetworkBufferPool) -> None:
+def test_hist_14872_a_pool_gets_its_guarantee_whatever_the_others_took(network: NetworkBufferPool) -> None:
     """A greedy pool stops where somebody else's guarantee begins."""
     greedy = network.create_buffer_pool(owner="greedy", num_required=1, max_buffers=100)
     modest = network.create_buffer_pool(owner="modest", num_required=4, max_buffers=4)
@@ -152,7 +152,7 @@ def test_segments_of_a_destroyed_pool_can_be_promised_while_they_are_on_their_wa
     following.destroy()
 
 
-def test_a_waiting_pool_is_handed_what_another_one_frees(network: NetworkBufferPool) -> None:
+def test_hist_24035_a_waiting_pool_is_handed_what_another_one_frees(network: NetworkBufferPool) -> None:
     """No pool polls; the segment comes to it and completes its future (FLINK-24035)."""
     first = network.create_buffer_pool(owner="first", num_required=1, max_buffers=10)
     used = drain(first)
@@ -191,7 +191,7 @@ def test_guarantees_are_served_before_the_others_in_line(network: NetworkBufferP
         pool.destroy()
 
 
-def test_availability_of_several_pools_is_not_one_segment_counted_twice(network: NetworkBufferPool) -> None:
+def test_hist_16972_availability_of_several_pools_is_not_one_segment_counted_twice(network: NetworkBufferPool) -> None:
     """Every pool that says it is available serves a request (FLINK-16972)."""
     pools = [network.create_buffer_pool(owner=str(index), num_required=1, max_buffers=10) for index in range(10)]
 
@@ -247,11 +247,27 @@ def test_senseless_sizes_are_refused(network: NetworkBufferPool, required: int, 
         network.create_buffer_pool(owner="odd", num_required=required, max_buffers=at_most)
 
 
-Held = tuple[LocalBufferPool, MemorySegment]
+Held = tuple[LocalBufferPool, MemorySegment, int]
+PER_CHANNEL = 2
+
+
+class KeepingListener:
+    """Takes every buffer; the machine gives them back."""
+
+    def __init__(self, machine: "PoolMachine") -> None:
+        self.machine = machine
+
+    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+        self.machine.num_waiting -= 1
+        self.machine.listened.append(buffer)
+        return True
+
+    def notify_buffer_destroyed(self) -> None:
+        self.machine.num_waiting -= 1
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Any order of creating, taking, recycling and destroying keeps the books and the promises."""
+    """Any order of creating, sizing, taking, listening, recycling and destroying keeps the books and the promises."""
 
     pools: Bundle[LocalBufferPool] = Bundle("pools")
     held: Bundle[Held] = Bundle("held")
@@ -261,36 +277,74 @@ class PoolMachine(RuleBasedStateMachine):
         self.network = NetworkBufferPool(8, 8)
         self.alive: set[LocalBufferPool] = set()
         self.num_held = 0
+        self.num_waiting = 0
+        self.listened: list[NetworkBuffer] = []
         self.exclusive: list[MemorySegment] = []
 
-    @rule(target=pools, required=st.integers(1, 3), extra=st.integers(0, 6))
-    def create(self, required: int, extra: int) -> LocalBufferPool | MultipleResults[LocalBufferPool]:
+    @rule(target=pools, required=st.integers(1, 3), extra=st.none() | st.integers(0, 6), overdraft=st.integers(0, 2))
+    def create(self, required: int, extra: int | None, overdraft: int) -> LocalBufferPool | MultipleResults[LocalBufferPool]:
         try:
-            pool = self.network.create_buffer_pool(owner="p", num_required=required, max_buffers=required + extra)
+            pool = self.network.create_buffer_pool(
+                owner="p",
+                num_required=required,
+                max_buffers=None if extra is None else required + extra,
+                num_subpartitions=2,
+                max_buffers_per_channel=PER_CHANNEL,
+                max_overdraft_buffers=overdraft,
+            )
         except InsufficientNetworkBuffersError:
             assert self.network.num_total - self.network.num_reserved < required
             return multiple()
         self.alive.add(pool)
         return pool
 
-    @rule(target=held, pool=pools)
-    def take(self, pool: LocalBufferPool) -> Held | MultipleResults[Held]:
+    @rule(target=held, pool=pools, subpartition=st.integers(-1, 1))
+    def take(self, pool: LocalBufferPool, subpartition: int) -> Held | MultipleResults[Held]:
         if pool not in self.alive:
             with pytest.raises(ResourceClosedError):
-                pool.request_segment_nowait()
+                pool.request_segment_nowait(subpartition)
             return multiple()
-        could = pool.is_available
-        segment = pool.request_segment_nowait()
-        assert (segment is not None) == could
+        could, was_free = pool.is_available, pool.num_available > 0
+        segment = pool.request_segment_nowait(subpartition)
+        assert segment is not None or not could
+        assert segment is not None or not was_free
         if segment is None:
+            assert pool.num_requested >= min(pool.num_required, pool.num_buffers) or self.network.num_available == 0
             return multiple()
         self.num_held += 1
-        return (pool, segment)
+        return (pool, segment, subpartition)
 
     @rule(item=consumes(held))
     def recycle(self, item: Held) -> None:
-        item[0].recycle(item[1])
+        item[0].recycler(item[2]).recycle(item[1])
         self.num_held -= 1
+
+    @rule(pool=pools, size=st.integers(1, 10))
+    def resize(self, pool: LocalBufferPool, size: int) -> None:
+        pool.set_num_buffers(max(size, pool.num_required))
+
+    @rule(pool=pools, number=st.integers(1, 3))
+    def reserve(self, pool: LocalBufferPool, number: int) -> None:
+        if pool not in self.alive or number > pool.num_required:
+            return
+        try:
+            pool.reserve_segments(number)
+        except InsufficientNetworkBuffersError:
+            assert self.network.num_available == 0
+        else:
+            assert pool.num_requested >= number
+
+    @rule(pool=pools)
+    def listen(self, pool: LocalBufferPool) -> None:
+        could = pool in self.alive and pool.num_available == 0
+        self.num_waiting += 1
+        assert pool.add_buffer_listener(KeepingListener(self)) == could
+        self.num_waiting -= not could
+
+    @rule()
+    def recycle_what_listeners_took(self) -> None:
+        while self.listened:
+            self.listened.pop().recycle()
 
     @rule(pool=consumes(pools))
     def destroy(self, pool: LocalBufferPool) -> None:
@@ -315,14 +369,20 @@ class PoolMachine(RuleBasedStateMachine):
         for pool in self.alive:
             pool.check_invariants()
         free = self.network.num_available + sum(pool.num_available for pool in self.alive)
-        assert free + self.num_held + len(self.exclusive) == 8
+        assert free + self.num_held + len(self.listened) + len(self.exclusive) == 8
+        assert self.num_waiting == sum(pool.statistics().num_listeners for pool in self.alive)
+
+    @invariant()
+    def sizes_share_what_is_there(self) -> None:
+        assert all(pool.num_buffers >= pool.num_required for pool in self.alive)
+        assert all(pool.num_overdraft == 0 or pool.num_available == 0 for pool in self.alive)
 
     def teardown(self) -> None:
         self.network.destroy()
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=25, stateful_step_count=30)
+TestPoolMachine.settings = settings(max_examples=50, stateful_step_count=40)
 
 
 @pytest.mark.slow

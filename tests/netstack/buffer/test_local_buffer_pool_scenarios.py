@@ -1,0 +1,800 @@
+"""The scenarios of Flink's ``LocalBufferPoolTest``, and the history of its bugs."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+
+NUM_BUFFERS = 1024
+DEADLINE_S = 20
+
+
+@pytest.fixture
+def network() -> Iterator[NetworkBufferPool]:
+    pool = NetworkBufferPool(NUM_BUFFERS, 16)
+    yield pool
+    pool.check_invariants()
+    pool.destroy()
+    assert pool.num_available == pool.num_total, f"leaked: {pool!r}"
+
+
+@pytest.fixture
+def pool(network: NetworkBufferPool) -> LocalBufferPool:
+    """One guaranteed and no limit, cut down to one for the start, as ``new LocalBufferPool(networkBufferPool, 1)`` is."""
+    pool = network.create_buffer_pool(owner="map (1/2)", num_required=1, max_buffers=None)
+    pool.set_num_buffers(1)
+    assert pool.num_available == 1
+    return pool
+
+
+def take(pool: LocalBufferPool, subpartition: int = -1) -> MemorySegment:
+    segment = pool.request_segment_nowait(subpartition)
+    assert segment is not None
+    return segment
+
+
+def recycle(pool: LocalBufferPool, segments: list[MemorySegment]) -> None:
+    for segment in segments:
+        pool.recycle(segment)
+    segments.clear()
+
+
+class Worker:
+    """A thread whose error is looked at after ``join``."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        executor = ThreadPoolExecutor(1)
+        self._future = executor.submit(work)
+        executor.shutdown(wait=False)
+        self.error: BaseException | None = None
+
+    def join(self) -> None:
+        self.error = self._future.exception(DEADLINE_S)
+
+
+def until(network: NetworkBufferPool, num_claims: int) -> None:
+    """Wait until so many requests wait in line."""
+    turn = threading.Event()
+    for _ in range(DEADLINE_S * 1000):
+        if len(network._claims) == num_claims:
+            return
+        turn.wait(0.001)
+    raise AssertionError("nobody waits")
+
+
+class Listener:
+    """Remembers its calls; ``takes`` says whether it wants the buffer, ``recycles`` whether it gives it back at once."""
+
+    def __init__(self, *, takes: bool = True, recycles: bool = False) -> None:
+        self.takes = takes
+        self.recycles = recycles
+        self.buffers: list[NetworkBuffer] = []
+        self.num_calls = 0
+        self.num_destroyed = 0
+
+    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+        self.num_calls += 1
+        if not self.takes:
+            return False
+        if self.recycles:
+            buffer.recycle()
+        else:
+            self.buffers.append(buffer)
+        return True
+
+    def notify_buffer_destroyed(self) -> None:
+        self.num_destroyed += 1
+
+    def recycle(self) -> None:
+        while self.buffers:
+            self.buffers.pop().recycle()
+
+
+# ---------------------------------------------------------------- reservation
+
+
+def test_reserve_segments() -> None:
+    """LocalBufferPoolTest reserveSegments: above the guarantee illegal; waits and times out; tops up; after the end refused."""
+    network = NetworkBufferPool(2, 16)
+    first = network.create_buffer_pool(owner="first", num_required=1, max_buffers=2)
+    with pytest.raises(ValueError, match="cannot reserve 2 segments, only 1 are guaranteed"):
+        first.reserve_segments(2)
+    taken = [take(first), take(first)]
+    second = network.create_buffer_pool(owner="second", num_required=1, max_buffers=10)
+
+    with pytest.raises(InsufficientNetworkBuffersError, match="Timeout triggered when second requested 1 network buffers"):
+        second.reserve_segments(1, timeout_s=0.01)
+    assert not second.is_available
+    network.check_invariants()
+    recycle(first, taken)
+    first.destroy()
+    second.destroy()
+
+    third = network.create_buffer_pool(owner="third", num_required=2, max_buffers=10)
+    before = third.num_available
+    third.reserve_segments(2)
+    assert (before, third.num_available) == (1, 2)
+    third.check_invariants()
+    third.destroy()
+    with pytest.raises(ResourceClosedError):
+        third.reserve_segments(1)
+    network.destroy()
+
+
+def test_a_reservation_that_waits_is_cancelled_by_destroy() -> None:
+    """LocalBufferPoolTest reserveSegmentsAndCancel: the canceler neither blocks nor leaves the waiting thread behind."""
+    network = NetworkBufferPool(4, 16)
+    first = network.create_buffer_pool(owner="first", num_required=2, max_buffers=4)
+    taken = [take(first) for _ in range(4)]
+    second = network.create_buffer_pool(owner="second", num_required=2, max_buffers=4)
+    worker = Worker(lambda: second.reserve_segments(2, DEADLINE_S))
+    until(network, 1)
+
+    first.destroy()
+    second.destroy()
+    worker.join()
+
+    assert isinstance(worker.error, ResourceClosedError)
+    recycle(first, taken)
+    network.check_invariants()
+    assert network.num_used == 0
+    network.destroy()
+
+
+def test_a_reservation_gets_what_others_recycle(network: NetworkBufferPool) -> None:
+    """It stands in line like everybody else, and makes the pool available."""
+    greedy = network.create_buffer_pool(owner="greedy", num_required=1, max_buffers=None)
+    taken = [take(greedy) for _ in range(NUM_BUFFERS)]
+    modest = network.create_buffer_pool(owner="modest", num_required=3, max_buffers=3)
+    worker = Worker(lambda: modest.reserve_segments(3, DEADLINE_S))
+    until(network, 1)
+
+    recycle(greedy, taken)
+    worker.join()
+
+    assert (worker.error, modest.num_available, modest.is_available) == (None, 3, True)
+    greedy.destroy()
+
+
+# ---------------------------------------------------------------- requests and size
+
+
+def test_more_than_available_is_none(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest request more than available: one is held in advance all the time, the 1025th is None."""
+    pool.set_num_buffers(NUM_BUFFERS)
+    taken, used = [], []
+
+    for _ in range(NUM_BUFFERS):
+        taken.append(take(pool))
+        used.append(network.num_used)
+
+    assert used == [min(index + 1, NUM_BUFFERS) for index in range(1, NUM_BUFFERS + 1)]
+    assert pool.request_buffer_nowait() is None
+    recycle(pool, taken)
+
+
+def test_a_new_size_after_the_end_fetches_nothing(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest set after destroy: the number is kept, no segment is taken."""
+    pool.set_num_buffers(2)
+    before = (pool.num_buffers, pool.num_available)
+
+    pool.destroy()
+    pool.set_num_buffers(3)
+
+    assert (before, pool.num_buffers, pool.num_available) == ((2, 1), 3, 0)
+
+
+def test_what_is_recycled_after_the_end_goes_home(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest recycle after destroy: all of it."""
+    pool.set_num_buffers(NUM_BUFFERS)
+    taken = [take(pool) for _ in range(NUM_BUFFERS)]
+    pool.destroy()
+    used = network.num_used
+
+    recycle(pool, taken)
+
+    assert (used, network.num_used) == (NUM_BUFFERS, 0)
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "max_overdraft", "requested", "overdraft_after", "ordinary_after", "available_after"),
+    [
+        pytest.param(7, 5, 2, 5, 0, 5, 0, id="as many as the small size"),
+        pytest.param(6, 4, 2, 2, 0, 3, 1, id="less than the small size"),
+        pytest.param(7, 5, 2, 7, 2, 5, 0, id="surplus equals the overdraft"),
+        pytest.param(9, 5, 3, 9, 4, 5, 0, id="surplus above the overdraft"),
+        pytest.param(7, 5, 4, 7, 2, 5, 0, id="surplus below the overdraft"),
+        pytest.param(7, 5, 6, 9, 4, 5, 0, id="with overdraft in use"),
+    ],
+)
+def test_decrease_size(
+    network: NetworkBufferPool,
+    large: int,
+    small: int,
+    max_overdraft: int,
+    requested: int,
+    overdraft_after: int,
+    ordinary_after: int,
+    available_after: int,
+) -> None:
+    """LocalBufferPoolTest decrease size: what is above the new size counts as overdraft, even beyond its limit."""
+    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=10, max_overdraft_buffers=max_overdraft)
+    pool.set_num_buffers(large)
+    taken = [take(pool) for _ in range(requested)]
+
+    pool.set_num_buffers(small)
+
+    ordinary = min(pool.num_requested, pool.num_buffers)
+    assert (pool.num_overdraft, ordinary, pool.num_available) == (overdraft_after, ordinary_after, available_after)
+    assert (pool.num_buffers, pool.is_available) == (small, available_after > 0)
+    pool.check_invariants()
+    recycle(pool, taken)
+    pool.check_invariants()
+    pool.destroy()
+
+
+@pytest.mark.parametrize(
+    ("max_buffers", "small", "large", "overdraft_after", "available_after"),
+    [(100, 5, 6, 1, 0), (100, 5, 7, 0, 0), (100, 5, 8, 0, 1), (10, 8, 10, 0, 0)],
+)
+def test_increase_size(
+    network: NetworkBufferPool, max_buffers: int, small: int, large: int, overdraft_after: int, available_after: int
+) -> None:
+    """LocalBufferPoolTest increase size: overdraft becomes ordinary first; only what is left makes the pool available."""
+    pool = network.create_buffer_pool(owner="pool", num_required=small, max_buffers=max_buffers, max_overdraft_buffers=2)
+    pool.set_num_buffers(small)
+    taken = [take(pool) for _ in range(small)]
+    assert not pool.is_available
+    taken += [take(pool), take(pool)]
+    assert (pool.request_segment_nowait(), pool.num_overdraft, pool.is_available) == (None, 2, False)
+
+    pool.set_num_buffers(large)
+
+    assert (pool.num_buffers, pool.num_overdraft, pool.num_available) == (large, overdraft_after, available_after)
+    assert (pool.is_available, pool.available_future().is_done) == (available_after > 0, available_after > 0)
+    pool.check_invariants()
+    recycle(pool, taken)
+    pool.destroy()
+
+
+@pytest.mark.parametrize("max_overdraft", [5, 0])
+def test_request_on_recycle(network: NetworkBufferPool, max_overdraft: int) -> None:
+    """LocalBufferPoolTest request buffer on recycle with and without overdraft: one recycles, the other blocks for its share; both end."""
+    first = network.create_buffer_pool(owner="first", num_required=512, max_buffers=2048, max_overdraft_buffers=max_overdraft)
+    taken = [take(first) for _ in range(1023)]
+    second = network.create_buffer_pool(owner="second", num_required=512, max_buffers=512, max_overdraft_buffers=max_overdraft)
+    builders: list[BufferBuilder] = []
+    worker = Worker(lambda: builders.extend(second.request_builder_blocking() for _ in range(512)))
+
+    recycle(first, taken)
+    first.destroy()
+    worker.join()
+
+    assert (worker.error, len(builders)) == (None, 512)
+    for builder in builders:
+        builder.close()
+    second.destroy()
+
+
+def test_surplus_goes_home_with_every_recycle(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest recycle excess buffers after recycling: used ones stay until then."""
+    pool.set_num_buffers(NUM_BUFFERS)
+    taken = [take(pool) for _ in range(NUM_BUFFERS)]
+
+    pool.set_num_buffers(NUM_BUFFERS // 2)
+    used = [network.num_used]
+    for _ in range(1, NUM_BUFFERS // 2):
+        pool.recycle(taken.pop())
+        used.append(network.num_used)
+
+    assert used == list(range(NUM_BUFFERS, NUM_BUFFERS // 2, -1))
+    recycle(pool, taken)
+    assert network.num_used == NUM_BUFFERS // 2
+
+
+def test_free_surplus_goes_home_with_the_new_size(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest recycle excess buffers after changing the number: at once."""
+    pool.set_num_buffers(NUM_BUFFERS)
+    recycle(pool, [take(pool) for _ in range(NUM_BUFFERS)])
+    before = pool.num_available
+
+    pool.set_num_buffers(NUM_BUFFERS // 2)
+
+    assert (before, pool.num_available) == (NUM_BUFFERS, NUM_BUFFERS // 2)
+
+
+def test_a_size_below_the_guarantee_is_illegal(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest set less than required."""
+    pool.set_num_buffers(1)
+
+    with pytest.raises(ValueError, match="1 guaranteed buffers cannot have 0"):
+        pool.set_num_buffers(0)
+
+
+def test_a_bounded_pool_through_all_its_sizes(network: NetworkBufferPool) -> None:
+    """LocalBufferPoolTest bounded buffer: 1, 2, 3 (which is 2), and 1 again."""
+    pool = network.create_buffer_pool(owner="bounded", num_required=1, max_buffers=2)
+    assert pool.max_buffers == 2
+
+    for size, expected in ((1, 1), (2, 2), (3, 2), (1, 1)):
+        pool.set_num_buffers(size)
+        taken = []
+        while (segment := pool.request_segment_nowait()) is not None:
+            taken.append(segment)
+        counts = [len(taken), pool.num_available]
+        recycle(pool, taken)
+        counts.append(pool.num_available)
+        assert (size, counts) == (size, [expected, 0, expected])
+        pool.check_invariants()
+
+
+def test_availability_through_the_life_of_a_pool(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest is available or not: with each size and each request."""
+    assert pool.is_available
+    builder = pool.request_builder_blocking()
+    future = pool.available_future()
+    assert not future.is_done
+
+    pool.set_num_buffers(5)
+    assert (future.is_done, pool.is_available) == (True, True)
+    taken = []
+    for _ in range(4):
+        assert pool.is_available
+        taken.append(take(pool))
+    assert not pool.is_available
+    pool.recycle(taken.pop())
+    assert pool.is_available
+    recycle(pool, taken)
+    assert pool.is_available
+    pool.set_num_buffers(2)
+    assert pool.is_available
+    segment = take(pool)
+    assert not pool.is_available
+    pool.recycle(segment)
+    assert pool.is_available
+    pool.set_num_buffers(1)
+    assert not pool.available_future().is_done
+
+    builder.close()
+    assert (pool.is_available, pool.available_future().is_done) == (True, True)
+
+
+def test_hist_20547_availability_is_consistent_after_a_failed_fetch(network: NetworkBufferPool) -> None:
+    """LocalBufferPoolTest consistent availability (FLINK-20547): the network pool had nothing in between."""
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=2)
+    others = network.request_unpooled("all the rest", NUM_BUFFERS - 1)
+    segment = take(pool)
+
+    pool.set_num_buffers(2)
+    pool.check_invariants()
+    pool.recycle(segment)
+    pool.check_invariants()
+
+    assert pool.is_available
+    network.recycle_unpooled(others)
+    pool.destroy()
+
+
+# ---------------------------------------------------------------- maximum per channel, overdraft
+
+
+def test_max_buffers_per_channel_and_availability(network: NetworkBufferPool) -> None:
+    """LocalBufferPoolTest max per channel: a full channel makes the pool unavailable, it is not refused (FLINK-27522)."""
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None, num_subpartitions=3, max_buffers_per_channel=2)
+    pool.set_num_buffers(10)
+
+    def is_available() -> bool:
+        assert pool.available_future().is_done == pool.is_available
+        pool.check_invariants()
+        return pool.is_available
+
+    assert is_available()
+    of_0, of_1 = pool.request_builder_blocking(0), pool.request_builder_blocking(1)
+    assert is_available()
+    second_of_0 = pool.request_builder_blocking(0)
+    assert not is_available()
+    third_of_0 = pool.request_builder_blocking(0)
+    of_2, second_of_2 = pool.request_builder_blocking(2), pool.request_builder_nowait(2)
+    assert second_of_2 is not None
+    assert not is_available()
+
+    states = []
+    for builder in (of_1, of_2, second_of_0, of_0, third_of_0, second_of_2):
+        builder.close()
+        states.append(is_available())
+    assert states == [False, False, False, True, True, True]
+    pool.destroy()
+
+
+def test_a_full_channel_wakes_whoever_waits_for_availability(network: NetworkBufferPool) -> None:
+    """The future of a pool that has free segments completes when the last full channel has room."""
+    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1)
+    builders = [pool.request_builder_blocking(0), pool.request_builder_blocking(1)]
+    future, told = pool.available_future(), []
+    future.add_done_callback(lambda: told.append(pool.is_available))
+
+    builders[0].close()
+    before = list(told)
+    builders[1].close()
+
+    assert (before, told) == ([], [True])
+    assert "2 subpartitions" not in repr(pool)
+
+
+def test_raw_segments_can_be_counted_for_a_channel(network: NetworkBufferPool) -> None:
+    """Whoever wants no builder recycles through ``recycler``."""
+    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1)
+    segment = take(pool, 1)
+    text, was_available = repr(pool), pool.is_available
+
+    pool.recycler(1).recycle(segment)
+
+    assert (was_available, pool.is_available) == (False, True)
+    assert "1 subpartitions have their maximum of 1" in text
+    assert pool.recycler(-1) is pool
+
+
+OVERDRAFT_CASES = [(4, 3, 2, 1), (4, 3, 2, 2), (4, 3, 3, 2)]
+OVERDRAFT_CASES += [(8, 5, 2, 1), (8, 5, 2, 2), (8, 5, 3, 2), (12, 10, 2, 1), (12, 10, 2, 2), (12, 10, 3, 2)]
+
+
+@pytest.mark.parametrize("max_overdraft", [0, 1, 2])
+@pytest.mark.parametrize(("size", "max_per_channel", "num_channels", "num_used_channels"), OVERDRAFT_CASES)
+def test_overdraft_and_availability(
+    network: NetworkBufferPool, size: int, max_per_channel: int, num_channels: int, num_used_channels: int, max_overdraft: int
+) -> None:
+    """LocalBufferPoolTest overdraft buffer and availability: exactly so many beyond the size, and the pool is unavailable meanwhile."""
+    pool = network.create_buffer_pool(
+        owner="pool",
+        num_required=1,
+        max_buffers=None,
+        num_subpartitions=num_channels,
+        max_buffers_per_channel=max_per_channel,
+        max_overdraft_buffers=max_overdraft,
+    )
+    pool.set_num_buffers(size)
+    ordinary: dict[int, list[BufferBuilder]] = {channel: [] for channel in range(num_used_channels)}
+
+    def check(num_overdraft: int, num_used: int, *, is_available: bool) -> None:
+        assert (pool.num_overdraft, pool.best_effort_used, pool.is_available) == (num_overdraft, num_used, is_available)
+        pool.check_invariants()
+
+    for index in range(size):
+        builder = pool.request_builder_nowait(index % num_used_channels)
+        assert builder is not None
+        ordinary[index % num_used_channels].append(builder)
+        check(0, index + 1, is_available=index + 1 < size and index < num_used_channels * (max_per_channel - 1))
+    overdraft = []
+    for index in range(max_overdraft):
+        builder = pool.request_builder_nowait(index % num_used_channels)
+        assert builder is not None
+        overdraft.append(builder)
+        check(index + 1, size + index + 1, is_available=False)
+    for channel in range(num_channels):
+        assert pool.request_builder_nowait(channel) is None
+    check(max_overdraft, size + max_overdraft, is_available=False)
+
+    for builder in overdraft:
+        builder.close()
+    check(0, size, is_available=False)
+    num_used = size
+    for builders in ordinary.values():
+        for builder in builders:
+            builder.close()
+        num_used -= len(builders)
+        check(0, num_used, is_available=True)
+    statistics = pool.statistics()
+    assert (statistics.num_buffers, statistics.num_used, statistics.num_available) == (size, 0, size)
+    pool.destroy()
+
+
+def test_overdraft_never_takes_what_others_were_promised() -> None:
+    """FLINK-31386, FLINK-14872 for overdraft: it comes from what is really left over."""
+    network = NetworkBufferPool(6, 16)
+    pool = network.create_buffer_pool(owner="pool", num_required=2, max_buffers=2, max_overdraft_buffers=5)
+    other = network.create_buffer_pool(owner="other", num_required=3, max_buffers=3)
+
+    mine = []
+    while (segment := pool.request_segment_nowait()) is not None:
+        mine.append(segment)
+    theirs = [take(other) for _ in range(3)]
+
+    assert (len(mine), pool.num_overdraft) == (3, 1)
+    network.check_invariants()
+    recycle(pool, mine)
+    recycle(other, theirs)
+    network.destroy()
+
+
+@pytest.mark.parametrize(("max_per_channel", "max_overdraft"), [(0, 0), (1, -1)])
+def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channel: int, max_overdraft: int) -> None:
+    """And nothing stays promised."""
+    with pytest.raises(ValueError, match="at most"):
+        network.create_buffer_pool(
+            owner="odd", num_required=1, max_buffers=1, max_buffers_per_channel=max_per_channel, max_overdraft_buffers=max_overdraft
+        )
+
+    assert (network.num_reserved, network.num_pools) == (0, 0)
+
+
+# ---------------------------------------------------------------- listeners
+
+
+def test_pending_listeners_get_the_recycled_buffer_one_after_the_other(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest listeners get buffers one by one: each recycles at once, so the next one has it too."""
+    first, second = Listener(recycles=True), Listener(recycles=True)
+    buffer = pool.request_buffer_nowait()
+    assert buffer is not None
+    assert pool.request_buffer_nowait() is None
+    assert (pool.add_buffer_listener(first), pool.add_buffer_listener(second)) == (True, True)
+
+    buffer.recycle()
+
+    assert (first.num_calls, second.num_calls) == (1, 1)
+    assert (pool.add_buffer_listener(first), pool.add_buffer_listener(second)) == (False, False)
+    pool.check_invariants()
+
+
+def test_a_listener_that_keeps_the_buffer_ends_the_round(pool: LocalBufferPool) -> None:
+    """The second one waits for the next buffer; the pool is not available in between."""
+    first, second = Listener(), Listener()
+    segment = take(pool)
+    pool.add_buffer_listener(first)
+    pool.add_buffer_listener(second)
+
+    pool.recycle(segment)
+    after_first = (len(first.buffers), second.num_calls, pool.is_available, pool.statistics().num_listeners)
+    first.recycle()
+
+    assert after_first == (1, 0, False, 1)
+    assert (first.num_calls, len(second.buffers), pool.is_available) == (1, 1, False)
+    second.recycle()
+    assert pool.is_available
+
+
+def test_a_listener_that_refuses_passes_the_buffer_on(pool: LocalBufferPool) -> None:
+    """To the next listener, and in the end to the pool."""
+    refusing, taking = Listener(takes=False), Listener()
+    segment = take(pool)
+    pool.add_buffer_listener(refusing)
+    pool.add_buffer_listener(taking)
+    pool.recycle(segment)
+    calls = (refusing.num_calls, len(taking.buffers))
+    pool.add_buffer_listener(Listener(takes=False))
+
+    taking.recycle()
+
+    assert (calls, pool.num_available, pool.is_available) == ((1, 1), 1, True)
+    pool.check_invariants()
+
+
+def test_listeners_are_told_of_the_end_once(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest cancel pending requests after destroy: also those who register too late are not kept."""
+    listener = Listener()
+    segment = take(pool)
+    pool.add_buffer_listener(listener)
+
+    pool.destroy()
+    pool.recycle(segment)
+
+    assert (listener.num_destroyed, listener.num_calls) == (1, 0)
+    assert not pool.add_buffer_listener(listener)
+    pool.check_invariants()
+
+
+def test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out(network: NetworkBufferPool) -> None:
+    """FLINK-24035: the pool is born with nothing; its listeners are told all the same when the global one refills, one by one."""
+    others = network.request_unpooled("all but the guarantee", NUM_BUFFERS - 2)
+    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=2)
+    taken = [take(user), take(user)]
+    pool = network.create_buffer_pool(owner="gate", num_required=1, max_buffers=8)
+    listeners = [Listener() for _ in range(3)]
+    assert [pool.num_requested, *(pool.add_buffer_listener(listener) for listener in listeners)] == [0, True, True, True]
+
+    recycle(user, taken)
+    first = [len(listener.buffers) for listener in listeners]
+    network.recycle_unpooled(others)
+
+    assert first == [1, 0, 0]
+    assert [len(listener.buffers) for listener in listeners] == [1, 1, 1]
+    assert pool.is_available, "and it holds one in advance again"
+    for listener in listeners:
+        listener.recycle()
+    pool.check_invariants()
+    user.destroy()
+    pool.destroy()
+
+
+def test_hist_24035_many_listeners_are_served_without_recursion(network: NetworkBufferPool) -> None:
+    """A gate of a thousand channels: each may be waiting."""
+    pool = network.create_buffer_pool(owner="gate", num_required=1, max_buffers=1)
+    segment = take(pool)
+    keeping = [Listener() for _ in range(NUM_BUFFERS - 1)]
+    for listener in keeping:
+        pool.add_buffer_listener(listener)
+    growing = network._accounts[0]
+    growing.max_buffers = None
+
+    pool.set_num_buffers(NUM_BUFFERS)
+
+    assert sum(len(listener.buffers) for listener in keeping) == NUM_BUFFERS - 1
+    for listener in keeping:
+        listener.recycle()
+    pool.recycle(segment)
+    pool.destroy()
+
+
+def test_hist_9755_a_broken_listener_costs_no_segment(pool: LocalBufferPool) -> None:
+    """FLINK-9755: the error reaches whoever recycled, the buffer goes on to the next listener."""
+
+    class Broken(Listener):
+        def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+            raise RuntimeError("broken listener")
+
+    healthy = Listener()
+    segment = take(pool)
+    pool.add_buffer_listener(Broken())
+    pool.add_buffer_listener(healthy)
+
+    with pytest.raises(RuntimeError, match="broken listener"):
+        pool.recycle(segment)
+
+    assert len(healthy.buffers) == 1
+    healthy.recycle()
+    pool.check_invariants()
+
+
+def test_hist_9676_listeners_are_called_without_any_lock(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+    """FLINK-9676: what a listener does to its pools cannot block on us."""
+    seen: list[bool] = []
+
+    class Curious(Listener):
+        def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+            seen.append(pool._lock.locked() or network._lock.locked())
+            return super().notify_buffer_available(buffer)
+
+        def notify_buffer_destroyed(self) -> None:
+            seen.append(pool._lock.locked() or network._lock.locked())
+
+    listener = Curious()
+    segment = take(pool)
+    pool.add_buffer_listener(listener)
+    pool.recycle(segment)
+    pool.add_buffer_listener(Curious())
+    pool.destroy()
+
+    assert seen == [False, False]
+    listener.recycle()
+
+
+# ---------------------------------------------------------------- history
+
+
+def test_hist_29298_the_last_buffer_taken_in_the_callback_is_asked_for_again(network: NetworkBufferPool) -> None:
+    """FLINK-29298: the pool was available by a segment of the network pool, and forgot to register a second time."""
+    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=None)
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None)
+    mine = [take(pool) for _ in range(NUM_BUFFERS // 2)]
+    theirs = [take(user) for _ in range(NUM_BUFFERS // 2)]
+    user.destroy()
+    assert pool.num_buffers == NUM_BUFFERS
+    pool.available_future().add_done_callback(lambda: mine.append(take(pool)))
+
+    for round_number in range(3):
+        user.recycle(theirs.pop())
+        assert (round_number, len(mine), pool.is_available) == (round_number, NUM_BUFFERS // 2 + 1, round_number > 0)
+    pool.check_invariants()
+    recycle(user, theirs)
+    recycle(pool, mine)
+    pool.destroy()
+
+
+def test_hist_16972_available_pools_share_no_segment() -> None:
+    """FLINK-16972: with fewer segments than pools want, whoever says available serves a request."""
+    network = NetworkBufferPool(6, 16)
+    pools = [network.create_buffer_pool(owner=str(index), num_required=1, max_buffers=None) for index in range(3)]
+    held: list[tuple[LocalBufferPool, MemorySegment]] = []
+
+    while any(pool.is_available for pool in pools):
+        for pool in [each for each in pools if each.is_available]:
+            segment = pool.request_segment_nowait()
+            assert segment is not None, "available means served"
+            held.append((pool, segment))
+    assert len(held) == 6
+    for pool, segment in held:
+        pool.recycle(segment)
+        assert pool.is_available
+        pool.check_invariants()
+    network.destroy()
+
+
+def test_hist_13245_a_subpartition_is_counted_down_once(network: NetworkBufferPool) -> None:
+    """FLINK-13245, FLINK-22424 and their like: two counts down for one buffer would make a full subpartition look free."""
+    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=4, num_subpartitions=1, max_buffers_per_channel=2)
+    builders = [pool.request_builder_blocking(0) for _ in range(3)]
+    consumer = builders[0].create_buffer_consumer()
+    builders[0].append_and_commit(b"abc")
+    buffer = consumer.build()
+
+    builders[0].close()
+    builders[0].close()
+    consumer.close()
+    consumer.close()
+    assert pool.best_effort_used == 3
+    buffer.recycle()
+
+    assert (pool.is_available, pool.best_effort_used) == (False, 2)
+    builders[1].close()
+    assert pool.is_available
+    builders[2].close()
+    pool.check_invariants()
+
+
+@pytest.mark.slow
+def test_concurrent_requests_and_recycles(pool: LocalBufferPool, network: NetworkBufferPool, tiny_switch_interval: None) -> None:
+    """LocalBufferPoolTest concurrent request recycle: 128 tasks; each has its own segment at any time."""
+    num_tasks, num_requests = 128, 64
+    pool.set_num_buffers(num_tasks)
+
+    def work() -> None:
+        for _ in range(num_requests):
+            buffer = pool.request_buffer_nowait()
+            assert buffer is not None, "as many segments as tasks"
+            buffer.recycle()
+
+    workers = [Worker(work) for _ in range(num_tasks)]
+    for worker in workers:
+        worker.join()
+
+    assert [worker.error for worker in workers] == [None] * num_tasks
+    pool.check_invariants()
+
+
+@pytest.mark.slow
+def test_hist_18595_listeners_overdraft_and_resizing_race_without_a_loss(tiny_switch_interval: None) -> None:
+    """Crossed requests, recycles, listeners, resizes and pools that come and go: every wait ends and every segment comes home."""
+    network = NetworkBufferPool(24, 16)
+    pools = [network.create_buffer_pool(owner=str(index), num_required=2, max_buffers=None, max_overdraft_buffers=2) for index in range(3)]
+
+    def write(pool: LocalBufferPool) -> None:
+        for _ in range(300):
+            builders = [pool.request_builder_blocking()]
+            extra = pool.request_builder_nowait()
+            if extra is not None:
+                builders.append(extra)
+            for builder in builders:
+                builder.close()
+
+    def listen(pool: LocalBufferPool) -> None:
+        for _ in range(300):
+            pool.add_buffer_listener(Listener(recycles=True))
+
+    def churn() -> None:
+        for index in range(60):
+            short = network.create_buffer_pool(owner="short", num_required=1 + index % 3, max_buffers=8)
+            builder = short.request_builder_blocking()
+            segments = network.request_unpooled("gate", 2, DEADLINE_S)
+            pools[index % 3].set_num_buffers(2 + index % 5)
+            short.destroy()
+            builder.close()
+            network.recycle_unpooled(segments)
+
+    workers = [Worker(partial(work, pool)) for pool in pools for work in (write, write, listen)]
+    workers.append(Worker(churn))
+    for worker in workers:
+        worker.join()
+
+    assert [worker.error for worker in workers] == [None] * len(workers)
+    network.check_invariants()
+    for pool in pools:
+        pool.check_invariants()
+    network.destroy()
+    assert network.num_available == 24

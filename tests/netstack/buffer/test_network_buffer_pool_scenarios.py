@@ -1,0 +1,597 @@
+"""The scenarios of Flink's ``BufferPoolFactoryTest`` and ``NetworkBufferPoolTest``, and the history of their bugs."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer_pool import NetworkBufferPool, NetworkBufferPoolStatistics
+from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+
+NUM_BUFFERS = 1024
+DEADLINE_S = 20
+
+
+@pytest.fixture
+def network() -> Iterator[NetworkBufferPool]:
+    pool = NetworkBufferPool(NUM_BUFFERS, 128)
+    yield pool
+    pool.check_invariants()
+    pool.destroy()
+    assert pool.num_available == pool.num_total, f"leaked: {pool!r}"
+
+
+def create(network: NetworkBufferPool, num_required: int, max_buffers: int | None = None) -> LocalBufferPool:
+    return network.create_buffer_pool(owner="pool", num_required=num_required, max_buffers=max_buffers)
+
+
+def take(pool: LocalBufferPool) -> MemorySegment:
+    segment = pool.request_segment_nowait()
+    assert segment is not None
+    return segment
+
+
+def recycle(pool: LocalBufferPool, segments: list[MemorySegment]) -> None:
+    for segment in segments:
+        pool.recycle(segment)
+    segments.clear()
+
+
+def sizes(*pools: LocalBufferPool) -> list[int]:
+    return [pool.num_buffers for pool in pools]
+
+
+class Worker:
+    """A thread whose result or error is looked at after ``join``."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        executor = ThreadPoolExecutor(1)
+        self._future = executor.submit(work)
+        executor.shutdown(wait=False)
+        self.error: BaseException | None = None
+
+    def join(self) -> None:
+        self.error = self._future.exception(DEADLINE_S)
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    turn = threading.Event()
+    for _ in range(DEADLINE_S * 1000):
+        if is_true():
+            return
+        turn.wait(0.001)
+    raise AssertionError("it never happened")
+
+
+# ---------------------------------------------------------------- BufferPoolFactoryTest
+
+
+def test_one_pool_that_requires_more_than_there_is(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest require more than possible 1."""
+    with pytest.raises(InsufficientNetworkBuffersError, match=r"^Insufficient number of network buffers: required 1025, but only 1024"):
+        create(network, NUM_BUFFERS + 1)
+
+
+def test_two_pools_that_together_require_more_than_there_is(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest require more than possible 2."""
+    create(network, NUM_BUFFERS // 2 + 1, NUM_BUFFERS)
+
+    with pytest.raises(InsufficientNetworkBuffersError, match="Insufficient number of network buffers"):
+        create(network, NUM_BUFFERS // 2 + 1, NUM_BUFFERS)
+
+
+def test_an_overprovisioned_pool_gives_back_on_recycle(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest overprovisioned: the first pool has more than its new size; each recycle is eagerly fetched by the second."""
+    num_first = NUM_BUFFERS // 2 + 1
+    num_second = NUM_BUFFERS - num_first
+    first = create(network, num_second, NUM_BUFFERS)
+    of_first = [take(first) for _ in range(num_first)]
+    assert (first.best_effort_used, first.num_buffers) == (num_first, NUM_BUFFERS)
+
+    second = create(network, num_first, NUM_BUFFERS)
+    assert sizes(first, second) == [num_second, num_first]
+    assert first.request_segment_nowait() is None
+    of_second = [take(second) for _ in range(num_second)]
+    assert second.request_segment_nowait() is None
+
+    first.recycle(of_first.pop())
+    assert (network.num_available, first.num_requested, second.num_requested) == (0, num_first - 1, num_second + 1)
+    assert (second.is_available, first.is_available) == (True, False)
+    recycle(first, of_first)
+    recycle(second, of_second)
+
+
+def test_bounded_pools_get_their_maximum(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest bounded pools."""
+    assert sizes(create(network, 1, 1), create(network, 1, 2)) == [1, 2]
+
+
+def test_a_single_pool_gets_all_but_the_fixed_ones(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest single managed pool gets all; all except fixed 24."""
+    alone = create(network, 1)
+    before = sizes(alone)
+
+    fixed = create(network, 24, 24)
+
+    assert (before, sizes(alone, fixed)) == ([NUM_BUFFERS], [NUM_BUFFERS - 24, 24])
+
+
+@pytest.mark.parametrize(
+    ("total", "pools", "expected"),
+    [
+        pytest.param(1024, [(1, None), (1, None)], [[1024], [512, 512]], id="uniform distribution"),
+        pytest.param(1024, [(512, None), (512, None)], [[1024], [512, 512]], id="uniform distribution all buffers"),
+        pytest.param(1024, [(1, 1024), (1, 1024)], [[1024], [512, 512]], id="uniform distribution bounded 1"),
+        pytest.param(1024, [(1, 10), (1, 10)], [[10], [10, 10]], id="uniform distribution bounded 2"),
+        pytest.param(3, [(1, 10)] * 3, [[3], [1, 2], [1, 1, 1]], id="uniform distribution bounded 3"),
+        pytest.param(
+            1024,
+            [(1, 10), (1, 10), (1, None), (1, None)],
+            [[10], [10, 10], [9, 10, 1005], [5, 5, 507, 507]],
+            id="buffer redistribution mixed 1",
+        ),
+    ],
+)
+def test_redistribution(total: int, pools: list[tuple[int, int | None]], expected: list[list[int]]) -> None:
+    """BufferPoolFactoryTest: the sizes after each new pool, in the order of creation."""
+    network = NetworkBufferPool(total, 16)
+    created: list[LocalBufferPool] = []
+    found = []
+
+    for num_required, max_buffers in pools:
+        created.append(create(network, num_required, max_buffers))
+        found.append(sizes(*created))
+        network.check_invariants()
+
+    assert found == expected
+    network.destroy()
+
+
+def test_unpooled_segments_shrink_the_pools() -> None:
+    """BufferPoolFactoryTest uniform distribution bounded 4: 10 segments, one pool, 2 and 2 and 2 taken, and all the way back."""
+    network = NetworkBufferPool(10, 16)
+    first = create(network, 1, 10)
+    found: list[list[int]] = [sizes(first)]
+    taken = [network.request_unpooled("gate", 2)]
+    found.append(sizes(first))
+    second = create(network, 1, 10)
+    found.append(sizes(first, second))
+    for _ in range(2):
+        taken.append(network.request_unpooled("gate", 2))
+        found.append(sizes(first, second))
+    available = [network.num_available]
+    while taken:
+        network.recycle_unpooled(taken.pop(0))
+        found.append(sizes(first, second))
+        available.append(network.num_available)
+    first.destroy()
+
+    assert found == [[10], [8], [4, 4], [3, 3], [2, 2], [3, 3], [4, 4], [5, 5]]
+    assert (available, network.num_available, second.num_buffers) == ([2, 4, 6, 8], 9, 10)
+    network.destroy()
+
+
+def test_everything_is_distributed() -> None:
+    """BufferPoolFactoryTest all distributed: random pools, 200 rounds with printed seeds; no segment is left over while one can be used."""
+    for seed in range(200):
+        rng = random.Random(seed)
+        network = NetworkBufferPool(256, 1)
+        pools: list[LocalBufferPool] = []
+        wanted = 0
+        for _ in range(8):
+            num_required = rng.randint(1, 7)
+            max_buffers = None if rng.random() < 0.5 else num_required + rng.randint(0, 9)
+            pools.append(create(network, num_required, max_buffers))
+            wanted = min(256, wanted + (256 if max_buffers is None else max_buffers))
+            assert sum(sizes(*pools)) == wanted, f"seed {seed}"
+            assert all(pool.num_required <= pool.num_buffers <= (pool.max_buffers or 256) for pool in pools), f"seed {seed}"
+        network.destroy()
+
+
+def test_create_and_destroy(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest create destroy: half for each, and all for the one that is left."""
+    first, second = create(network, 1), create(network, 1)
+    before = sizes(first, second)
+
+    first.destroy()
+
+    assert (before, sizes(second)) == ([512, 512], [1024])
+
+
+# ---------------------------------------------------------------- NetworkBufferPoolTest
+
+
+def test_no_pool_after_the_end() -> None:
+    """NetworkBufferPoolTest create pool after destroy: fixed, bounded, unbounded."""
+    network = NetworkBufferPool(10, 128)
+    assert network.num_pools == 0
+    network.destroy()
+
+    for max_buffers in (2, 10, None):
+        with pytest.raises(ResourceClosedError, match="destroyed"):
+            create(network, 2, max_buffers)
+    assert network.is_destroyed
+
+
+def test_usage_by_creation_allocation_and_destruction() -> None:
+    """NetworkBufferPoolTest memory usage in the context of memory pool creation, memory segment allocation, memory pool destruction."""
+    network = NetworkBufferPool(10, 128)
+    found = [network.statistics()]
+    pool = create(network, 1, 1)
+    segment = take(pool)
+    found.append(network.statistics())
+    pool.recycle(segment)
+    network.destroy()
+    found.append(network.statistics())
+
+    assert found == [
+        NetworkBufferPoolStatistics(10, 10, 0, 0, 128),
+        NetworkBufferPoolStatistics(10, 9, 1, 10, 128),
+        NetworkBufferPoolStatistics(0, 0, 0, 0, 128),
+    ]
+
+
+def test_destroy_all_pools() -> None:
+    """NetworkBufferPoolTest destroy all: with every segment requested; they come home, and a new pool can have all of them."""
+    network = NetworkBufferPool(10, 128)
+    fixed, bounded, unbounded = create(network, 2, 2), create(network, 1, 1), create(network, 5)
+    taken: list[tuple[LocalBufferPool, MemorySegment]] = []
+    for pool in (fixed, bounded, unbounded):
+        while (segment := pool.request_segment_nowait()) is not None:
+            taken.append((pool, segment))
+    assert len(taken) == 10
+
+    network.destroy_all_pools()
+
+    assert (network.is_destroyed, network.num_pools, network.num_available) == (False, 0, 0)
+    assert all(pool.is_destroyed for pool in (fixed, bounded, unbounded))
+    for pool, segment in taken:
+        pool.recycle(segment)
+        with pytest.raises(ResourceClosedError):
+            pool.request_buffer_nowait()
+    assert network.num_available == 10
+    assert create(network, 10).num_buffers == 10
+    network.destroy()
+
+
+def test_requests_of_fewer_and_more_segments_than_there_are() -> None:
+    """NetworkBufferPoolTest request memory segments less / more than total buffers, and with an invalid argument."""
+    network = NetworkBufferPool(10, 128)
+
+    segments = network.request_unpooled("gate", 5)
+    network.recycle_unpooled(segments)
+    with pytest.raises(InsufficientNetworkBuffersError):
+        network.request_unpooled("gate", 11)
+    with pytest.raises(ValueError, match="gate requests -1 segments"):
+        network.request_unpooled("gate", -1)
+
+    assert (len(segments), network.num_available, network.request_unpooled("gate", 0)) == (5, 10, [])
+    network.check_invariants()
+    network.destroy()
+
+
+def test_the_insufficient_message_says_what_is_needed_what_is_there_and_what_to_set() -> None:
+    """NetworkBufferPoolTest insufficient message."""
+    network = NetworkBufferPool(10, 128)
+    create(network, 6)
+
+    with pytest.raises(InsufficientNetworkBuffersError) as caught:
+        network.request_unpooled("reduce (1/2) (input channel 0)", 5)
+
+    assert str(caught.value) == (
+        "Insufficient number of network buffers: required 5, but only 4 available (reduce (1/2) (input channel 0)). The total number of "
+        "network buffers is currently set to 10 of 128 bytes each. You can increase this number by setting --network-memory "
+        "(NetstackConfig.network_memory_bytes) above 1280 bytes"
+    )
+    network.destroy()
+
+
+def test_usage_without_pools_is_nothing() -> None:
+    """NetworkBufferPoolTest: 0 % and no warning."""
+    network = NetworkBufferPool(50, 128)
+
+    assert (network.num_requested_estimate, network.usage_percent, network.usage_warning()) == (0, 0, None)
+    network.destroy()
+
+
+def test_usage_and_its_warnings() -> None:
+    """NetworkBufferPoolTest segments usage: 50 segments of 128 B; one warning for each value from 100 % on, one when it is normal again."""
+    network = NetworkBufferPool(50, 128)
+
+    def usage() -> tuple[int, int]:
+        return network.num_requested_estimate, network.usage_percent
+
+    first = create(network, 10, 20)
+    assert (usage(), network.usage_warning()) == ((20, 40), None)
+    create(network, 5)
+    assert (usage(), network.usage_warning()) == ((30, 60), None)
+    create(network, 10, 30)
+    assert usage() == (60, 120)
+    assert network.usage_warning() == (
+        "Memory usage [120%] is too high to satisfy all of the requests. This can severely impact network throughput. Please consider "
+        "increasing available network memory, or decreasing configured size of network buffer pools. "
+        "(totalMemory=6.250kb (6400 bytes), requestedMemory=7.500kb (7680 bytes), missingMemory=1.250kb (1280 bytes))"
+    )
+    assert network.usage_warning() is None
+    last = create(network, 10, 20)
+    warning = network.usage_warning()
+    assert (usage(), warning is not None and warning.startswith("Memory usage [160%]")) == ((80, 160), True)
+    last.destroy()
+    first.destroy()
+    assert (usage(), network.usage_warning()) == ((40, 80), "Memory usage [80%] went back to normal")
+    assert network.usage_warning() is None
+    network.destroy()
+
+
+def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
+    """NetworkBufferPoolTest request memory segments with buffers taken: a pool holds all; its surplus goes to the request."""
+    network = NetworkBufferPool(10, 128)
+    pool = create(network, 5, 10)
+    used = [take(pool) for _ in range(10)]
+    segments: list[MemorySegment] = []
+    worker = Worker(lambda: segments.extend(network.request_unpooled("gate", 5, DEADLINE_S)))
+    until(lambda: len(network._claims) == 1)
+
+    recycle(pool, used)
+    worker.join()
+
+    assert (worker.error, len(segments), pool.num_buffers) == (None, 5, 5)
+    network.recycle_unpooled(segments)
+    network.check_invariants()
+    network.destroy()
+
+
+def test_a_waiting_request_ends_with_the_network_pool() -> None:
+    """NetworkBufferPoolTest request memory segments interruptible: destroy ends the wait with an error that says so."""
+    network = NetworkBufferPool(10, 128)
+    pool = create(network, 1)
+    segment = take(pool)
+    pool.destroy()
+    worker = Worker(lambda: network.request_unpooled("gate", 10, DEADLINE_S))
+    until(lambda: len(network._claims) == 1)
+
+    network.destroy()
+    worker.join()
+
+    assert isinstance(worker.error, ResourceClosedError)
+    assert "destroyed while gate waited" in str(worker.error)
+    pool.recycle(segment)
+    network.check_invariants()
+    assert network.num_available == 10
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """NetworkBufferPoolTest request memory segments interruptible 2: an exception inside; afterwards everything can be promised again."""
+    network = NetworkBufferPool(10, 128)
+    pool = create(network, 1)
+    segment = take(pool)
+    pool.destroy()
+
+    num_calls = 0
+
+    def interrupt(grants: object) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == number:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(network, "hand_out", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            network.request_unpooled("gate", 10, DEADLINE_S)
+
+    assert (network.num_reserved, len(network._claims)) == (0, 0)
+    pool.recycle(segment)
+    network.check_invariants()
+    assert create(network, 10, 10).num_buffers == 10
+    network.destroy()
+
+
+def test_a_request_times_out() -> None:
+    """NetworkBufferPoolTest request memory segments timeout: the message says Timeout; what came is back, what was promised is free."""
+    network = NetworkBufferPool(10, 128, request_timeout_s=0.01)
+    pool = create(network, 1, 10)
+    used = [take(pool) for _ in range(9)]
+
+    with pytest.raises(InsufficientNetworkBuffersError, match=r"^Timeout triggered when gate .* only 1 came within 0.01 s"):
+        network.request_unpooled("gate", 2)
+
+    assert (network.num_reserved, pool.num_buffers) == (1, 10)
+    network.check_invariants()
+    recycle(pool, used)
+    network.destroy()
+
+
+def test_availability_after_single_and_multiple_recycles() -> None:
+    """NetworkBufferPoolTest is available or not after request and recycle of single and multiple segments: seen by who stands in line."""
+    network = NetworkBufferPool(10, 128)
+    segments = [network.request_unpooled("gate", 5), network.request_unpooled("gate", 4)]
+    user = create(network, 1, 1)
+    segment = take(user)
+    worker: list[MemorySegment] = []
+    network.recycle_unpooled(segments.pop(0))
+    waiting = create(network, 1, 1)
+    assert waiting.is_available
+
+    user.recycle(segment)
+    worker += network.request_unpooled("gate", 4)
+
+    assert (network.num_available, user.is_available, len(worker)) == (0, True, 4)
+    network.recycle_unpooled(worker + segments.pop())
+    assert network.num_available == 8
+    network.destroy()
+
+
+def test_blocking_requests_from_several_local_pools() -> None:
+    """NetworkBufferPoolTest blocking request from multi local buffer pool: all end once the memory is back, none stays available."""
+    network = NetworkBufferPool(20, 128)
+    pools = [create(network, 5, 10) for _ in range(2)]
+    exclusive = network.request_unpooled("gate", 10)
+    builders: list[BufferBuilder] = []
+
+    def request(pool: LocalBufferPool) -> None:
+        for _ in range(10):
+            builders.append(pool.request_builder_blocking())
+
+    workers = [Worker(partial(request, pool)) for pool in pools]
+    until(lambda: len(builders) == 10 and all(pool._parked for pool in pools))
+    futures = [pool.available_future() for pool in pools]
+    states = [future.is_done for future in futures]
+    network.recycle_unpooled(exclusive)
+    for worker in workers:
+        worker.join()
+
+    assert (states, [future.is_done for future in futures]) == ([False, False], [True, True])
+    assert [worker.error for worker in workers] == [None, None]
+    assert (len(builders), network.num_available, [pool.is_available for pool in pools]) == (20, 0, [False, False])
+    for builder in builders:
+        builder.close()
+    network.check_invariants()
+    network.destroy()
+
+
+def test_a_broken_listener_elsewhere_fails_the_creation_but_keeps_nothing() -> None:
+    """Another pool shrinks or is handed a segment, and its listener raises: the caller learns of it, and may try again."""
+    network = NetworkBufferPool(4, 8)
+    other = create(network, 1, 1)
+    segment = take(other)
+
+    class Broken:
+        def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+            raise RuntimeError("broken listener")
+
+        def notify_buffer_destroyed(self) -> None:
+            raise RuntimeError("broken listener")
+
+    other.add_buffer_listener(Broken())
+    network._accounts[0].max_buffers = None
+
+    with pytest.raises(RuntimeError, match="broken listener"):
+        create(network, 1)
+
+    assert (network.num_pools, network.num_reserved) == (1, 1)
+    network.check_invariants()
+    other.recycle(segment)
+    other.add_buffer_listener(Broken())
+    taken = [take(other) for _ in range(4)]
+    other.add_buffer_listener(Broken())
+    with pytest.raises(RuntimeError, match="broken listener"):
+        network.destroy()
+    recycle(other, taken)
+    assert network.num_available == 4
+
+
+# ---------------------------------------------------------------- history
+
+
+@given(order=st.lists(st.integers(0, 2), min_size=12, max_size=60), required=st.tuples(*[st.integers(1, 4)] * 3))
+def test_hist_31386_14872_every_guarantee_can_be_drawn_in_any_order(order: list[int], required: tuple[int, ...]) -> None:
+    """FLINK-31386, FLINK-14872: whoever asks first and how much; nobody over-allocates into the guarantee of another."""
+    network = NetworkBufferPool(sum(required), 8)
+    pools = [create(network, number) for number in required]
+    held: list[list[MemorySegment]] = [[], [], []]
+
+    for index in [*order, *[number for number in range(3) for _ in range(4)]]:
+        segment = pools[index].request_segment_nowait()
+        assert segment is not None or len(held[index]) >= required[index], "a guarantee that could not be drawn"
+        if segment is not None:
+            held[index].append(segment)
+        network.check_invariants()
+
+    assert [len(each) for each in held] == list(required)
+    for pool, segments in zip(pools, held, strict=True):
+        recycle(pool, segments)
+    network.destroy()
+
+
+def test_hist_31386_a_later_guarantee_is_reservable_while_the_others_use_more_than_theirs() -> None:
+    """FLINK-31386: a pool that over-allocated before gives its surplus to the one that starts, not to itself."""
+    network = NetworkBufferPool(10, 8)
+    greedy = [create(network, 1), create(network, 1)]
+    held = [[take(pool) for _ in range(5)] for pool in greedy]
+    late = create(network, 6, 6)
+
+    for pool, segments in zip(greedy, held, strict=True):
+        for _ in range(3):
+            pool.recycle(segments.pop())
+            assert pool.request_segment_nowait() is None, "it is above its size"
+    late.reserve_segments(6)
+
+    assert late.num_available == 6
+    for pool, segments in zip(greedy, held, strict=True):
+        recycle(pool, segments)
+    network.check_invariants()
+    network.destroy()
+
+
+@pytest.mark.parametrize("num_subpartitions", [1, 2, 7])
+def test_hist_15030_the_minimum_suffices_while_every_subpartition_has_an_open_buffer(num_subpartitions: int) -> None:
+    """FLINK-15030: subpartitions + 1; nobody may read an open buffer, so the next one has to come from the minimum."""
+    network = NetworkBufferPool(num_subpartitions + 1, 8)
+    pool = network.create_buffer_pool(
+        owner="map",
+        num_required=num_subpartitions + 1,
+        max_buffers=None,
+        num_subpartitions=num_subpartitions,
+        max_buffers_per_channel=10,
+    )
+    builders = [pool.request_builder_blocking(index) for index in range(num_subpartitions)]
+
+    for round_number in range(3 * num_subpartitions):
+        index = round_number % num_subpartitions
+        following = pool.request_builder_nowait(index)
+        assert following is not None
+        builders[index].close()  # the reader takes what is finished, because a further buffer came
+        builders[index] = following
+    assert pool.is_available
+
+    for builder in builders:
+        builder.close()
+    network.destroy()
+
+
+@pytest.mark.slow
+def test_hist_25407_failing_requests_race_with_pools_that_come_and_go(tiny_switch_interval: None) -> None:
+    """FLINK-25407: the error path of a request took the locks in the other order; here requests fail, time out or succeed in turn."""
+    network = NetworkBufferPool(12, 8)
+    results: list[str] = []
+
+    def request(index: int) -> None:
+        for round_number in range(150):
+            try:
+                segments = network.request_unpooled(f"gate {index}", 1 + (round_number + index) % 9, 0.0005 * (round_number % 3))
+            except InsufficientNetworkBuffersError as error:
+                results.append(str(error)[:7])
+            else:
+                network.recycle_unpooled(segments)
+
+    def churn(index: int) -> None:
+        for round_number in range(150):
+            try:
+                pool = network.create_buffer_pool(owner=f"map {index}", num_required=1 + round_number % 4, max_buffers=None)
+            except InsufficientNetworkBuffersError:
+                continue
+            segments = [segment for _ in range(6) if (segment := pool.request_segment_nowait()) is not None]
+            if round_number % 2:
+                pool.destroy()
+            recycle(pool, segments)
+            pool.destroy()
+
+    workers = [Worker(partial(work, index)) for index in range(3) for work in (request, churn)]
+    for worker in workers:
+        worker.join()
+
+    assert [worker.error for worker in workers] == [None] * 6
+    assert "Insuffi" in results
+    network.check_invariants()
+    assert network.num_available == 12
+    network.destroy()
