@@ -338,11 +338,16 @@ def test_trim(size: int, expected: int) -> None:
     assert (read(consumer), builder.num_bytes_appended) == (b"abc" + b"x" * (expected - 3), expected)
 
 
-def test_trimming_twice_never_grows() -> None:
-    """The desired size may rise again; this buffer stays small."""
+def test_a_trimmed_builder_can_get_its_room_back() -> None:
+    """The last buffer is expanded when the pool is empty; never beyond the segment, of which the consumer knows the size."""
     builder, _ = make_builder()
+    consumer = builder.create_buffer_consumer()
 
     builder.trim(4)
-    builder.trim(8)
+    builder.append_and_commit(b"abcdef")
+    was_full = builder.is_full
+    builder.trim(6)
+    builder.append_and_commit(b"ef")
+    builder.trim(2 * SIZE)
 
-    assert builder.capacity_bytes == 4
+    assert (was_full, read(consumer), builder.capacity_bytes, consumer.segment_size_bytes) == (True, b"abcdef", SIZE, SIZE)
