@@ -22,12 +22,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import Process
 from bench.report import Result
+from bench.transports.calls import file_of, num_calls
 from bench.transports.common import BUFFER_BYTES, Setting
 
 SECONDS: Final = 2.0
@@ -44,6 +45,7 @@ CASES: Final = {
     "grpc": Setting("grpc"),
     "flight": Setting("flight"),
 }
+NETSTACK: Final = ("loops", "threads")
 NEEDS: Final = {"zmq": "zmq", "grpc": "grpc", "flight": "pyarrow"}
 
 
@@ -53,8 +55,9 @@ class Sample:
 
     num_bytes: int
     seconds: float
-    producer_cpu_s: float
-    consumer_cpu_s: float
+    user_s: tuple[float, float]  # CPU of producer and consumer
+    system_s: tuple[float, float]
+    calls_per_buffer: tuple[float, float] | None = None  # function calls, if they were counted
 
     @property
     def gb_per_s(self) -> float:
@@ -64,7 +67,11 @@ class Sample:
     @property
     def cpu_s_per_gb(self) -> float:
         """Of both processes."""
-        return (self.producer_cpu_s + self.consumer_cpu_s) / (self.num_bytes / 1e9)
+        return (sum(self.user_s) + sum(self.system_s)) / (self.num_bytes / 1e9)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the details of a result."""
+        return asdict(self) | {"gb_per_s": self.gb_per_s, "cpu_s_per_gb": self.cpu_s_per_gb}
 
 
 class MismatchError(Exception):
@@ -97,27 +104,46 @@ def measure(case: str, setting: Setting, seconds: float, profile: Path | None = 
         args = [*command, "consume", setting.to_json(), str(event(producer, "port", START_TIMEOUT_S)["port"])]
         consumer = stack.enter_context(Process(args, log=Path(name, "consumer.log"), cwd=root))
         event(consumer, "has_started", START_TIMEOUT_S)
-        if profile is not None:
-            start_profilers(stack, profile, case, {"producer": producer.pid, "consumer": consumer.pid}, seconds)
+        pids = {"producer": producer.pid, "consumer": consumer.pid}
+        profilers = [] if profile is None else start_profilers(stack, profile, case, pids, seconds)
         time.sleep(seconds)
         producer.close_stdin()  # the sign to stop
         received = event(consumer, "num_received", END_TIMEOUT_S)
         sent = event(producer, "num_sent", END_TIMEOUT_S)
-        for process in (producer, consumer):
+        for process in (producer, consumer, *profilers):
             process.wait(END_TIMEOUT_S)
     if sent["num_sent"] != received["num_received"]:
         raise MismatchError(f"{case}: sent {sent['num_sent']} buffers per channel, received {received['num_received']}")
-    return Sample(sum(received["num_received"]) * BUFFER_BYTES, received["seconds"], sent["cpu_s"], received["cpu_s"])
+    return Sample(
+        sum(received["num_received"]) * BUFFER_BYTES,
+        received["seconds"],
+        user_s=(sent["user_s"], received["user_s"]),
+        system_s=(sent["system_s"], received["system_s"]),
+        calls_per_buffer=calls_per_buffer(setting, sum(received["num_received"])),
+    )
 
 
-def start_profilers(stack: ExitStack, folder: Path, case: str, pids: dict[str, int], seconds: float) -> None:
-    """py-spy beside both processes, one file of stacks with counts per side; the figures of such a run are worthless."""
+def calls_per_buffer(setting: Setting, num_buffers: int) -> tuple[float, float] | None:
+    """What producer and consumer wrote down, if they counted."""
+    if setting.calls_folder is None or setting.transport not in NETSTACK:
+        return None
+    produced, consumed = (num_calls(file_of(setting, side)) for side in ("producer", "consumer"))
+    return produced / num_buffers, consumed / num_buffers
+
+
+def start_profilers(stack: ExitStack, folder: Path, case: str, pids: dict[str, int], seconds: float) -> list[Process]:
+    """py-spy beside both processes, one file of stacks with counts per side; the figures of such a run are worthless.
+
+    Only threads that hold the interpreter are seen: what the kernel does while it is released is in the system CPU time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    profilers = []
     for side, pid in pids.items():
         output = folder / f"{case}-{side}.txt"
-        options = ["--pid", str(pid), "--duration", str(max(1, round(seconds - 0.5))), "--rate", "500", "--format", "raw"]
+        options = ["--pid", str(pid), "--duration", str(max(1, round(seconds - 0.5))), "--rate", "500", "--gil", "--format", "raw"]
         args = [str(Path(sys.executable).with_name("py-spy")), "record", *options, "--output", str(output)]
-        stack.enter_context(Process(args, log=folder / f"{case}-{side}.log"))
+        profilers.append(stack.enter_context(Process(args, log=folder / f"{case}-{side}.log")))
+    return profilers
 
 
 def orders(cases: Sequence[str], num_rounds: int) -> list[list[str]]:
@@ -146,6 +172,9 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
     parser.add_argument("--switch-interval-ms", type=float, default=Setting("").switch_interval_ms)
     parser.add_argument("--pin", action=argparse.BooleanOptionalAction, default=True, help="each process on a core of its own")
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="write what py-spy sees of each process")
+    parser.add_argument(
+        "--calls", type=Path, metavar="FOLDER", help="count function calls per buffer, and write which; rates are wrong then"
+    )
     options = vars(parser.parse_args(arguments))
     options["cases"] = options["cases"].split(",")
     if unknown := set(options["cases"]) - set(CASES):
@@ -163,12 +192,14 @@ def run(
     switch_interval_ms: float = 0.1,
     pin: bool = True,
     profile: Path | None = None,
+    calls: Path | None = None,
 ) -> list[Result]:
     """``num_runs`` rounds; one result per case, and one line per case for the eye on standard error."""
     present = [case for case in cases if is_installed(case)]
     for case in sorted(set(cases) - set(present)):
         print(f"{case}: skipped, {NEEDS[case]} is not installed (extra 'bench')", file=sys.stderr)
     common: dict[str, Any] = {"num_credits": credits, "switch_interval_ms": switch_interval_ms, "cpus": cores() if pin else None}
+    common["calls_folder"] = None if calls is None else str(calls.absolute())
     settings = {case: replace(CASES[case], compare_all=quick, **common) for case in present}
     seconds = QUICK_SECONDS if quick else seconds
     rounds = [{case: measure(case, settings[case], seconds, profile) for case in order} for order in orders(present, num_runs)]
@@ -184,10 +215,8 @@ def summary(case: str, setting: Setting, rounds: Sequence[dict[str, Sample]]) ->
         "num_channels": setting.num_channels,
         "buffer_bytes": BUFFER_BYTES,
         "setting": json.loads(setting.to_json()),
-        "gb": [sample.num_bytes / 1e9 for sample in samples],
         "cpu_s_per_gb": [sample.cpu_s_per_gb for sample in samples],
-        "cpu_s_per_gb_producer": [sample.producer_cpu_s / (sample.num_bytes / 1e9) for sample in samples],
-        "cpu_s_per_gb_consumer": [sample.consumer_cpu_s / (sample.num_bytes / 1e9) for sample in samples],
+        "samples": [sample.as_dict() for sample in samples],
     }
     if "raw" in rounds[0]:
         pairs = [(samples_of_round[case], samples_of_round["raw"]) for samples_of_round in rounds]

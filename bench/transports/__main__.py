@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any, cast
 
-from bench.transports.common import PayloadSource, Setting, Stop, Transport, Verifier, cpu_s
+from bench.transports.common import CpuUse, PayloadSource, Setting, Stop, Transport, Verifier
 from flowlet.tm.process_model import GarbageCollectorTuning, apply_switch_interval
 
 MODULES = {"raw": "raw_socket", "loops": "netstack_loops", "threads": "netstack_threads"}
@@ -35,19 +35,19 @@ def produce(setting: Setting) -> None:
     """The sending side."""
     transport = prepare(setting, 0)
     source, stop = PayloadSource(setting.num_channels), Stop.at_end_of_input()
-    before_s = cpu_s()
+    before = CpuUse.now()
     transport.produce(setting, source, stop, lambda port: tell(port=port))
-    tell(num_sent=source.num_sent, cpu_s=cpu_s() - before_s)
+    tell(num_sent=source.num_sent, **CpuUse.now().since(before))
 
 
 def consume(setting: Setting, port: int) -> None:
     """The receiving side."""
     transport = prepare(setting, 1)
     verifier = Verifier(setting.num_channels, lambda: tell(has_started=True), compare_all=setting.compare_all)
-    before_s = cpu_s()
+    before = CpuUse.now()
     transport.consume(setting, port, verifier)
     verifier.finish()
-    tell(num_received=verifier.num_received, seconds=verifier.seconds, cpu_s=cpu_s() - before_s)
+    tell(num_received=verifier.num_received, seconds=verifier.seconds, **CpuUse.now().since(before))
 
 
 if __name__ == "__main__":

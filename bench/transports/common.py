@@ -31,6 +31,7 @@ class Setting:
     compare_all: bool = False
     switch_interval_ms: float = 0.1
     cpus: tuple[int, int] | None = None  # of producer and consumer; None: wherever the kernel likes
+    calls_folder: str | None = None  # count function calls, and write there which; the network stack only
 
     def to_json(self) -> str:
         """For the command line of a child."""
@@ -150,7 +151,19 @@ class Transport(Protocol):
         """Connect, and read to the end."""
 
 
-def cpu_s() -> float:
-    """Of this process so far, all threads, in user and system mode."""
-    use = resource.getrusage(resource.RUSAGE_SELF)
-    return use.ru_utime + use.ru_stime
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """CPU seconds of this process, all threads."""
+
+    user_s: float
+    system_s: float
+
+    @classmethod
+    def now(cls) -> Self:
+        """So far."""
+        use = resource.getrusage(resource.RUSAGE_SELF)
+        return cls(use.ru_utime, use.ru_stime)
+
+    def since(self, before: "CpuUse") -> dict[str, float]:
+        """The difference, for a report."""
+        return {"user_s": self.user_s - before.user_s, "system_s": self.system_s - before.system_s}

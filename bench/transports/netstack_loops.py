@@ -6,6 +6,7 @@ Side:  any; everything but set-up and end runs on the loop thread.
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from bench.transports.calls import counted
 from bench.transports.common import PayloadSource, Setting, Stop, Verifier
 from bench.transports.netstack_side import open_gate, open_partition
 from netstack.eventloop import EventLoopThread
@@ -88,13 +89,15 @@ def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Call
     """Emit whole buffers, channels in turns."""
     with open_partition(setting, listening) as (loop, partition):
         producer = _LoopProducer(loop, partition, source, stop)
-        loop.execute_threadsafe(producer.step)
-        producer.done.result()
+        with counted(setting, "producer", loop):
+            loop.execute_threadsafe(producer.step)
+            producer.done.result()
 
 
 def consume(setting: Setting, port: int, verifier: Verifier) -> None:
     """Read to the end of every channel."""
     with open_gate(setting, port) as (loop, gate):
         consumer = _LoopConsumer(loop, gate, verifier)
-        loop.execute_threadsafe(consumer.step)
-        consumer.done.result()
+        with counted(setting, "consumer", loop):
+            loop.execute_threadsafe(consumer.step)
+            consumer.done.result()

@@ -6,6 +6,7 @@ Side:  any; the main thread is the task thread.
 import threading
 from collections.abc import Callable
 
+from bench.transports.calls import counted
 from bench.transports.common import PayloadSource, Setting, Stop, Verifier
 from bench.transports.netstack_side import open_gate, open_partition
 from netstack.gate.input_gate import SingleInputGate
@@ -15,7 +16,7 @@ def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Call
     """Emit whole buffers, channels in turns; the pool parks the thread when it is empty."""
     buffer, label_next = source.new_buffer(), source.label_next
     record = memoryview(buffer)
-    with open_partition(setting, listening) as (_, partition):
+    with open_partition(setting, listening) as (loop, partition), counted(setting, "producer", loop):
         emit_record = partition.emit_record
         while not stop.is_set:
             emit_record(record, label_next(buffer))
@@ -25,7 +26,7 @@ def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Call
 def consume(setting: Setting, port: int, verifier: Verifier) -> None:
     """Read to the end of every channel, parked while there is nothing."""
     check = verifier.check
-    with open_gate(setting, port) as (_, gate):
+    with open_gate(setting, port) as (loop, gate), counted(setting, "consumer", loop):
         gate.request_partitions()
         poll_next = gate.poll_next
         while not gate.is_finished:
