@@ -1,13 +1,17 @@
 """What the tests of partitions and gates share."""
 
 import threading
+from collections.abc import Sequence
 
 from netstack.buffer.builder import BufferBuilder, BufferConsumer
-from netstack.buffer.segment import MemorySegment
+from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
-from netstack.partition.pipelined import PipelinedSubpartition
+from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
+from netstack.partition.in_flight import InFlightData
+from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
 from netstack.partition.view import BufferAndBacklog
+from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 
 SEGMENT = 1024
@@ -63,6 +67,50 @@ class Arena:
         return BufferBuilder(MemorySegment(memoryview(bytearray(size))), self)
 
 
+class RecordingStateWriter:
+    """Keeps the sizes of what it gets, and recycles it."""
+
+    def __init__(self) -> None:
+        self.output: list[tuple[int, ResultSubpartitionInfo, int, list[int]]] = []
+        self.futures: list[tuple[int, InFlightData]] = []
+
+    def add_input_data(
+        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+    ) -> None:
+        raise AssertionError("a producer has no input")
+
+    def add_output_data(
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+    ) -> None:
+        self.output.append((checkpoint_id, subpartition, start_sequence_number, recycled_sizes(buffers)))
+
+    def add_output_data_future(
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, data: InFlightData
+    ) -> None:
+        self.futures.append((checkpoint_id, data))
+
+
+def recycled_sizes(buffers: Sequence[NetworkBuffer]) -> list[int]:
+    sizes = [buffer.size for buffer in buffers]
+    for buffer in buffers:
+        buffer.recycle()
+    return sizes
+
+
+UNALIGNED = CheckpointOptions(alignment=Alignment.UNALIGNED)
+TIMEOUTABLE = CheckpointOptions(alignment=Alignment.ALIGNED, aligned_timeout_ms=100)
+
+
+def barrier(checkpoint_id: int = 1, options: CheckpointOptions | None = None, *, has_priority: bool = False) -> BufferConsumer:
+    """An aligned barrier that blocks, unless ``options`` say something else."""
+    event = CheckpointBarrier(checkpoint_id, 0, options or CheckpointOptions())
+    return BufferConsumer.of_event(serialize_event(event), event_data_type(event, has_priority=has_priority))
+
+
+def unaligned_barrier(checkpoint_id: int = 1) -> BufferConsumer:
+    return barrier(checkpoint_id, UNALIGNED, has_priority=True)
+
+
 def event(content: bytes = b"\0\0\0\7") -> BufferConsumer:
     return BufferConsumer.of_event(content, DataType.EVENT_BUFFER)
 
@@ -77,3 +125,43 @@ def drain(subpartition: PipelinedSubpartition) -> list[BufferAndBacklog]:
         one.buffer.recycle()
         found.append(one)
     return found
+
+
+class Reading:
+    """A subpartition with its view, and builders that feed it."""
+
+    def __init__(self, *, sends_empty_buffers: bool = False) -> None:
+        self.parent = RecordingParent()
+        self.subpartition = PipelinedSubpartition(3, self.parent, sends_empty_buffers=sends_empty_buffers, partition_index=7)
+        self.state = RecordingStateWriter()
+        self.subpartition.channel_state = self.state
+        self.listener = RecordingListener()
+        self.arena = Arena()
+        view = self.subpartition.create_read_view(self.listener)
+        assert view is not None
+        self.view: PipelinedSubpartitionView = view
+        self.builders: list[BufferBuilder] = []
+
+    def add(self, num_bytes: int = 0, *, is_finished: bool = True) -> BufferBuilder:
+        """Append a data buffer; it is finished after its consumer was made, as a writer does it."""
+        builder = self.arena.builder()
+        consumer = builder.create_buffer_consumer()
+        builder.append_and_commit(bytes(num_bytes))
+        if is_finished:
+            builder.finish()
+        self.builders.append(builder)
+        self.subpartition.add(consumer)
+        return builder
+
+    def poll(self) -> BufferAndBacklog:
+        found = self.view.next_buffer()
+        assert found is not None, f"nothing to poll in {self.subpartition!r}"
+        found.buffer.recycle()
+        self.subpartition.check_invariants()
+        return found
+
+    def close(self) -> None:
+        self.view.release()
+        for builder in self.builders:
+            builder.close()
+        assert self.arena.num_out == 0, "a segment did not come back"

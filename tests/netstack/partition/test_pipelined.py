@@ -13,52 +13,14 @@ from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.partition.pipelined import ADD_REFUSED, PipelinedSubpartition, PipelinedSubpartitionView
 from netstack.partition.view import BufferAndBacklog
 from netstack.wire.messages import DataType
-from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, drain, event
+from tests.netstack.partition.doubles import Arena, Reading, RecordingListener, RecordingParent, drain, event
 
 DEADLINE_S = 20
 
 
-class Fixture:
-    """A subpartition with its view, and builders that feed it."""
-
-    def __init__(self) -> None:
-        self.parent = RecordingParent()
-        self.subpartition = PipelinedSubpartition(3, self.parent)
-        self.listener = RecordingListener()
-        self.arena = Arena()
-        view = self.subpartition.create_read_view(self.listener)
-        assert view is not None
-        self.view: PipelinedSubpartitionView = view
-        self.builders: list[BufferBuilder] = []
-
-    def add(self, num_bytes: int = 0, *, is_finished: bool = True) -> BufferBuilder:
-        """Append a data buffer; it is finished after its consumer was made, as a writer does it."""
-        builder = self.arena.builder()
-        consumer = builder.create_buffer_consumer()
-        builder.append_and_commit(bytes(num_bytes))
-        if is_finished:
-            builder.finish()
-        self.builders.append(builder)
-        self.subpartition.add(consumer)
-        return builder
-
-    def poll(self) -> BufferAndBacklog:
-        found = self.view.next_buffer()
-        assert found is not None, f"nothing to poll in {self.subpartition!r}"
-        found.buffer.recycle()
-        self.subpartition.check_invariants()
-        return found
-
-    def close(self) -> None:
-        self.view.release()
-        for builder in self.builders:
-            builder.close()
-        assert self.arena.num_out == 0, "a segment did not come back"
-
-
 @pytest.fixture
-def it() -> Iterator[Fixture]:
-    fixture = Fixture()
+def it() -> Iterator[Reading]:
+    fixture = Reading()
     yield fixture
     fixture.subpartition.check_invariants()
     fixture.close()
@@ -68,21 +30,21 @@ def it() -> Iterator[Fixture]:
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
-def test_the_first_data_buffer_is_not_announced(it: Fixture, is_finished: bool) -> None:
+def test_the_first_data_buffer_is_not_announced(it: Reading, is_finished: bool) -> None:
     """Finished or not: nobody is told, nothing is available, the backlog is 0."""
     it.add(10, is_finished=is_finished)
 
     assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (0, False, 0)
 
 
-def test_the_first_event_is_announced(it: Fixture) -> None:
+def test_the_first_event_is_announced(it: Reading) -> None:
     """It is finished at once; it is no backlog and needs no credit."""
     it.subpartition.add(event())
 
     assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.next_is_event, it.view.backlog) == (1, True, True, True, 0)
 
 
-def test_the_second_element_is_announced_once(it: Fixture) -> None:
+def test_the_second_element_is_announced_once(it: Reading) -> None:
     """The first can be read now; the last one is not counted."""
     it.add(10)
     it.add(20, is_finished=False)
@@ -90,7 +52,7 @@ def test_the_second_element_is_announced_once(it: Fixture) -> None:
     assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.backlog) == (1, True, False, 1)
 
 
-def test_further_buffers_are_not_announced(it: Fixture) -> None:
+def test_further_buffers_are_not_announced(it: Reading) -> None:
     """The reader knows already; the backlog grows."""
     for _ in range(4):
         it.add(10)
@@ -98,7 +60,7 @@ def test_further_buffers_are_not_announced(it: Fixture) -> None:
     assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (1, True, 3)
 
 
-def test_an_event_at_the_end_makes_all_data_backlog(it: Fixture) -> None:
+def test_an_event_at_the_end_makes_all_data_backlog(it: Reading) -> None:
     """What stands before an event is finished."""
     it.add(10)
     it.add(10)
@@ -107,7 +69,7 @@ def test_an_event_at_the_end_makes_all_data_backlog(it: Fixture) -> None:
     assert (it.listener.count, it.view.backlog) == (1, 2)
 
 
-def test_flush_announces_the_only_buffer_once(it: Fixture) -> None:
+def test_flush_announces_the_only_buffer_once(it: Reading) -> None:
     """Its unread bytes are available, and it is backlog."""
     it.add(10, is_finished=False)
 
@@ -117,7 +79,7 @@ def test_flush_announces_the_only_buffer_once(it: Fixture) -> None:
     assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (1, True, 1)
 
 
-def test_a_buffer_added_after_an_unread_flush_tells_nobody(it: Fixture) -> None:
+def test_a_buffer_added_after_an_unread_flush_tells_nobody(it: Reading) -> None:
     """The reader was told by the flush and has not looked yet."""
     it.add(10)
     it.subpartition.flush()
@@ -127,7 +89,7 @@ def test_a_buffer_added_after_an_unread_flush_tells_nobody(it: Fixture) -> None:
     assert (it.listener.count, it.view.backlog) == (1, 2)
 
 
-def test_flush_behind_a_finished_buffer_tells_nobody(it: Fixture) -> None:
+def test_flush_behind_a_finished_buffer_tells_nobody(it: Reading) -> None:
     """The reader was told when the second one came, and now finds both."""
     it.add(10)
     it.add(20, is_finished=False)
@@ -138,7 +100,7 @@ def test_flush_behind_a_finished_buffer_tells_nobody(it: Fixture) -> None:
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_flush_of_nothing_tells_nobody(it: Fixture, is_read: bool) -> None:
+def test_flush_of_nothing_tells_nobody(it: Reading, is_read: bool) -> None:
     """Not in an empty queue, not for an empty buffer, not for one that was read to its end."""
     it.subpartition.flush()
     builder = it.add(0, is_finished=False)
@@ -151,7 +113,7 @@ def test_flush_of_nothing_tells_nobody(it: Fixture, is_read: bool) -> None:
     assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (0, False, 0)
 
 
-def test_flush_after_more_was_written_tells_again(it: Fixture) -> None:
+def test_flush_after_more_was_written_tells_again(it: Reading) -> None:
     """Each flush with news is one notification."""
     builder = it.add(10, is_finished=False)
     it.subpartition.flush()
@@ -163,7 +125,7 @@ def test_flush_after_more_was_written_tells_again(it: Fixture) -> None:
     assert (it.listener.count, it.poll().buffer.size) == (2, 4)
 
 
-def test_finish_always_tells_and_makes_all_available(it: Fixture) -> None:
+def test_finish_always_tells_and_makes_all_available(it: Reading) -> None:
     """Also with data before it, which is backlog to the last buffer."""
     it.add(10)
     it.add(10)
@@ -178,7 +140,7 @@ def test_finish_always_tells_and_makes_all_available(it: Fixture) -> None:
 # ---------------------------------------------------------------- polling
 
 
-def test_two_unfinished_looking_buffers_give_one_notification(it: Fixture) -> None:
+def test_two_unfinished_looking_buffers_give_one_notification(it: Reading) -> None:
     """Flink's first scenario: the writer finished the first, the reader has not looked yet."""
     first = it.add(0, is_finished=False)
     first.finish()
@@ -187,7 +149,7 @@ def test_two_unfinished_looking_buffers_give_one_notification(it: Fixture) -> No
     assert (it.listener.count, it.view.next_buffer()) == (1, None)
 
 
-def test_a_buffer_that_is_being_written_is_read_piece_by_piece(it: Fixture) -> None:
+def test_a_buffer_that_is_being_written_is_read_piece_by_piece(it: Reading) -> None:
     """Without being announced: a reader that polls gets what is committed, with nothing behind it."""
     builder = it.add(1024 - 5, is_finished=False)
 
@@ -200,7 +162,7 @@ def test_a_buffer_that_is_being_written_is_read_piece_by_piece(it: Fixture) -> N
     assert (second.buffer.size, second.next_data_type, it.subpartition.num_queued_buffers) == (5, DataType.NONE, 0)
 
 
-def test_an_unfinished_buffer_behind_a_finished_one_is_not_reported(it: Fixture) -> None:
+def test_an_unfinished_buffer_behind_a_finished_one_is_not_reported(it: Reading) -> None:
     """It may be polled all the same, and is not gone while it is written."""
     it.add(1025 - 1)
     builder = it.add(30, is_finished=False)
@@ -213,7 +175,7 @@ def test_an_unfinished_buffer_behind_a_finished_one_is_not_reported(it: Fixture)
     assert (second.buffer.size, it.poll().buffer.size) == (30, 3)
 
 
-def test_empty_finished_buffers_are_skipped(it: Fixture) -> None:
+def test_empty_finished_buffers_are_skipped(it: Reading) -> None:
     """Three empty ones, then data: the reader is told once and gets the data at the first poll."""
     counts = []
     for _ in range(3):
@@ -226,7 +188,7 @@ def test_empty_finished_buffers_are_skipped(it: Fixture) -> None:
     assert (it.poll().buffer.size, it.subpartition.num_queued_buffers) == (1024, 0)
 
 
-def test_sequence_numbers_count_polled_elements(it: Fixture) -> None:
+def test_sequence_numbers_count_polled_elements(it: Reading) -> None:
     """From 0, by one, over data, pieces and events; skipped buffers do not count."""
     it.add(0)
     it.add(5)
@@ -237,7 +199,7 @@ def test_sequence_numbers_count_polled_elements(it: Fixture) -> None:
     assert [found.sequence_number for found in drain(it.subpartition)] == [0, 1, 2, 3]
 
 
-def test_the_next_type_tells_what_can_be_polled(it: Fixture) -> None:
+def test_the_next_type_tells_what_can_be_polled(it: Reading) -> None:
     """Data, event, end, nothing."""
     it.add(5)
     it.add(5)
@@ -254,7 +216,7 @@ def test_the_next_type_tells_what_can_be_polled(it: Fixture) -> None:
     ]
 
 
-def test_consuming_then_flushing_tells_again(it: Fixture) -> None:
+def test_consuming_then_flushing_tells_again(it: Reading) -> None:
     """Notification, read, flush of the rest: one more, and a second flush none."""
     it.add(10)
     it.add(20, is_finished=False)
@@ -267,7 +229,7 @@ def test_consuming_then_flushing_tells_again(it: Fixture) -> None:
     assert (after_first, it.listener.count) == (2, 2)
 
 
-def test_without_credit_only_an_event_is_data(it: Fixture) -> None:
+def test_without_credit_only_an_event_is_data(it: Reading) -> None:
     """A reader without credit waits for the event at the head."""
     it.add(5)
     it.subpartition.add(event())
@@ -281,7 +243,7 @@ def test_without_credit_only_an_event_is_data(it: Fixture) -> None:
 # ---------------------------------------------------------------- views and ends
 
 
-def test_there_is_one_view(it: Fixture) -> None:
+def test_there_is_one_view(it: Reading) -> None:
     """A second reader would take every other buffer."""
     with pytest.raises(LocalProtocolError, match="subpartition 3 is being read"):
         it.subpartition.create_read_view(RecordingListener())
@@ -301,7 +263,7 @@ def test_a_late_view_is_told_what_is_queued(num_queued: int, expected: int) -> N
     assert (listener.count, view.has_data(1)) == (expected, num_queued > 0)
 
 
-def test_nothing_is_added_after_the_end(it: Fixture) -> None:
+def test_nothing_is_added_after_the_end(it: Reading) -> None:
     """The refused consumer is closed."""
     it.subpartition.finish()
     builder = it.arena.builder()
@@ -312,7 +274,7 @@ def test_nothing_is_added_after_the_end(it: Fixture) -> None:
     assert (was_added, it.subpartition.finish(), it.arena.num_out) == (ADD_REFUSED, ADD_REFUSED, 0)
 
 
-def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Fixture) -> None:
+def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Reading) -> None:
     """The reader finds a released view, the cause, and nothing to poll; once."""
     it.add(10, is_finished=False)
     it.parent.failure_cause = ProducerFailedError("boom")
@@ -338,7 +300,7 @@ def test_release_without_a_view_frees_everything() -> None:
     assert (arena.num_out, subpartition.create_read_view(RecordingListener())) == (0, None)
 
 
-def test_a_reader_that_leaves_makes_the_subpartition_a_sink(it: Fixture) -> None:
+def test_a_reader_that_leaves_makes_the_subpartition_a_sink(it: Reading) -> None:
     """What is queued and what comes is dropped; the partition learns it once."""
     it.add(10)
     it.add(10)
@@ -356,14 +318,14 @@ def test_a_reader_that_leaves_makes_the_subpartition_a_sink(it: Fixture) -> None
     assert it.arena.num_out == 0
 
 
-def test_an_acknowledgement_reaches_the_partition(it: Fixture) -> None:
+def test_an_acknowledgement_reaches_the_partition(it: Reading) -> None:
     """With the index of the subpartition."""
     it.view.acknowledge_all_data_processed()
 
     assert it.parent.processed == [3]
 
 
-def test_listeners_are_called_outside_the_lock(it: Fixture) -> None:
+def test_listeners_are_called_outside_the_lock(it: Reading) -> None:
     """A listener that polls at once finds the data (no deadlock, no stale state)."""
     found: list[BufferAndBacklog | None] = []
     subpartition = PipelinedSubpartition(0, RecordingParent())
@@ -391,7 +353,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["add", "write", "event", "flush", "p
 @given(steps=STEPS)
 def test_the_backlog_is_what_can_be_polled(steps: list[Step]) -> None:
     """In every state: as many non-empty data buffers as the backlog says can be polled while something is available."""
-    it, expected, got = Fixture(), bytearray(), bytearray()
+    it, expected, got = Reading(), bytearray(), bytearray()
 
     def write(builder: BufferBuilder, number: int) -> None:
         content = bytes([len(expected) % 251]) * number
@@ -444,7 +406,7 @@ def test_the_backlog_is_what_can_be_polled(steps: list[Step]) -> None:
 @pytest.mark.parametrize("schedule", sorted(set(itertools.permutations("wwffpp"))), ids="".join)
 def test_flush_always_without_a_timer_never_strands_data(schedule: tuple[str, ...]) -> None:
     """Every order of write, flush and a poll by whoever was told: after the last flush the reader was told of all bytes (FLINK-8694)."""
-    it = Fixture()
+    it = Reading()
     builder = it.add(0, is_finished=False)
     told, written, flushed, got = 0, 0, 0, 0
 

@@ -1,0 +1,155 @@
+"""``BoundedData``: what is written comes back the same, to every reader, from either kind of store."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.segment import NetworkBuffer
+from netstack.errors import ResourceBrokenError
+from netstack.partition.bounded_data import NUM_READ_BUFFERS, BoundedData, BoundedDataKind, BoundedDataReader, create_bounded_data
+from netstack.wire.messages import DataType
+
+KINDS = pytest.mark.parametrize("kind", list(BoundedDataKind))
+Written = tuple[DataType, bool, bytes]
+SOME: list[Written] = [
+    (DataType.DATA_BUFFER, False, b"first"),
+    (DataType.EVENT_BUFFER, False, b"event"),
+    (DataType.DATA_BUFFER, True, b"compressed"),
+    (DataType.DATA_BUFFER, False, b""),
+    (DataType.END_OF_PARTITION, False, b"\0\0\0\0"),
+]
+
+
+def nothing() -> None:
+    """Nobody waits."""
+
+
+def write(data: BoundedData, buffers: Sequence[Written]) -> None:
+    for data_type, is_compressed, content in buffers:
+        data.write(NetworkBuffer.unpooled(content, data_type, is_compressed=is_compressed))
+    data.finish_write()
+
+
+def read(reader: BoundedDataReader) -> list[Written]:
+    found = []
+    while reader.next is not None:
+        promised = reader.next
+        buffer = reader.next_buffer()
+        assert buffer is not None
+        assert (promised.data_type, promised.is_compressed, promised.size) == (buffer.data_type, buffer.is_compressed, buffer.size)
+        found.append((buffer.data_type, buffer.is_compressed, bytes(buffer.view)))
+        buffer.recycle()
+    assert reader.next_buffer() is None
+    return found
+
+
+@KINDS
+def test_write_and_read(kind: BoundedDataKind, tmp_path: Path) -> None:
+    """BoundedDataTestBase.testWriteAndReadData: readers do not move each other; the file goes in the end."""
+    data = create_bounded_data(kind, tmp_path)
+    write(data, SOME)
+    outer = data.create_reader(nothing)
+    first = outer.next_buffer()
+    assert first is not None
+    first.recycle()
+
+    assert read(data.create_reader(nothing)) == SOME
+    assert read(outer) == SOME[1:]
+    assert data.path.stat().st_size == data.num_bytes
+    data.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@KINDS
+@given(contents=st.lists(st.binary(max_size=300), min_size=1, max_size=20))
+def test_any_sizes_come_back(kind: BoundedDataKind, contents: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """BoundedDataTestBase.testWriteAndReadDataAcrossRegions: whatever the sizes."""
+    data = create_bounded_data(kind, tmp_path_factory.mktemp("bounded"))
+    buffers = [(DataType.DATA_BUFFER, False, content) for content in contents]
+    write(data, buffers)
+
+    assert read(data.create_reader(nothing)) == buffers
+    data.close()
+
+
+@KINDS
+def test_buffers_outlive_reader_and_data(kind: BoundedDataKind, tmp_path: Path) -> None:
+    """A buffer on its way to the network stays readable when the partition is gone."""
+    data = create_bounded_data(kind, tmp_path)
+    write(data, SOME)
+    reader = data.create_reader(nothing)
+    buffer = reader.next_buffer()
+    assert buffer is not None
+
+    reader.close()
+    data.close()
+
+    assert (bytes(buffer.view), reader.next, reader.next_buffer()) == (b"first", None, None)
+    buffer.recycle()
+
+
+def test_a_file_reader_waits_for_its_buffers(tmp_path: Path) -> None:
+    """FileChannelBoundedDataTest.testReadNextBuffer / testRecycleBufferForNotifyingSubpartitionView: told when one comes home, once."""
+    data, told = create_bounded_data(BoundedDataKind.FILE, tmp_path), []
+    write(data, SOME)
+    reader = data.create_reader(lambda: told.append("room"))
+    buffers = [reader.next_buffer() for _ in range(NUM_READ_BUFFERS)]
+    states = [reader.has_room, reader.next_buffer() is None]
+
+    for buffer in buffers:
+        assert buffer is not None
+        buffer.recycle()
+
+    assert (states, told, reader.has_room) == ([False, True], ["room"], True)
+    assert read(reader) == SOME[2:]
+    data.close()
+
+
+def test_writes_in_pieces_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that takes less than it was given gets the rest."""
+    data, whole = create_bounded_data(BoundedDataKind.FILE, tmp_path), os.writev
+
+    def write_three(fd: int, parts: Sequence[bytes | memoryview]) -> int:
+        return whole(fd, [b"".join(parts)[:3]])
+
+    monkeypatch.setattr("netstack.partition.bounded_data.os.writev", write_three)
+    write(data, SOME)
+    monkeypatch.undo()
+
+    assert read(data.create_reader(nothing)) == SOME
+    data.close()
+
+
+def fail(*_: object) -> int:
+    raise OSError("no space left on device")
+
+
+@KINDS
+def test_errors_name_the_file(kind: BoundedDataKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system's trouble is not ours: ResourceBrokenError with the path."""
+    data = create_bounded_data(kind, tmp_path)
+    monkeypatch.setattr("netstack.partition.bounded_data.os.writev", fail)
+
+    with pytest.raises(ResourceBrokenError, match=rf"{tmp_path}.*no space left"):
+        write(data, SOME)
+    with pytest.raises(ResourceBrokenError, match="No such file"):
+        create_bounded_data(kind, tmp_path / "nowhere")
+    data.close()
+
+
+@pytest.mark.parametrize("cut", [lambda size: size - 1, lambda size: size - 4 - 9], ids=["in a buffer", "in a header"])
+def test_a_cut_file_is_noticed(cut: Callable[[int], int], tmp_path: Path) -> None:
+    """No reader takes half a buffer for a whole one; its read buffer is not lost."""
+    data = create_bounded_data(BoundedDataKind.FILE, tmp_path)
+    write(data, SOME)
+    os.truncate(data.path, cut(data.num_bytes))
+    reader = data.create_reader(nothing)
+
+    with pytest.raises(ResourceBrokenError, match="ends in the middle of a buffer"):
+        read(reader)
+    assert reader.has_room
+    data.close()
