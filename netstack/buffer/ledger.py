@@ -38,7 +38,7 @@ def describe(frames: Sequence[Frame]) -> str:
 
 
 class Trail:
-    """The last steps of one lease.  Not thread-safe: its lease's lock guards it."""
+    """The last steps of one lease.  Any thread: ``deque.append`` is atomic."""
 
     __slots__ = ("_steps",)
 

@@ -5,7 +5,6 @@ Hot path:   per buffer, not per record.
 Invariants: a lease is recycled when its count falls to zero, exactly once, outside its lock; the bytes of a buffer are readable only
             while its lease counts at least one.
 Units:      sizes and offsets in bytes.
-Lock order: ``BufferLease._lock`` is a leaf: nothing is called while it is held.
 Source:     Flink ``MemorySegment``, ``NetworkBuffer``, ``BufferRecycler``, ``FreeingBufferRecycler``.  Views are made on demand, so that a
             buffer that was recycled keeps no export of the arena alive.
             With NETSTACK_DEBUG=1 a lease remembers who took, kept and released it, and notices if all its holders forgot it; freed memory
@@ -13,7 +12,6 @@ Source:     Flink ``MemorySegment``, ``NetworkBuffer``, ``BufferRecycler``, ``Fr
 Absent:     composite and file-backed buffers.
 """
 
-import threading
 from typing import Final, Protocol
 
 from netstack.buffer.ledger import SegmentLedger, Trail
@@ -23,6 +21,8 @@ from netstack.wire.messages import DataType
 
 _POISON: Final = b"\xdd"  # what a freed segment is filled with when NETSTACK_DEBUG=1
 _DEBUG: Final = is_debug()
+_LAST: Final = True  # the token of the last holder
+_OTHER: Final = False
 
 
 class MemorySegment:
@@ -61,21 +61,27 @@ FREEING_RECYCLER: Final = FreeingBufferRecycler()
 class BufferLease:
     """The count of everybody who uses one segment: its builder, its consumer and the buffers built from it.
 
-    Threading: any thread.  Life cycle: starts at one; at zero the segment goes to the recycler and the lease is dead.
+    Threading: any thread, without a lock: every holder has a token in a list, ``list.append`` and ``list.pop`` are atomic, and the token
+    at the bottom, which only the last holder can draw, is marked.
+    Life cycle: starts with one holder; when the last one releases, the segment goes to the recycler and the lease is dead.
     """
 
-    __slots__ = ("_lock", "_recycler", "_trail", "count", "segment")
+    __slots__ = ("_recycler", "_tokens", "_trail", "segment")
 
     def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
-        self._lock = threading.Lock()
         self._recycler = recycler
         self.segment = segment
-        self.count = 1  # Guarded by _lock for writes; a bare read by a holder sees at least the holder's own one.
+        self._tokens = [_LAST]
         if _DEBUG:
-            self._trail = Trail("taken")  # Guarded by _lock.
+            self._trail = Trail("taken")
 
     def __repr__(self) -> str:
         return f"<BufferLease of {self.segment!r}, {self.count} holders>"
+
+    @property
+    def count(self) -> int:
+        """How many holders there are; a holder sees at least itself."""
+        return len(self._tokens)
 
     @property
     def recycler(self) -> BufferRecycler:
@@ -83,17 +89,16 @@ class BufferLease:
         return self._recycler
 
     def retain(self) -> None:
-        """Count one holder more.
+        """Count one holder more; only a holder may do that.
 
         Raises:
             BufferOwnershipError: the segment went back already.
         """
-        with self._lock:
-            if self.count <= 0:
-                raise self.misused_locked("is retained after its release")
-            self.count += 1
-            if _DEBUG:
-                self._trail.add("retained")
+        if not self._tokens:
+            raise self.misused("is retained after its release")
+        self._tokens.append(_OTHER)
+        if _DEBUG:
+            self._trail.add("retained")
 
     def release(self) -> None:
         """Count one holder less; the last one sends the segment home.
@@ -101,14 +106,14 @@ class BufferLease:
         Raises:
             BufferOwnershipError: the segment went back already.
         """
-        with self._lock:
-            if self.count <= 0:
-                raise self.misused_locked("is released twice")
-            self.count -= 1
-            if _DEBUG:
-                self._trail.add("released")
-            if self.count:
-                return
+        try:
+            token = self._tokens.pop()
+        except IndexError:
+            raise self.misused("is released twice") from None
+        if _DEBUG:
+            self._trail.add("released")
+        if token is not _LAST:
+            return
         segment = self.segment
         if _DEBUG and not segment.view.readonly:
             segment.view[:] = _POISON * len(segment.view)
@@ -116,9 +121,8 @@ class BufferLease:
 
     def abandon(self) -> None:
         """Forget the only holder without recycling: nobody took the buffer, its maker keeps the segment."""
-        with self._lock:
-            assert self.count == 1, f"{self!r} is in use"
-            self.count = 0
+        assert len(self._tokens) == 1, f"{self!r} is in use"
+        self._tokens.clear()
 
     if _DEBUG:
 
@@ -127,7 +131,7 @@ class BufferLease:
             if self.count > 0 and ledger is not None:
                 ledger.lose(self.segment.index, self._trail)
 
-    def misused_locked(self, what: str) -> BufferOwnershipError:
+    def misused(self, what: str) -> BufferOwnershipError:
         """The error that says ``what`` happened to the segment, in debug mode with everybody who held it."""
         return BufferOwnershipError(f"{self.segment!r} {what}{self._trail if _DEBUG else ''}")
 
@@ -188,8 +192,8 @@ class NetworkBuffer:
             BufferOwnershipError: the buffer was recycled by its last holder.
         """
         lease = self._lease
-        if lease.count <= 0:
-            raise lease.misused_locked("is used after its release")
+        if not lease._tokens:
+            raise lease.misused("is used after its release")
         offset = self._offset
         return lease.segment.view[offset : offset + self.size]
 
