@@ -5,6 +5,9 @@ Hot path:   per buffer: one lock round to take, one to recycle.
 Invariants: granted == spent + available, where *granted* is the initial credit plus everything announced, *spent* the data buffers
             received, and *available* what the sender may still send.
             Behind every credit, announced or not, lies a free buffer: available + unannounced == free exclusive + free floating.
+            While there is unannounced credit, either its announcement is under way or the sender still has more credit than the low
+            mark: half of the initial credit.  Announcing every buffer would cost a message and two wake-ups each, and the sender would
+            never have more than one buffer to write at a time.
             If fewer are free than are required, the channel stands in the pool's line, or is asking the pool just now (FLINK-8747).
 Units:      buffers; one credit each.
 Lock order: the channel's lock, which is shared with it, is a leaf: pool, network pool and channel are called after it (FLINK-9676).
@@ -13,7 +16,7 @@ Source:     Flink ``BufferManager`` and its ``AvailableBufferQueue``.
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from netstack.buffer.local_buffer_pool import BufferListener
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
@@ -21,6 +24,9 @@ from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.wire.messages import DataType
+
+# A sender with so little credit is told of every new one, at once: what Flink does in any case.
+_MIN_LOW_CREDIT: Final = 2
 
 
 class FloatingBufferPool(Protocol):
@@ -44,8 +50,10 @@ class BufferManager:
     __slots__ = (
         "_exclusive",
         "_floating",
+        "_is_announcing",
         "_is_released",
         "_lock",
+        "_low_credit",
         "_network_pool",
         "_on_credit",
         "_pool",
@@ -71,6 +79,8 @@ class BufferManager:
         self.num_granted = 0
         self.num_spent = 0
         self.num_unannounced = 0
+        self._is_announcing = False  # ``on_credit`` was or is about to be called, and nobody has taken the credit yet
+        self._low_credit = _MIN_LOW_CREDIT
         self._is_released = False
 
     def __repr__(self) -> str:
@@ -92,6 +102,7 @@ class BufferManager:
             self._network_pool = network_pool
             self._exclusive = segments
             self.initial_credit = self.num_granted = num_segments
+            self._low_credit = max(_MIN_LOW_CREDIT, num_segments // 2)
 
     @property
     def is_assigned(self) -> bool:
@@ -118,6 +129,9 @@ class BufferManager:
             self.num_required -= 1
             buffer = self._floating.pop() if self._floating else None
             segment = self._exclusive.pop() if buffer is None else None
+            is_due = self.num_unannounced > 0 and self._is_due_locked()
+        if is_due:
+            self._on_credit()
         if segment is not None:
             return NetworkBuffer(segment, self, size_bytes, data_type, is_compressed=is_compressed)
         assert buffer is not None, "one of the two was there"
@@ -141,6 +155,7 @@ class BufferManager:
         with self._lock:
             credit, self.num_unannounced = self.num_unannounced, 0
             self.num_granted += credit
+            self._is_announcing = False
             return credit
 
     def forget_credit_locked(self) -> list[NetworkBuffer]:
@@ -152,6 +167,7 @@ class BufferManager:
         self.num_required = 0
         self.num_unannounced = 0
         self.num_granted = self.num_spent
+        self._is_announcing = False
         return buffers
 
     # ---------------------------------------------------------------- any thread
@@ -159,7 +175,7 @@ class BufferManager:
     def recycle(self, segment: MemorySegment) -> None:
         """Take an exclusive segment back: a credit, or in exchange for a floating buffer that others need more; home after the release."""
         surplus: NetworkBuffer | None = None
-        is_first = False
+        is_due = False
         with self._lock:
             is_released = self._is_released
             if not is_released:
@@ -169,8 +185,8 @@ class BufferManager:
                     surplus = floating.pop()
                 else:
                     self.num_unannounced += 1
-                    is_first = self.num_unannounced == 1
-        if is_first:
+                    is_due = self._is_due_locked()
+        if is_due:
             self._on_credit()
         elif surplus is not None:
             surplus.recycle()  # never under the lock (FLINK-22946)
@@ -183,11 +199,11 @@ class BufferManager:
             self.is_waiting = False
             if self._num_missing_locked() <= 0:
                 return False
-            is_first = self._add_floating_locked(buffer)
+            is_due = self._add_floating_locked(buffer)
             is_more_missing = self._num_missing_locked() > 0
         if is_more_missing:
-            is_first = self._collect_floating() or is_first
-        if is_first:
+            is_due = self._collect_floating() or is_due
+        if is_due:
             self._on_credit()
         return True
 
@@ -245,6 +261,8 @@ class BufferManager:
                 f"{available} credits available, {self.num_unannounced} unannounced, {len(self._exclusive)} exclusive and "
                 f"{len(self._floating)} floating buffers free"
             )
+            is_low = available <= self._low_credit
+            assert not (self.num_unannounced and is_low) or self._is_announcing, f"{self.num_unannounced} credits that nobody announces"
             assert len(self._exclusive) <= self.initial_credit, "more segments came back than went out"
             assert self._num_missing_locked() <= 0, f"{num_free} of {self.num_required} buffers, but the channel waits for none"
 
@@ -257,10 +275,17 @@ class BufferManager:
         return self.num_required - len(self._exclusive) - len(self._floating)
 
     def _add_floating_locked(self, buffer: NetworkBuffer) -> bool:
-        """Take ``buffer``; whether its credit is the first one that nobody has heard of."""
+        """Take ``buffer``; whether there is credit to announce now."""
         self._floating.append(buffer)
         self.num_unannounced += 1
-        return self.num_unannounced == 1
+        return self._is_due_locked()
+
+    def _is_due_locked(self) -> bool:
+        """Whether the sender should hear of its new credit: it is running low, and nobody is telling it already."""
+        if self._is_announcing or self.num_granted - self.num_spent > self._low_credit:
+            return False
+        self._is_announcing = True
+        return True
 
     def _collect_floating(self) -> bool:
         """Ask until there is enough or the pool is empty, and then stand in line, once; whether there is credit to announce."""

@@ -382,7 +382,9 @@ class RemoteInputChannel(InputChannel):
         with self._lock:
             is_taken = sequence_number == self._expected_sequence_number and not self._is_released
             if is_taken:
-                self._expected_sequence_number = sequence_number + 1 if sequence_number != _MAX_SEQUENCE_NUMBER else -_MAX_SEQUENCE_NUMBER - 1
+                self._expected_sequence_number = (
+                    sequence_number + 1 if sequence_number != _MAX_SEQUENCE_NUMBER else -_MAX_SEQUENCE_NUMBER - 1
+                )
                 self._num_bytes_received += buffer.size
                 is_pending = self._persister.is_pending
                 if is_pending:

@@ -6,8 +6,8 @@ Invariants: a reader stands in the ready queue at most once; data buffers sent t
             answers to a peer that does not read are bounded.
 Errors:     what concerns one receiver ends that receiver's reader or nothing; a mistake in what the peer says is answered without
             receiver, and the connection goes on (Flink 2.3); a broken stream is answered and ends the connection.
-Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback; here one gather write takes as many
-            buffers as the high watermark allows, still one buffer per reader and turn.
+Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback; here a gather write takes up to
+            ``max_gather_bytes``, still one buffer per reader and turn, and the channel is asked whether it is writable before each.
 """
 
 import contextlib
@@ -44,6 +44,7 @@ class PartitionRequestQueue(ChannelHandler):
 
     def __init__(self, config: NetstackConfig, loop: EventLoopThread) -> None:
         self._max_batch_bytes = config.max_write_batch_bytes
+        self._max_gather_bytes = config.max_gather_bytes
         self._loop = loop
         self._readers: dict[InputChannelID, CreditBasedSequenceNumberingViewReader] = {}
         self._ready: ReadyQueue[CreditBasedSequenceNumberingViewReader] = ReadyQueue()
@@ -230,19 +231,27 @@ class PartitionRequestQueue(ChannelHandler):
     def _write_batch(self, ctx: ChannelHandlerContext) -> None:
         channel, ready = ctx.channel, self._ready
         budget = self._max_batch_bytes
-        while budget > 0:
+        while budget > 0 and len(ready):
             if not channel.is_writable:
                 ctx.flush()
                 if not channel.is_writable:
                     return  # channel_writability_changed comes back here
-            reader = ready.pop()
-            if reader is None:
-                break
-            budget -= self._write_next(ctx, reader)
-        ctx.flush()
+            budget -= self._write_gather(ctx, min(budget, self._max_gather_bytes))
+            ctx.flush()
         if len(ready) and not self._is_continuation_scheduled:
             self._is_continuation_scheduled = True
             self._loop.execute_threadsafe(self._continue)
+
+    def _write_gather(self, ctx: ChannelHandlerContext, max_bytes: int) -> int:
+        """Give readers their turns until one gather write is full; returns its bytes."""
+        ready = self._ready
+        num_bytes = 0
+        while num_bytes < max_bytes:
+            reader = ready.pop()
+            if reader is None:
+                break
+            num_bytes += self._write_next(ctx, reader)
+        return num_bytes
 
     def _continue(self) -> None:
         self._is_continuation_scheduled = False

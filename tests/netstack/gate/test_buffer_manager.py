@@ -483,3 +483,41 @@ def test_the_pool_is_asked_outside_the_channels_lock() -> None:
     assert len(seen) > 14
     assert not any(seen)
     it.end()
+
+
+# ---------------------------------------------------------------- when credit is announced
+
+
+def test_credit_is_announced_once_the_sender_runs_low() -> None:
+    """Eight buffers: while the sender has more than four credits nobody tells it of new ones, then it is told of all at once."""
+    it = Fixture(8, 1, 7)
+    held = [it.exclusive() for _ in range(3)]  # four left: not low
+
+    it.client.orders.clear()
+    for buffer in held:
+        buffer.recycle()
+    assert (it.client.orders, it.channel.unannounced_credit) == ([], 3)
+    it.channel.check_invariants()
+    last = it.exclusive()
+
+    assert it.client.orders == [("credit", 0)], "the buffer that made it low announces what had been saved up"
+    assert it.channel.take_unannounced_credit() == 3
+    last.recycle()
+    assert it.client.orders == [("credit", 0)], "six left again"
+    it.end()
+
+
+def test_an_announcement_under_way_is_not_asked_for_again() -> None:
+    """However many buffers come back before it leaves; the next one is asked for after it left."""
+    it = Fixture(3, 1, 2)
+    it.client.orders.clear()
+    first, second = it.exclusive(), it.exclusive()
+
+    first.recycle()
+    second.recycle()
+    assert it.client.orders == [("credit", 0)]
+    assert it.channel.take_unannounced_credit() == 2
+    it.exclusive().recycle()
+
+    assert it.client.orders == [("credit", 0)] * 2
+    it.end()

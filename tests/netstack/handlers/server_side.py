@@ -15,7 +15,9 @@ from netstack.wire.messages import BufferResponse, ErrorResponse, PartitionReque
 from tests.netstack.wire.samples import HeapAllocator
 
 SEGMENT = 1024
-CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=256 * SEGMENT, max_write_batch_bytes=16 * SEGMENT)
+CONFIG = NetstackConfig(
+    segment_size_bytes=SEGMENT, network_memory_bytes=256 * SEGMENT, max_write_batch_bytes=16 * SEGMENT, max_gather_bytes=1
+)
 
 
 def partition_id_of(number: int = 0) -> ResultPartitionID:
@@ -33,13 +35,13 @@ def request(number: int = 0, *, subpartition: int = 0, receiver: int = 1, credit
 class ServerSide:
     """Encoder, request handler and queue, in the seed's order; the decoder is left out, messages go in as objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: NetstackConfig = CONFIG) -> None:
         self.loop = EmbeddedEventLoop()
-        self.pool = NetworkBufferPool(CONFIG.num_segments, SEGMENT)
+        self.pool = NetworkBufferPool(config.num_segments, SEGMENT)
         self.manager = ResultPartitionManager()
-        self.queue = PartitionRequestQueue(CONFIG, self.loop)
-        handler = PartitionRequestServerHandler(CONFIG, self.loop, self.manager, self.queue)
-        self.channel = EmbeddedChannel(MessageEncoder(), handler, self.queue, config=CONFIG, event_loop=self.loop)
+        self.queue = PartitionRequestQueue(config, self.loop)
+        handler = PartitionRequestServerHandler(config, self.loop, self.manager, self.queue)
+        self.channel = EmbeddedChannel(MessageEncoder(), handler, self.queue, config=config, event_loop=self.loop)
         self._decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=4 * SEGMENT)
 
     def partition(self, number: int = 0, num_subpartitions: int = 1) -> ResultPartition:

@@ -1,5 +1,6 @@
 """``PartitionRequestQueue``: turns, credit, writability, errors."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +17,7 @@ from netstack.wire.messages import (
     ErrorCode,
     ErrorResponse,
 )
-from tests.netstack.handlers.server_side import SEGMENT, ServerSide, fill, receiver_of, request
+from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, receiver_of, request
 from tests.netstack.wire.samples import content
 
 
@@ -82,6 +83,19 @@ def test_nothing_is_written_above_the_high_watermark(server: ServerSide) -> None
     assert not server.channel.is_writable
     assert server.channel.pending_bytes <= 2 * SEGMENT + SEGMENT + 47
     assert len(server.data()) == 20
+
+
+def test_a_gather_write_is_one_question_for_writability() -> None:
+    """Four buffers at a time: the second one exceeds the high watermark, the gather is finished all the same, the next one waits."""
+    server = ServerSide(dataclasses.replace(CONFIG, max_gather_bytes=4 * SEGMENT))
+    fill(server.partition(), 20)
+
+    server.receive(request(credit=20))
+
+    assert not server.channel.is_writable
+    assert server.channel.pending_bytes == 4 * (SEGMENT + 47)
+    assert len(server.data()) == 20
+    server.close()
 
 
 def test_one_pass_stops_at_the_batch_limit_and_continues(server: ServerSide) -> None:
