@@ -272,7 +272,9 @@ class ConnectionManager:
         return NetworkPartitionRequestClient(self, self._loop, connection_id)
 
     def request(self, connection_id: ConnectionID, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
-        """Loop thread: send a partition request."""
+        """Loop thread: send a partition request; a channel that was released since it asked is left alone."""
+        if channel.is_released:
+            return
         if self._is_closed:
             channel.on_error(ResourceClosedError(f"no new connection to {connection_id}: the network stack was closed"))
             return

@@ -4,11 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import MessageDecoder
 from netstack.channel.outbound_buffer import OutboundFrame
-from netstack.config import NetstackConfig
 from netstack.errors import (
     ConnectionLostError,
     LocalProtocolError,
@@ -22,7 +20,7 @@ from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
 from netstack.ids import input_channel_id
 from netstack.testing.embedded_channel import EmbeddedChannel
-from netstack.wire.codec import encode, encode_buffer_response_header
+from netstack.wire.codec import encode
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -34,69 +32,8 @@ from netstack.wire.messages import (
     ErrorResponse,
     PartitionRequest,
 )
+from tests.netstack.handlers.client_side import CONFIG, EXCLUSIVE, SEGMENT, Client, response, take
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
-
-SEGMENT = 1024
-CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=64 * SEGMENT)
-EXCLUSIVE = 2
-
-
-class Client:
-    """The handler at the end of an embedded pipeline, with gates that hold one channel each."""
-
-    def __init__(self) -> None:
-        self.pool = NetworkBufferPool(CONFIG.num_segments, SEGMENT)
-        self.handler = CreditBasedPartitionRequestClientHandler()
-        self.connection = EmbeddedChannel(MessageDecoder.of(CONFIG, self.handler), self.handler, config=CONFIG)
-        self.gates: list[SingleInputGate] = []
-        self.is_deaf = False
-
-    # The channels' PartitionRequestClient: on one thread an order is a call.
-
-    def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
-        self.handler.request_subpartition(channel)
-
-    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
-        self.handler.notify_credit_available(channel)
-
-    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        self.handler.notify_new_buffer_size(channel, size_bytes)
-
-    def resume_consumption(self, channel: RemoteInputChannel) -> None:
-        self.handler.resume_consumption(channel)
-
-    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
-        self.handler.send_task_event(channel, event)
-
-    def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
-        self.handler.acknowledge_all_records_processed(channel)
-
-    def cancel(self, channel: RemoteInputChannel) -> None:
-        if not self.is_deaf:
-            self.handler.cancel(channel)
-
-    def open_gate(self, number: int = 1) -> SingleInputGate:
-        gate = SingleInputGate(f"consumer {number}")
-        channel = RemoteInputChannel(gate, 0, receiver_of(number), partition_id_of(number), 0, self)
-        channel.assign_exclusive_segments(self.pool, EXCLUSIVE)
-        gate.add_channel(channel)
-        gate.request_partitions()
-        self.gates.append(gate)
-        return gate
-
-    def sent(self) -> list[object]:
-        """What was written and flushed since the last call."""
-        found = []
-        while (message := self.connection.read_outbound()) is not None:
-            found.append(message)
-        return found
-
-    def close(self) -> None:
-        for gate in self.gates:
-            gate.close()
-        self.connection.close()
-        assert self.pool.num_available == self.pool.num_total, "every segment is back"
-        self.pool.destroy()
 
 
 @pytest.fixture
@@ -104,20 +41,6 @@ def client() -> Iterator[Client]:
     one = Client()
     yield one
     one.close()
-
-
-def response(number: int = 1, sequence_number: int = 0, payload: bytes = b"data", data_type: DataType = DataType.DATA_BUFFER) -> bytes:
-    """The frame of a ``BufferResponse``."""
-    return encode_buffer_response_header(receiver_of(number), 0, sequence_number, 0, data_type, False, len(payload)) + payload
-
-
-def take(gate: SingleInputGate) -> bytes:
-    found = gate.poll_next()
-    assert found is not None
-    assert found.buffer is not None
-    content = bytes(found.buffer.view)
-    found.buffer.recycle()
-    return content
 
 
 def test_the_request_carries_the_exclusive_buffers_as_credit(client: Client) -> None:

@@ -1,0 +1,130 @@
+"""The end of a client's pipeline over an embedded channel, with gates of one channel each."""
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.channel.message_codec import MessageDecoder
+from netstack.channel.outbound_buffer import OutboundFrame
+from netstack.config import NetstackConfig
+from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
+from netstack.testing.embedded_channel import EmbeddedChannel
+from netstack.testing.embedded_event_loop import EmbeddedEventLoop
+from netstack.wire.codec import encode_buffer_response_header
+from netstack.wire.messages import DataType
+from tests.netstack.handlers.server_side import partition_id_of, receiver_of
+
+SEGMENT = 1024
+CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=64 * SEGMENT)
+EXCLUSIVE = 2
+
+
+class Client:
+    """The handler at the end of an embedded pipeline, with gates that hold one channel each.
+
+    ``loop``: orders of the channels take the hop to it, as in production, and are carried out by ``run_pending``; None: at once.
+    """
+
+    def __init__(self, loop: EmbeddedEventLoop | None = None) -> None:
+        self.loop = loop
+        self.pool = NetworkBufferPool(CONFIG.num_segments, SEGMENT)
+        self.handler = CreditBasedPartitionRequestClientHandler()
+        self.connection = EmbeddedChannel(MessageDecoder.of(CONFIG, self.handler), self.handler, config=CONFIG)
+        self.gates: list[SingleInputGate] = []
+        self.is_deaf = False
+
+    # The channels' PartitionRequestClient.
+
+    def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
+        self.handler.request_subpartition(channel)
+
+    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
+        if self.loop is None:
+            self.handler.notify_credit_available(channel)
+        else:
+            self.loop.execute_threadsafe(self.handler.notify_credit_available, channel)
+
+    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        self.handler.notify_new_buffer_size(channel, size_bytes)
+
+    def resume_consumption(self, channel: RemoteInputChannel) -> None:
+        self.handler.resume_consumption(channel)
+
+    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
+        self.handler.send_task_event(channel, event)
+
+    def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
+        self.handler.acknowledge_all_records_processed(channel)
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        if not self.is_deaf:
+            self.handler.cancel(channel)
+
+    def open_gate(self, number: int = 1, *, num_floating: int = 0, num_exclusive: int = EXCLUSIVE) -> SingleInputGate:
+        """A gate with one channel, which was requested."""
+        gate, _ = self.open_channels(number, num_floating=num_floating, num_exclusive=num_exclusive)
+        return gate
+
+    def open_channels(
+        self, *numbers: int, num_floating: int = 0, num_exclusive: int = EXCLUSIVE
+    ) -> tuple[SingleInputGate, list[RemoteInputChannel]]:
+        """A gate with a channel for each number; they were requested."""
+        gate = SingleInputGate(f"consumer {numbers[0]}")
+        channels = []
+        for index, number in enumerate(numbers):
+            channel = RemoteInputChannel(gate, index, receiver_of(number), partition_id_of(number), 0, self)
+            channel.assign_exclusive_segments(self.pool, num_exclusive)
+            gate.add_channel(channel)
+            channels.append(channel)
+        if num_floating:
+            pool = self.pool.create_buffer_pool(owner=gate.owner, num_required=num_floating, max_buffers=num_floating)
+            gate.set_buffer_pool(pool)
+        gate.request_partitions()
+        self.gates.append(gate)
+        return gate, channels
+
+    def block(self) -> None:
+        """Fill the socket: nothing is written until ``unblock``."""
+        self.connection.transport_write(OutboundFrame((bytes(2 * SEGMENT + 1),), None))
+        assert not self.connection.is_writable
+
+    def unblock(self) -> None:
+        """Let the kernel take what filled the socket."""
+        self.connection.flush_outbound()
+        assert isinstance(self.connection.read_outbound(), bytes)
+
+    def sent(self) -> list[object]:
+        """What was written and flushed since the last call."""
+        found = []
+        while (message := self.connection.read_outbound()) is not None:
+            found.append(message)
+        return found
+
+    def close(self) -> None:
+        for gate in self.gates:
+            gate.close()
+        self.connection.close()
+        assert self.pool.num_available == self.pool.num_total, "every segment is back"
+        self.pool.destroy()
+
+
+def response(
+    number: int = 1,
+    sequence_number: int = 0,
+    payload: bytes = b"data",
+    data_type: DataType = DataType.DATA_BUFFER,
+    *,
+    backlog: int = 0,
+    is_compressed: bool = False,
+) -> bytes:
+    """The frame of a ``BufferResponse``."""
+    header = encode_buffer_response_header(receiver_of(number), 0, sequence_number, backlog, data_type, is_compressed, len(payload))
+    return header + payload
+
+
+def take(gate: SingleInputGate) -> bytes:
+    found = gate.poll_next()
+    assert found is not None
+    assert found.buffer is not None
+    content = bytes(found.buffer.view)
+    found.buffer.recycle()
+    return content
