@@ -350,13 +350,27 @@ async def test_a_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_
     consumer, peer = Consumer(NOT_REUSED), Peer()
     server, address = await serve(peer)
 
-    consumer.gate(address).close()
+    gate = consumer.gate(address)
+    await asyncio.sleep(0)  # one turn: the request is at the manager, the attempt has not made its first step
+    gate.close()
     await until(lambda: bool(peer.contexts) and server.num_channels == 0)
 
     assert requests(peer) == []
     await until(lambda: consumer.manager.num_connections == 0)
     await consumer.close()
     await server.close()
+
+
+async def test_a_channel_that_left_before_its_request_arrived_connects_to_nobody() -> None:
+    """There is nothing to cancel, and no connection is made for it."""
+    consumer = Consumer()
+
+    consumer.gate(ConnectionID("127.0.0.1", 1)).close()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert consumer.manager.num_connections == 0
+    await consumer.close()
 
 
 async def test_a_request_while_an_unused_connection_closes_gets_a_new_one() -> None:
