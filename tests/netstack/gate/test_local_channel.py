@@ -1,20 +1,28 @@
 """``LocalInputChannel``: the same partition, without the network."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
+from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
+from netstack.gate.input_channel import ProducerState
+from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.request_backoff import RequestBackoff
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
-from netstack.wire.events import EndOfData, StopMode
+from netstack.partition.view import ResultSubpartitionView
+from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, Event, OtherEvent, StopMode
 from netstack.wire.messages import DataType
 from tests.netstack.gate.doubles import RecordingGate
+from tests.netstack.gate.manual_timers import ManualTimers
+from tests.netstack.gate.state_writer import RecordingStateWriter
 from tests.netstack.partition.doubles import partition_id_of
+
+DEADLINE_S = 20
 
 
 class Fixture:
@@ -220,3 +228,293 @@ def test_registering_requesting_and_releasing_race(tiny_switch_interval: None) -
         assert it.partition.is_released
         it.network.destroy()
         assert it.network.num_available == 16
+
+
+# ---------------------------------------------------------------- waiting and retrying
+
+
+def local(it: Fixture, **options: Any) -> LocalInputChannel:
+    """Another channel for the same subpartition; the fixture's own was never requested."""
+    it.channel.release()
+    it.channel = LocalInputChannel(it.gate, 0, partition_id_of(), 0, it.manager, **options)
+    return it.channel
+
+
+def test_a_missing_partition_is_asked_for_with_growing_delays(it: Fixture) -> None:
+    """LocalInputChannelTest: testPartitionRequestExponentialBackoff: 500, 1000, 2000, 3000 ms, then the error at the next poll."""
+    timers = ManualTimers()
+    channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
+
+    channel.request_subpartition()
+    for _ in range(4):
+        assert channel.next_buffer() is None
+        timers.ring()
+
+    assert (timers.delays_ms, timers.num_due) == ([500, 1000, 2000, 3000], 0)
+    with pytest.raises(PartitionNotFoundError, match="is not registered"):
+        channel.next_buffer()
+
+
+def test_a_partition_that_comes_meanwhile_is_found_by_the_next_attempt(it: Fixture) -> None:
+    """And nothing is due any more."""
+    timers = ManualTimers()
+    channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
+    channel.request_subpartition()
+
+    it.manager.register(it.partition)
+    it.partition.emit_record(b"abc", 0)
+    it.partition.flush_all()
+    timers.ring()
+
+    assert (it.poll(), timers.num_due) == ((DataType.DATA_BUFFER, b"abc", False), 0)
+
+
+def test_without_a_backoff_a_missing_partition_is_an_error_at_once(it: Fixture) -> None:
+    """LocalInputChannelTest: testPartitionNotFoundExceptionWhileRequestingPartition, ...WhileRetriggeringRequest: no attempt is left."""
+    channel = local(it, backoff=RequestBackoff(), timers=ManualTimers())
+
+    with pytest.raises(LocalProtocolError, match="once more before it was requested"):
+        channel.retrigger_subpartition_request()
+    channel.request_subpartition()
+
+    with pytest.raises(PartitionNotFoundError, match="is not registered"):
+        channel.next_buffer()
+
+
+def test_a_backoff_without_timers_is_a_bug(it: Fixture) -> None:
+    """Nobody could ask again."""
+    with pytest.raises(LocalProtocolError, match="a back-off of 5 ms, but no timers"):
+        local(it, backoff=RequestBackoff(5, 5)).request_subpartition()
+
+
+def test_release_ends_the_retries(it: Fixture) -> None:
+    """LocalInputChannelTest: testConcurrentReleaseAndRetriggerPartitionRequest, in both orders; nothing is due, nothing is asked."""
+    timers = ManualTimers()
+    channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
+    channel.request_subpartition()
+
+    channel.release()
+    channel.retrigger_subpartition_request()
+
+    assert (timers.num_due, timers.delays_ms, channel.next_buffer()) == (0, [500], None)
+
+
+def test_a_retry_that_starts_during_the_release_is_cancelled(it: Fixture) -> None:
+    """LocalInputChannelTest: testConcurrentReleaseAndRetriggerPartitionRequest, the narrow case."""
+    timers = ManualTimers()
+    channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
+    original = timers.call_later
+
+    def release_meanwhile(delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
+        cancel = original(delay_ms, call)
+        channel.release()
+        return cancel
+
+    timers.call_later = release_meanwhile  # type: ignore[method-assign]  # a forced interleaving
+
+    channel.request_subpartition()
+
+    assert timers.num_due == 0
+
+
+def test_the_wait_for_a_partition_ends_like_a_remote_one(it: Fixture) -> None:
+    """After the same time; then the producer is looked after, and the wait is repeated or fails with the reason."""
+    timers = ManualTimers()
+    it.manager = ResultPartitionManager(timers=timers)
+    channel = local(it, wait_timeout_ms=10_000.0, backoff=RequestBackoff(0, 10_000, listener_timeout_ms=10_000))
+
+    channel.request_subpartition()
+    timers.ring()
+    checked = list(it.gate.checked)
+    channel.on_producer_state(ProducerState.READY)
+    timers.ring()
+    channel.on_producer_state(ProducerState.READY)
+
+    assert (checked, len(it.gate.checked), timers.delays_ms, timers.num_due) == ([channel], 2, [10_000.0, 10_000.0], 0)
+    with pytest.raises(PartitionNotFoundError, match=r"was not registered in this process within 10000\.0 ms"):
+        channel.next_buffer()
+
+
+def test_a_wait_that_is_repeated_finds_the_partition(it: Fixture) -> None:
+    """The second wait is a registration like the first."""
+    timers = ManualTimers()
+    manager = it.manager = ResultPartitionManager(timers=timers)
+    channel = local(it, wait_timeout_ms=10.0, backoff=RequestBackoff(0, 100, listener_timeout_ms=10))
+    channel.request_subpartition()
+    timers.ring()
+    channel.on_producer_state(ProducerState.READY)
+
+    manager.register(it.partition)
+    it.partition.emit_record(b"abc", 0)
+    it.partition.flush_all()
+
+    assert it.poll() == (DataType.DATA_BUFFER, b"abc", False)
+    assert timers.num_due == 0
+
+
+# ---------------------------------------------------------------- orders to the producer
+
+
+def test_resuming_queues_the_channel_again(it: Fixture) -> None:
+    """LocalInputChannelTest: testEnqueueAvailableChannelWhenResuming: data behind a barrier is read once the producer may go on."""
+    it.manager.register(it.partition)
+    it.channel.request_subpartition()
+    it.partition.broadcast_event(CheckpointBarrier(1, 2))
+    it.partition.emit_record(b"behind", 0)
+    it.partition.flush_all()
+    barrier, blocked = it.poll(), it.channel.next_buffer()
+    rows = [it.channel.statistics()]
+    notified = len(it.gate.notified)
+
+    it.channel.resume_consumption()
+    rows.append(it.channel.statistics())
+
+    assert (barrier[0], barrier[2], blocked) == (DataType.ALIGNED_CHECKPOINT_BARRIER, False, None)
+    assert (len(it.gate.notified), it.poll()) == (notified + 1, (DataType.DATA_BUFFER, b"behind", False))
+    assert [(row.is_blocked, row.kind, row.num_queued_buffers) for row in rows] == [(True, "local", 1), (False, "local", 1)]
+
+
+def test_orders_in_the_wrong_state(it: Fixture) -> None:
+    """LocalInputChannelTest: testUnblockReleasedChannel, testReleasedChannelAnnounceBufferSize, and a channel that was not opened."""
+    with pytest.raises(LocalProtocolError, match="resumed before it was opened"):
+        it.channel.resume_consumption()
+    it.channel.announce_buffer_size(512)  # nobody there yet: it is forgotten
+    it.channel.release()
+
+    for order in (
+        it.channel.resume_consumption,
+        lambda: it.channel.announce_buffer_size(512),
+        lambda: it.channel.send_task_event(OtherEvent("x", b"")),
+    ):
+        with pytest.raises(ResourceClosedError, match="was released"):
+            order()
+
+
+def test_a_buffer_size_reaches_the_producer(it: Fixture) -> None:
+    """LocalInputChannelTest: testAnnounceBufferSize."""
+    it.manager.register(it.partition)
+    it.channel.request_subpartition()
+    sizes: list[int] = []
+    view = it.channel._view
+    assert view is not None
+    it.channel._view = _Forwarding(view, sizes)
+
+    it.channel.announce_buffer_size(17)
+
+    assert sizes == [17]
+    it.channel._view = view
+
+
+def test_task_events_reach_the_producer(it: Fixture) -> None:
+    """Through the dispatcher of the process; without a producer that is an error."""
+    found: list[Event] = []
+    event = OtherEvent("my.Event", b"payload")
+    with pytest.raises(PartitionNotFoundError, match="its producer could not be found"):
+        it.channel.send_task_event(event)
+    it.manager.register(it.partition)
+    it.manager.task_events.subscribe(it.partition.partition_id, "my.Event", found.append)
+
+    it.channel.send_task_event(event)
+
+    assert found == [event]
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def test_what_is_polled_before_the_barrier_is_persisted(it: Fixture) -> None:
+    """LocalInputChannelTest: testCheckpointingInflightData: from the start until the barrier is polled, not before, not after."""
+    writer = RecordingStateWriter()
+    channel = local(it, state_writer=writer)
+    it.manager.register(it.partition)
+    channel.request_subpartition()
+    barrier = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED))
+    for size in (1, 2):
+        it.partition.emit_record(bytes(size), 0)
+        it.partition.flush_all()
+        it.poll()
+        if size == 1:
+            channel.checkpoint_started(barrier)
+    it.partition.broadcast_event(barrier)
+    it.poll()
+    it.partition.emit_record(bytes(3), 0)
+    it.partition.flush_all()
+    it.poll()
+    channel.checkpoint_stopped(1)
+
+    assert [(checkpoint, sizes) for checkpoint, _, sizes in writer.persisted] == [(1, [2])]
+    writer.recycle()
+
+
+def test_priority_events_are_told_to_the_gate(it: Fixture) -> None:
+    """LocalInputChannelTest: testReceivingUnalignedBarrier...: with the number under which they will be polled."""
+    it.manager.register(it.partition)
+    it.channel.request_subpartition()
+    it.partition.emit_record(b"overtaken", 0)
+
+    it.partition.broadcast_event(CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED)), is_priority=True)
+    found = it.channel.next_buffer()
+
+    assert found is not None
+    assert (it.gate.priority, found.sequence_number, found.buffer.data_type) == ([0], 0, DataType.PRIORITIZED_EVENT_BUFFER)
+    found.buffer.recycle()
+
+
+@pytest.mark.slow
+def test_many_channels_are_read_at_once(tiny_switch_interval: None) -> None:
+    """LocalInputChannelTest: testConcurrentConsumeMultiplePartitions: 8 producers, 8 consumers with a gate each, 8 channels each."""
+    num, num_buffers = 8, 16
+    network = NetworkBufferPool(num * (num + 1) * 2, 64)
+    manager = ResultPartitionManager()
+    partitions = []
+    for number in range(num):
+        pool = network.create_buffer_pool(owner="producer", num_required=num + 1, max_buffers=2 * num)
+        partition = ResultPartition(partition_id_of(number), num, pool, f"producer {number}")
+        manager.register(partition)
+        partitions.append(partition)
+    counts = [0] * num
+
+    def produce(partition: ResultPartition) -> None:
+        for number in range(num_buffers * num):
+            partition.emit_record(bytes(64), number % num)
+        partition.finish()
+
+    def consume(subpartition: int) -> None:
+        gate = SingleInputGate(f"consumer {subpartition}")
+        for index in range(num):
+            gate.add_channel(LocalInputChannel(gate, index, partition_id_of(index), subpartition, manager))
+        gate.request_partitions()
+        while (found := gate.get_next(DEADLINE_S)) is not None:
+            if found.buffer is not None:
+                counts[subpartition] += 1
+                found.buffer.recycle()
+        assert gate.is_finished, "nothing came within the deadline"
+        gate.close()
+
+    threads = [threading.Thread(target=produce, args=(partition,)) for partition in partitions]
+    threads += [threading.Thread(target=consume, args=(subpartition,)) for subpartition in range(num)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+
+    assert counts == [num * num_buffers] * num
+    for partition in partitions:
+        partition.close()
+    network.destroy()
+    assert network.num_available == network.num_total
+
+
+class _Forwarding:
+    """A view that notes the sizes it is told."""
+
+    def __init__(self, view: ResultSubpartitionView, sizes: list[int]) -> None:
+        self._view = view
+        self._sizes = sizes
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        self._sizes.append(size_bytes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)

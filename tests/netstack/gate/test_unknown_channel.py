@@ -1,0 +1,49 @@
+"""``UnknownInputChannel``: a place that is held."""
+
+import pytest
+
+from netstack.errors import ConnectionLostError, LocalProtocolError
+from netstack.gate.unknown_channel import UnknownInputChannel
+from netstack.wire.events import CheckpointBarrier, OtherEvent
+from tests.netstack.gate.doubles import RecordingGate
+from tests.netstack.partition.doubles import partition_id_of
+
+
+def test_it_cannot_be_read() -> None:
+    """Nor resumed or acknowledged: nothing was polled from it."""
+    channel = UnknownInputChannel(RecordingGate(), 3, partition_id_of(), 0)
+
+    for call in (channel.next_buffer, channel.resume_consumption, channel.acknowledge_all_records_processed):
+        with pytest.raises(LocalProtocolError, match=r"channel 3 is .* before its producer is known"):
+            call()
+    with pytest.raises(LocalProtocolError, match="announces no barriers"):
+        channel.convert_to_priority_event(1)
+
+
+def test_hist_24738_what_it_is_told_is_harmless() -> None:
+    """Requests, events, buffer sizes and checkpoints come in every state of a channel."""
+    channel = UnknownInputChannel(RecordingGate(), 3, partition_id_of(), 0)
+
+    channel.request_subpartition()
+    channel.retrigger_subpartition_request()
+    channel.send_task_event(OtherEvent("x", b""))
+    channel.announce_buffer_size(512)
+    channel.checkpoint_started(CheckpointBarrier(1, 2))
+    channel.checkpoint_stopped(1)
+
+    assert (channel.num_queued_buffers, channel.queue_size_bytes, channel.num_buffers_in_use) == (0, 0, 0)
+    assert (channel.statistics().kind, channel.statistics().state) == ("unknown", "open")
+    assert "its producer is not known yet" in repr(channel)
+
+
+def test_its_error_and_its_end() -> None:
+    """An error surfaces; after the release there is just nothing."""
+    channel = UnknownInputChannel(RecordingGate(), 3, partition_id_of(), 0)
+    other = UnknownInputChannel(RecordingGate(), 4, partition_id_of(), 0)
+
+    channel.on_error(ConnectionLostError("gone"))
+    other.release()
+
+    with pytest.raises(ConnectionLostError, match="gone"):
+        channel.next_buffer()
+    assert (other.next_buffer(), other.is_released) == (None, True)
