@@ -3,27 +3,31 @@
 Side:       any.
 Invariants: an actor's ``step`` is only called while ``is_ready``; it does one thing and returns.  A producer or consumer that found nothing
             sleeps until the future it was given wakes it: a wake-up that is lost leaves it asleep for ever, and the world notices.
-            I1 every byte out == in, in order; I8 nothing behind the end of a partition.
+            I1 every byte out == in, in order; I6 a snapshot is exactly what was overtaken; I7 an aligned barrier overtakes nothing; I8
+            nothing behind the end of a partition.
 Units:      sizes in bytes.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
+from netstack.buffer.compression import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.channel.protocol import NetworkChannel
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
+from netstack.partition.in_flight import InFlightData
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop, _ManualLoop
 from netstack.testing.manual_clock import ManualClock
-from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
+from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, EndOfPartition, Event, StopMode
 from tests.sim.transport import SimTransport
 
 if TYPE_CHECKING:
@@ -157,38 +161,64 @@ class WireActor(Actor):
 class Stream:
     """What one subpartition was given, and what its consumer got so far."""
 
-    def __init__(self, name: str, base: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.base = base
-        self.produced = 0
+        self.log = bytearray()  # every byte that was written
         self.consumed = 0
-        self.events: deque[tuple[int, Event]] = deque()  # (bytes before it, event)
+        self.events: deque[tuple[int, Event]] = deque()  # (bytes before it, event), not read yet
+        self.priority_events: deque[tuple[int, Event]] = deque()
         self.has_ended = False
-
-    def next_record(self, size: int) -> bytes:
-        """The next ``size`` bytes to emit."""
-        start = (self.base + self.produced) % _PATTERN_BYTES
-        self.produced += size
-        return _PATTERN[start : start + size]
 
     def on_data(self, data: bytes) -> None:
         """I1 and I8 for a buffer."""
         assert not self.has_ended, f"{self.name}: {len(data)} bytes behind the end of the partition"
-        start, end = (self.base + self.consumed) % _PATTERN_BYTES, self.consumed + len(data)
-        if data != _PATTERN[start : start + len(data)]:
-            raise AssertionError(f"{self.name}: the bytes {self.consumed} to {end} are not what was written: {data[:32].hex()}...")
+        start, end = self.consumed, self.consumed + len(data)
+        if not self.log.startswith(data, start):
+            raise AssertionError(f"{self.name}: the bytes {start} to {end} are not what was written: {data[:32].hex()}...")
         self.consumed = end
-        limit = self.events[0][0] if self.events else self.produced
+        limit = self.events[0][0] if self.events else len(self.log)
         assert end <= limit, f"{self.name}: data up to {end} overtook an event at {limit}"
 
-    def on_event(self, event: Event) -> None:
-        """I1 and I8 for an event."""
+    def on_event(self, event: Event) -> int:
+        """I1, I7 and I8 for an event; returns how many bytes were written before it."""
         assert not self.has_ended, f"{self.name}: {event} behind the end of the partition"
-        assert self.events, f"{self.name}: {event} was never sent"
-        at, expected = self.events.popleft()
-        assert event == expected, f"{self.name}: {event} instead of {expected}"
-        assert at == self.consumed, f"{self.name}: {event} after {self.consumed} bytes, it was sent after {at}"
+        is_priority = isinstance(event, CheckpointBarrier) and event.options.is_unaligned
+        expected = self.priority_events if is_priority else self.events
+        assert expected, f"{self.name}: {event} was never sent"
+        at, original = expected.popleft()
+        assert event == original, f"{self.name}: {event} instead of {original}"
+        assert is_priority or at == self.consumed, f"{self.name}: {event} after {self.consumed} bytes, it was sent after {at}"
         self.has_ended = isinstance(event, EndOfPartition)
+        return at
+
+
+class StateRecorder:
+    """A channel state writer that keeps the bytes, to compare them with what was overtaken."""
+
+    def __init__(self, decompressor: BufferDecompressor) -> None:
+        self._decompressor = decompressor
+        self.data: dict[tuple[int, int], bytes] = {}  # (checkpoint, channel or subpartition) -> bytes
+
+    def add_input_data(
+        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+    ) -> None:
+        self._add((checkpoint_id, channel.channel_index), buffers)
+
+    def add_output_data(
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+    ) -> None:
+        self._add((checkpoint_id, subpartition.subpartition_index), buffers)
+
+    def add_output_data_future(
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, data: InFlightData
+    ) -> None:
+        raise AssertionError("no barrier times out here")
+
+    def _add(self, key: tuple[int, int], buffers: Sequence[NetworkBuffer]) -> None:
+        for buffer in buffers:
+            plain = self._decompressor.decompress(buffer) if buffer.is_compressed else buffer
+            self.data[key] = self.data.get(key, b"") + bytes(plain.view)
+            plain.recycle()
 
 
 class Producer(Actor):
@@ -202,20 +232,25 @@ class Producer(Actor):
         pool: LocalBufferPool,
         manager: ResultPartitionManager,
         streams: list[Stream],
+        recorder: StateRecorder,
     ) -> None:
         super().__init__(world, name)
         self.partition = partition
         self.streams = streams
+        self.recorder = recorder
         self.is_done = False
         self.failure: str | None = None
         self.is_registered = False
         self.register_at = 0
         self.waits_for_acknowledgement = False
         self.num_left = 0
+        self.is_dirty = False  # something was written since the last flush
+        self._next_checkpoint = 1
         self._manager = manager
         self._pool = pool
         self._is_awake = True
         self._has_finished = False
+        partition.set_channel_state_writer(recorder)
         setattr(pool, "request_builder_blocking", self._request_builder)  # noqa: B010 - nothing may block here
 
     def _request_builder(self, *args: Any, **kwargs: Any) -> Any:
@@ -262,22 +297,34 @@ class Producer(Actor):
 
     def _write(self) -> None:
         world, rng = self.world, self.world.rng
-        mix = world.mix
         if not self.num_left:
             self._finish()
-            return
-        if mix.flush == "random" and rng.random() < 0.2:
-            self._flush(rng)
-            return
-        if self._sleeps():
-            return
-        self.num_left -= 1
-        index = rng.randrange(len(self.streams))
+        elif self._next_checkpoint <= world.checkpoint_limit() and rng.random() < 0.1:
+            self._checkpoint()
+        elif not self._sleeps():
+            self.num_left -= 1
+            self._emit(rng)
+
+    def _emit(self, rng: Random) -> None:
+        mix, partition = self.world.mix, self.partition
         size = self._bounded(mix.record_size(rng))
-        self.partition.emit_record(self.streams[index].next_record(size), index)
-        world.note("emit", size)
+        start = rng.randrange(_PATTERN_BYTES)
+        record = bytes(size) if rng.random() < mix.compressible else _PATTERN[start : start + size]
+        index = rng.randrange(len(self.streams))
+        targets = self.streams if rng.random() < mix.broadcast else [self.streams[index]]
+        for stream in targets:
+            stream.log += record
+        if len(targets) == 1 and mix.broadcast < 1:
+            partition.emit_record(record, index)
+        else:
+            partition.broadcast_record(record)
+        self.is_dirty = True
+        self.world.note("emit", size)
         if mix.flush == "always":
-            self.partition.flush(index)
+            if len(targets) == 1:
+                partition.flush(index)
+            else:
+                partition.flush_all()
 
     def _bounded(self, size: int) -> int:
         """A size that cannot block: one buffer is free, and the guarantee may hold more."""
@@ -287,12 +334,21 @@ class Producer(Actor):
         num_guaranteed = self._pool.num_required - self._pool.best_effort_used
         return min(size, max(1, num_guaranteed) * segment)
 
-    def _flush(self, rng: Random) -> None:
-        if rng.random() < 0.5:
-            self.partition.flush_all()
-        else:
-            self.partition.flush(rng.randrange(len(self.streams)))
+    def flush(self) -> None:
+        """Another thread flushes."""
+        self.is_dirty = False
+        self.partition.flush_all()
         self.world.note("flush", 0)
+
+    def _checkpoint(self) -> None:
+        is_unaligned = self.world.mix.checkpoints in ("unaligned", "concurrent")
+        options = CheckpointOptions(alignment=Alignment.UNALIGNED if is_unaligned else Alignment.ALIGNED)
+        barrier = CheckpointBarrier(self._next_checkpoint, 0, options)
+        self._next_checkpoint += 1
+        for stream in self.streams:
+            (stream.priority_events if is_unaligned else stream.events).append((len(stream.log), barrier))
+        self.partition.broadcast_event(barrier, is_priority=is_unaligned)
+        self.world.note("barrier", barrier.checkpoint_id)
 
     def _sleeps(self) -> bool:
         """Whether there is no buffer; then one that comes will wake us."""
@@ -315,7 +371,7 @@ class Producer(Actor):
 
     def _broadcast(self, event: Event, send: Callable[[], None]) -> None:
         for stream in self.streams:
-            stream.events.append((stream.produced, event))
+            stream.events.append((len(stream.log), event))
         send()
 
     def _close(self) -> None:
@@ -324,20 +380,44 @@ class Producer(Actor):
         self.world.note("close", 0)
 
 
-class Consumer(Actor):
-    """A task that reads one gate, keeps some buffers for a while, and acknowledges."""
+class Flusher(Actor):
+    """The thread that flushes a producer's output now and then."""
 
-    def __init__(self, world: "World", name: str, gate: SingleInputGate, streams: list[Stream], producers: list[Producer]) -> None:
+    def __init__(self, world: "World", producer: Producer) -> None:
+        super().__init__(world, f"{producer.name} flusher")
+        self._producer = producer
+
+    @property
+    def is_ready(self) -> bool:
+        return self._producer.is_dirty and not self._producer.is_done
+
+    def step(self) -> None:
+        self._producer.flush()
+
+
+class Consumer(Actor):
+    """A task that reads one gate, keeps some buffers for a while, aligns or persists at barriers, and acknowledges."""
+
+    def __init__(
+        self, world: "World", name: str, gate: SingleInputGate, streams: list[Stream], number: int, recorder: StateRecorder
+    ) -> None:
         super().__init__(world, name)
         self.gate = gate
+        self.number = number
         self.streams = streams
-        self.producers = producers
+        self.recorder = recorder
         self.state = "reading"  # then finished, failed or cancelled
         self.error: NetstackError | None = None
         self.max_held = 0
         self.held: deque[NetworkBuffer] = deque()
+        self.num_checkpoints = 0  # complete ones
         self._is_awake = True
         self._is_requested = False
+        self._blocked: dict[int, int] = {}  # channel -> checkpoint that it waits for
+        self._to_resume: list[int] = []
+        self._checkpoint: CheckpointBarrier | None = None  # the unaligned one under way
+        self._starts: list[int] = []
+        self._ends: dict[int, int] = {}
 
     @property
     def is_done(self) -> bool:
@@ -345,7 +425,7 @@ class Consumer(Actor):
 
     @property
     def is_ready(self) -> bool:
-        return self._is_awake and self.state == "reading"
+        return (self._is_awake or bool(self._to_resume)) and self.state == "reading"
 
     def wake(self) -> None:
         self._is_awake = True
@@ -355,8 +435,19 @@ class Consumer(Actor):
             self._is_requested = True
             self.gate.request_partitions()
             self.world.note("request", len(self.streams))
-            return
+        elif self._to_resume and (not self._is_awake or self.world.rng.random() < 0.5):
+            index = self._to_resume.pop()
+            del self._blocked[index]
+            self.gate.resume_consumption(index)
+            self.world.note("resume", index)
+            self._align()
+        else:
+            self._poll()
+
+    def _poll(self) -> None:
         try:
+            if self.world.rng.random() < self.world.mix.announce:
+                self._announce()
             found = self.gate.poll_next()
         except NetstackError as error:
             self._fail(error)
@@ -368,22 +459,93 @@ class Consumer(Actor):
         else:
             self._sleep()
 
+    def _announce(self) -> None:
+        size = self.world.rng.randint(1, self.world.mix.segment_size)
+        for channel in self.gate.channels:
+            if not channel.is_released:
+                channel.announce_buffer_size(size)
+
     def _take(self, found: BufferOrEvent) -> None:
-        stream, buffer = self.streams[found.channel_index], found.buffer
+        index, buffer = found.channel_index, found.buffer
+        stream = self.streams[index]
         if buffer is not None:
+            assert index not in self._blocked, f"{stream.name}: data while it is blocked"
             stream.on_data(bytes(buffer.view))
             self.world.note("got", buffer.size)
             self.held.append(buffer)
             while len(self.held) > self.max_held:
                 self.recycle_one()
             return
-        assert found.event is not None, "an element is a buffer or an event"
-        stream.on_event(found.event)
-        self.world.note(type(found.event).__name__, found.channel_index)
-        if isinstance(found.event, EndOfData):
-            self.gate.acknowledge_all_records_processed(found.channel_index)
+        event = found.event
+        assert event is not None, "an element is a buffer or an event"
+        at = stream.on_event(event)
+        self.world.note(type(event).__name__, index)
+        match event:
+            case EndOfData():
+                self.gate.acknowledge_all_records_processed(index)
+            case EndOfPartition():
+                self._align()
+                self._complete()
+            case CheckpointBarrier():
+                if event.options.is_unaligned:
+                    self._on_unaligned(event, index, at)
+                else:
+                    assert index not in self._blocked, f"{stream.name}: a barrier while it is blocked"
+                    self._blocked[index] = event.checkpoint_id
+                    self._align()
+            case _:
+                raise AssertionError(f"{stream.name}: {event}")
         if self.gate.is_finished:
             self._end("finished")
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def _live(self) -> set[int]:
+        return {index for index, stream in enumerate(self.streams) if not stream.has_ended}
+
+    def _align(self) -> None:
+        """Once every channel stands at its barrier, or has ended, all go on."""
+        if self._blocked and not self._to_resume and self._live() == self._blocked.keys():
+            assert len(set(self._blocked.values())) == 1, f"{self.name} aligns different checkpoints: {self._blocked}"
+            self.num_checkpoints = next(iter(self._blocked.values()))
+            self._to_resume = sorted(self._blocked)
+            self.world.rng.shuffle(self._to_resume)
+
+    def _on_unaligned(self, barrier: CheckpointBarrier, index: int, at: int) -> None:
+        if self.world.mix.checkpoints == "concurrent":
+            self.num_checkpoints = max(self.num_checkpoints, barrier.checkpoint_id)
+            return
+        if self._checkpoint is None:
+            self._checkpoint = barrier
+            self._ends = {}
+            self._starts = [stream.consumed for stream in self.streams]
+            for channel in self.gate.channels:
+                channel.checkpoint_started(barrier)
+        assert self._checkpoint == barrier, f"{self.name} got {barrier} while it takes {self._checkpoint}"
+        self._ends[index] = at
+        self._complete()
+
+    def _complete(self) -> None:
+        """I6: what was persisted is exactly what the barriers overtook."""
+        barrier = self._checkpoint
+        if barrier is None or not self._live() <= self._ends.keys():
+            return
+        checkpoint_id, self._checkpoint = barrier.checkpoint_id, None
+        for channel in self.gate.channels:
+            channel.checkpoint_stopped(checkpoint_id)
+        for index, end in self._ends.items():
+            stream, producer = self.streams[index], self.world.producers[index]
+            received = self.recorder.data.get((checkpoint_id, index), b"")
+            sent = producer.recorder.data.get((checkpoint_id, self.number), b"")
+            overtaken = stream.log[self._starts[index] : end]
+            assert received + sent == overtaken, (
+                f"I6: {stream.name}, checkpoint {checkpoint_id}: {len(received)} bytes of the input and {len(sent)} of the output were "
+                f"persisted, {len(overtaken)} were overtaken"
+            )
+        self.num_checkpoints = checkpoint_id
+        self.world.note("complete", checkpoint_id)
+
+    # ---------------------------------------------------------------- the end, and sleep
 
     def recycle_one(self) -> None:
         """Give back one of the buffers in hand, any of them."""

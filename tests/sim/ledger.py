@@ -13,7 +13,15 @@ from netstack.channel.message_codec import OutboundBuffer
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.ids import InputChannelID
-from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ErrorResponse, PartitionRequest
+from netstack.wire.messages import (
+    AddCredit,
+    BufferResponse,
+    CancelPartitionRequest,
+    DataType,
+    ErrorResponse,
+    PartitionRequest,
+    ResumeConsumption,
+)
 
 
 @dataclass(slots=True)
@@ -23,6 +31,9 @@ class Flow:
     # Of the client's messages, when written and when read.
     num_granted_written: int = 0
     num_granted_read: int = 0
+    has_no_exclusive: bool = False
+    is_blocked: bool = False  # the receiver got a blocking event and did not resume
+    num_resumes: int = 0  # on their way
     is_cancelled: bool = False
     # Of the server's messages, when written and when read.
     num_data_written: int = 0
@@ -60,6 +71,8 @@ class Ledger:
             channel = self.channels.get(receiver)
             if channel is None or flow.is_cancelled or flow.has_failed or channel.is_released:
                 continue
+            if flow.has_no_exclusive and (flow.is_blocked or flow.num_resumes):
+                continue  # the receiver forgot all credit, the sender does so when it reads of the resumption
             granted = channel.num_credits_granted
             assert granted == flow.num_granted_written, f"{channel!r} granted {granted}, {flow.num_granted_written} were written"
             spent = granted - channel.num_credits_available
@@ -89,7 +102,16 @@ class ClientTap(ChannelHandler):
             case AddCredit(receiver, credit):
                 self._ledger.flow(receiver).num_granted_written += credit
             case PartitionRequest():
-                self._ledger.flow(message.receiver).num_granted_written += message.credit
+                flow = self._ledger.flow(message.receiver)
+                flow.num_granted_written = message.credit  # also when it asks once more
+                flow.has_no_exclusive = message.credit == 0
+                flow.has_failed = False
+            case ResumeConsumption(receiver):
+                flow = self._ledger.flow(receiver)
+                flow.num_resumes += 1
+                flow.is_blocked = False
+                if flow.has_no_exclusive:
+                    flow.num_granted_written = flow.num_data_read
             case CancelPartitionRequest(receiver):
                 self._ledger.flow(receiver).is_cancelled = True
             case _:
@@ -103,6 +125,7 @@ class ClientTap(ChannelHandler):
                 self._ledger.require(False, f"{message} arrived as number {flow.num_read}")
             flow.num_read += 1
             flow.num_data_read += message.data_type.is_buffer
+            flow.is_blocked = flow.is_blocked or message.data_type.is_blocking_upstream
         elif isinstance(message, ErrorResponse) and message.receiver is not None:
             self._ledger.flow(message.receiver).has_failed = True
         ctx.fire_channel_read(message)
@@ -119,7 +142,12 @@ class ServerTap(ChannelHandler):
             case AddCredit(receiver, credit):
                 self._ledger.flow(receiver).num_granted_read += credit
             case PartitionRequest():
-                self._ledger.flow(message.receiver).num_granted_read += message.credit
+                self._ledger.flow(message.receiver).num_granted_read = message.credit
+            case ResumeConsumption(receiver):
+                flow = self._ledger.flow(receiver)
+                flow.num_resumes -= 1
+                if flow.has_no_exclusive:
+                    flow.num_granted_read = flow.num_data_written
             case _:
                 pass
         ctx.fire_channel_read(message)

@@ -20,6 +20,7 @@ from random import Random
 from typing import Any
 
 from netstack import connection_manager
+from netstack.buffer.compression import BufferCompressor, BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.handler import ChannelHandler
@@ -28,9 +29,11 @@ from netstack.channel.protocol import NetworkChannel
 from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConnectError, ConnectionLostError, NetstackError, PartitionNotFoundError, ProducerFailedError
+from netstack.gate.input_channel import InputChannel, ProducerState
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.request_backoff import RequestBackoff
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.handlers.request_server import PartitionRequestServerHandler
 from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
@@ -38,7 +41,7 @@ from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from netstack.testing.manual_clock import ManualClock
 from netstack.wire.decoder import FrameDecoder
-from tests.sim.actors import Actor, Consumer, LoopActor, Producer, Recycler, SimLoop, Stream, WireActor
+from tests.sim.actors import Actor, Consumer, Flusher, LoopActor, Producer, Recycler, SimLoop, StateRecorder, Stream, WireActor
 from tests.sim.ledger import ClientTap, Ledger, ServerTap
 from tests.sim.transport import Pipe, SimTransport
 
@@ -76,18 +79,29 @@ class Mix:
     shares_connections: bool
     faults: tuple[str, ...]
     is_late: bool
+    floating: int
+    overdraft: int
+    max_per_channel: int | None
+    checkpoints: str
+    num_checkpoints: int
+    is_compressed: bool
+    compressible: float
+    broadcast: float
+    announce: float
+    is_retried: bool
 
     @classmethod
     def draw(cls, rng: Random) -> "Mix":
         """A mix of its own for every seed."""
         kinds = ("cut", "fail", "cancel", "stall", "refuse")
         has_faults = rng.random() < 0.5
+        exclusive = rng.choice((0, 0, 1, 1, 2, 3, 8))
         return cls(
             segment_size=_SEGMENT,
             num_nodes=rng.randint(1, 3),
             num_partitions=rng.randint(1, 3),
             num_gates=rng.randint(1, 3),
-            exclusive=rng.choice((1, 1, 2, 3, 8)),
+            exclusive=exclusive,
             num_extra_segments=rng.choice((0, 1, 2, 8)),
             max_pool_extra=rng.choice((0, 0, 1, 4, 16)),
             num_records=rng.choice((1, 10, 50, 200, 400)),
@@ -103,6 +117,17 @@ class Mix:
             shares_connections=rng.random() < 0.7,
             faults=tuple(rng.choice(kinds) for _ in range(rng.randint(1, 3))) if has_faults else (),
             is_late=rng.random() < 0.3,
+            floating=rng.choice((1, 1, 2, 8)) if exclusive == 0 else rng.choice((0, 0, 1, 3, 8)),
+            overdraft=rng.choice((0, 0, 1, 5)),
+            # With fewer the buffer that is being written, and an old broadcast buffer that has no more bytes, stop their own writer.
+            max_per_channel=rng.choice((None, None, 3, 4, 10)),
+            checkpoints=rng.choice(("none", "none", "aligned", "aligned", "unaligned", "unaligned", "concurrent")),
+            num_checkpoints=rng.choice((1, 3, 10)),
+            is_compressed=rng.random() < 0.2,
+            compressible=rng.choice((0.0, 0.5)),
+            broadcast=rng.choice((0.0, 0.0, 0.0, 0.1, 0.5, 1.0)),
+            announce=rng.choice((0.0, 0.0, 0.05)),
+            is_retried=rng.random() < 0.5,
         )
 
     def record_size(self, rng: Random) -> int:
@@ -127,9 +152,32 @@ class Node:
         self.index = index
         self.loop = SimLoop(world.clock, f"loop {index}", partial(world.dial, self))
         self.pool = NetworkBufferPool(num_segments, world.mix.segment_size)
-        self.manager = ResultPartitionManager()
+        self.timers = LoopTimers(self.loop)
+        self.manager = ResultPartitionManager(timers=self.timers)
         self.connections = ConnectionManager(world.config, self.loop)
         self.local_pools: list[LocalBufferPool] = []
+
+
+class LoopTimers:
+    """The timers of one loop, in its virtual time."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
+        return self._loop.loop.call_later(delay_ms / 1000, call).cancel
+
+
+class StateChecker:
+    """The JobManager's answer, which takes its time."""
+
+    def __init__(self, world: "World", loop: SimLoop) -> None:
+        self._world = world
+        self._loop = loop
+
+    def check(self, partition_id: ResultPartitionID, on_result: Callable[[ProducerState], None]) -> None:
+        state = self._world.rng.choice((ProducerState.READY, ProducerState.READY, ProducerState.UNKNOWN))
+        self._loop.execute_threadsafe(on_result, state)
 
 
 class Link(Actor):
@@ -240,6 +288,7 @@ class World:
         self.trace: deque[str] = deque(maxlen=200)
         self._is_traced = is_traced
         self._actor = "world"
+        self.decompressor = BufferDecompressor(self.mix.segment_size)
         self.remote_channels: dict[InputChannelID, RemoteInputChannel] = {}
         self.links: list[Link] = []
         self.producers: list[Producer] = []
@@ -263,6 +312,8 @@ class World:
             num_segments[home] += mix.num_gates + 1
             for gate_home in gate_homes:
                 num_segments[gate_home] += mix.exclusive * (gate_home != home)
+        for gate_home in gate_homes:
+            num_segments[gate_home] += bool(mix.floating)
         self.nodes = [Node(self, index, max(1, number)) for index, number in enumerate(num_segments)]
         for number, home in enumerate(homes):
             self._add_producer(number, self.nodes[home])
@@ -274,35 +325,82 @@ class World:
     def _add_producer(self, number: int, node: Node) -> None:
         mix, name = self.mix, f"producer {number}"
         num_required = mix.num_gates + 1
-        pool = node.pool.create_buffer_pool(owner=name, num_required=num_required, max_buffers=num_required + mix.max_pool_extra)
+        pool = node.pool.create_buffer_pool(
+            owner=name,
+            num_required=num_required,
+            max_buffers=num_required + mix.max_pool_extra,
+            num_subpartitions=mix.num_gates,
+            max_buffers_per_channel=mix.max_per_channel,
+            max_overdraft_buffers=mix.overdraft,
+        )
         node.local_pools.append(pool)
-        partition = ResultPartition(_partition_id(number), mix.num_gates, pool, name)
-        streams = [Stream(f"{name} to {index}", self.rng.randrange(1 << 16)) for index in range(mix.num_gates)]
-        producer = Producer(self, name, partition, pool, node.manager, streams)
+        partition = ResultPartition(
+            _partition_id(number),
+            mix.num_gates,
+            pool,
+            name,
+            partition_index=number,
+            sends_empty_buffers=mix.exclusive == 0,
+            compressor=BufferCompressor() if mix.is_compressed else None,
+        )
+        streams = [Stream(f"{name} to {index}") for index in range(mix.num_gates)]
+        producer = Producer(self, name, partition, pool, node.manager, streams, StateRecorder(self.decompressor))
         producer.num_left = mix.num_records
         producer.register_at = self.rng.randint(0, 400) if mix.is_late else 0
         producer.waits_for_acknowledgement = self.rng.random() < 0.5
         self.producers.append(producer)
         self.actors.append(producer)
+        if mix.flush == "random":
+            self.actors.append(Flusher(self, producer))
 
     def _add_consumer(self, number: int, node: Node, homes: list[int]) -> None:
-        mix = self.mix
-        gate = SingleInputGate(f"consumer {number}")
+        mix, recorder = self.mix, StateRecorder(self.decompressor)
+        checker = StateChecker(self, node.loop) if mix.is_retried else None
+        gate = SingleInputGate(f"consumer {number}", state_checker=checker, decompressor=self.decompressor, clock_ns=self.clock.now_ns)
         for index, home in enumerate(homes):
-            if home == node.index:
-                gate.add_channel(LocalInputChannel(gate, index, _partition_id(index), number, node.manager))
-                continue
-            client = node.connections.client(ConnectionID(f"node{home}", 0 if mix.shares_connections else number))
-            receiver = input_channel_id(number, index)
-            channel = RemoteInputChannel(gate, index, receiver, _partition_id(index), number, client)
-            channel.assign_exclusive_segments(node.pool, mix.exclusive)
-            self.remote_channels[receiver] = channel
-            gate.add_channel(channel)
+            gate.add_channel(self._channel(gate, index, number, node, home, recorder))
+        if mix.floating and any(home != node.index for home in homes):
+            pool = node.pool.create_buffer_pool(owner=f"{gate.owner} floating", num_required=1, max_buffers=mix.floating)
+            node.local_pools.append(pool)
+            gate.set_buffer_pool(pool)
         streams = [producer.streams[number] for producer in self.producers]
-        consumer = Consumer(self, f"consumer {number}", gate, streams, self.producers)
+        consumer = Consumer(self, f"consumer {number}", gate, streams, number, recorder)
         consumer.max_held = mix.max_held
         self.consumers.append(consumer)
         self.actors += [consumer, Recycler(self, consumer)]
+
+    def _channel(self, gate: SingleInputGate, index: int, number: int, node: Node, home: int, recorder: StateRecorder) -> InputChannel:
+        mix, timeout_s = self.mix, self.config.partition_request_timeout_s
+        backoff = RequestBackoff(100, 20_000, listener_timeout_ms=round(timeout_s * 1000)) if mix.is_retried else None
+        if home == node.index:
+            return LocalInputChannel(
+                gate,
+                index,
+                _partition_id(index),
+                number,
+                node.manager,
+                wait_timeout_ms=timeout_s * 1000,
+                backoff=backoff,
+                timers=node.timers,
+                state_writer=recorder,
+                clock_ns=self.clock.now_ns,
+            )
+        client = node.connections.client(ConnectionID(f"node{home}", 0 if mix.shares_connections else number))
+        receiver = input_channel_id(number, index)
+        channel = RemoteInputChannel(
+            gate,
+            index,
+            receiver,
+            _partition_id(index),
+            number,
+            client,
+            backoff=backoff,
+            state_writer=recorder,
+            clock_ns=self.clock.now_ns,
+        )
+        channel.assign_exclusive_segments(node.pool, mix.exclusive)
+        self.remote_channels[receiver] = channel
+        return channel
 
     def _plan(self) -> None:
         self._faults = deque(sorted((self.rng.randint(0, 1500), kind) for kind in self.mix.faults))
@@ -403,10 +501,7 @@ class World:
         alive = [producer for producer in self.producers if not producer.partition.is_released]
         for producer in alive:
             producer.cancel()
-        waiting = [] if is_deployed else [consumer for consumer in self.consumers if not consumer.is_done]
-        for consumer in waiting:
-            consumer.cancel()
-        return bool(alive or waiting)
+        return bool(alive)
 
     def run_on(self, loop: SimLoop, function: Callable[[], None]) -> None:
         """Run ``function`` as a part of ``loop``."""
@@ -419,6 +514,15 @@ class World:
         self.trace_hash = zlib.crc32(text.encode(), self.trace_hash)
         if self._is_traced:
             self.trace.append(f"{self.step_number:6} {text}")
+
+    def checkpoint_limit(self) -> int:
+        """Up to which checkpoint producers may send barriers: one unaligned checkpoint at a time, if its snapshot is looked at."""
+        mix = self.mix
+        if mix.checkpoints == "none":
+            return 0
+        if mix.checkpoints != "unaligned":
+            return mix.num_checkpoints
+        return min([mix.num_checkpoints, *(consumer.num_checkpoints + 1 for consumer in self.consumers if not consumer.is_done)])
 
     # ---------------------------------------------------------------- faults
 
@@ -493,7 +597,7 @@ class World:
         for consumer in self.consumers:
             if consumer.state == "finished":
                 assert all(stream.has_ended for stream in consumer.streams), f"{consumer.name} finished before its inputs"
-                assert all(stream.consumed == stream.produced for stream in consumer.streams), f"{consumer.name} missed data"
+                assert all(stream.consumed == len(stream.log) for stream in consumer.streams), f"{consumer.name} missed data"
         for producer in self.producers:
             assert producer.partition.is_released, f"{producer.partition!r} was never released"
         for node in self.nodes:
