@@ -422,8 +422,11 @@ class SingleInputGate:
                 channel.is_queued = channel.is_prioritized = False
             more_available = bool(self._queue)
             is_finished = self.is_finished
-            if not (more_available or is_finished or self._is_closed):
-                self._availability.reset_unavailable()
+            if not self._is_closed:
+                if not self._queue.priority:
+                    self._priority_availability.reset_unavailable()
+                if not (more_available or is_finished):
+                    self._availability.reset_unavailable()
         if is_finished:
             self._make_available()
         return more_available and not is_finished
