@@ -5,8 +5,8 @@ Invariants: buffers of one subpartition keep their order; buffers that may hold 
             subpartition has its turn only after an event or a buffer that ends with a record; each subpartition that was told of is read
             or stands in line.
 Units:      backlog in data buffers.
-Lock order: ``UnionResultSubpartitionView._cache_lock`` before the locks of the views it polls (their consumed buffers are closed under
-            it); ``_lock`` is a leaf.  The listener is called outside both.
+Lock order: ``UnionResultSubpartitionView._lock`` is a leaf: views are polled, and the listener is called, outside it.  One thread at a
+            time looks ahead; whoever finds another one doing so goes by what is there, and is told afterwards.
 Source:     Flink ``UnionResultSubpartitionView``, ``RoundRobinSubpartitionSelector``.  What was told before all views existed is kept and
             passed on by ``start``.
 """
@@ -53,15 +53,15 @@ class UnionResultSubpartitionView:
         self._subpartitions = subpartitions
         self._views: dict[int, ResultSubpartitionView] = {}  # Complete before ``start``.
         self._lock = threading.Lock()
-        # Guarded by _lock.
+        # All below guarded by _lock.
         self._ready: dict[int, None] = {}  # who was told and is not being read: an ordered set
-        self._is_started = False
-        self._is_view_released = False
-        self._cache_lock = threading.Lock()
-        # Guarded by _cache_lock.
         self._cache: deque[tuple[BufferAndBacklog, int]] = deque()
         self._unfinished: int | None = None  # whose record may go on in its next buffer
         self._sequence_number = 0
+        self._is_looking_ahead = False
+        self._was_missed = False  # somebody came meanwhile
+        self._is_started = False
+        self._is_view_released = False
 
     def __repr__(self) -> str:
         state = "released" if self._is_view_released else "open"
@@ -97,8 +97,8 @@ class UnionResultSubpartitionView:
 
     def next_buffer(self) -> BufferAndBacklog | None:
         """The next element, which the caller recycles; None if there is nothing or the view is released."""
-        with self._cache_lock:
-            self._look_ahead_locked()
+        self._look_ahead()
+        with self._lock:
             if not self._cache:
                 return None
             found, _ = self._cache.popleft()
@@ -109,8 +109,8 @@ class UnionResultSubpartitionView:
 
     def peek_next_subpartition(self) -> int:
         """Which subpartition the next element belongs to; -1 if there is none."""
-        with self._cache_lock:
-            self._look_ahead_locked()
+        self._look_ahead()
+        with self._lock:
             return self._cache[0][1] if self._cache else -1
 
     def has_data(self, num_credits_available: int) -> bool:
@@ -119,29 +119,35 @@ class UnionResultSubpartitionView:
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether something can be polled, and how many data buffers were looked at ahead."""
-        with self._cache_lock:
-            self._look_ahead_locked()
+        self._look_ahead()
+        with self._lock:
             if not self._cache:
                 return False, 0
             return is_credit_available or not self._cache[0][0].buffer.is_buffer, self._backlog_locked()
 
-    def _look_ahead_locked(self) -> None:
-        while len(self._cache) < CACHE_CAPACITY and not self._is_view_released:
-            subpartition = self._take_ready()
-            if subpartition is None:
+    def _look_ahead(self) -> None:
+        with self._lock:
+            if self._is_looking_ahead:
+                self._was_missed = True
                 return
-            found = self._views[subpartition].next_buffer()
-            if found is None:
-                continue  # it will tell when there is something
-            self._unfinished = subpartition if found.buffer.data_type is DataType.DATA_BUFFER else None
-            self._cache.append((found, subpartition))
-            if found.next_data_type is not DataType.NONE:
-                with self._lock:
-                    self._ready[subpartition] = None
+            self._is_looking_ahead = True
+        try:
+            while (subpartition := self._next_in_line()) is not None:
+                found = self._views[subpartition].next_buffer()
+                if found is not None:  # else it will tell when there is something
+                    self._keep(found, subpartition)
+        finally:
+            with self._lock:
+                self._is_looking_ahead = False
+                was_missed, self._was_missed = self._was_missed, False
+        if was_missed:
+            self.listener.notify_data_available()
 
-    def _take_ready(self) -> int | None:
+    def _next_in_line(self) -> int | None:
         """Whose turn it is; taken out of the line before it is polled, so that nothing it tells meanwhile is lost."""
         with self._lock:
+            if self._is_view_released or len(self._cache) == CACHE_CAPACITY:
+                return None
             if self._unfinished is not None:
                 subpartition = self._unfinished if self._unfinished in self._ready else None
             else:
@@ -149,6 +155,17 @@ class UnionResultSubpartitionView:
             if subpartition is not None:
                 del self._ready[subpartition]
             return subpartition
+
+    def _keep(self, found: BufferAndBacklog, subpartition: int) -> None:
+        with self._lock:
+            is_late = self._is_view_released
+            if not is_late:
+                self._unfinished = subpartition if found.buffer.data_type is DataType.DATA_BUFFER else None
+                self._cache.append((found, subpartition))
+                if found.next_data_type is not DataType.NONE:
+                    self._ready[subpartition] = None
+        if is_late:
+            found.buffer.recycle()
 
     def _backlog_locked(self) -> int:
         return sum(found.buffer.is_buffer for found, _ in self._cache)
@@ -204,7 +221,6 @@ class UnionResultSubpartitionView:
             if self._is_view_released:
                 return
             self._is_view_released = True
-        with self._cache_lock:
             cached = [found.buffer for found, _ in self._cache]
             self._cache.clear()
         run_all([*(buffer.recycle for buffer in cached), *(view.release for view in self._views.values())])

@@ -1,7 +1,7 @@
 """What the tests of partitions and gates share."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from netstack.buffer.builder import BufferBuilder, BufferConsumer
 from netstack.buffer.segment import MemorySegment, NetworkBuffer
@@ -48,6 +48,35 @@ class RecordingParent:
 
     def on_all_data_processed(self, index: int) -> None:
         self.processed.append(index)
+
+
+class ManualTimers:
+    """Calls when a test says that it is time."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self._due: list[tuple[float, Callable[[], None]]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
+        entry = (self.now_ms + delay_ms, call)
+        self._due.append(entry)
+
+        def cancel() -> None:
+            if entry in self._due:
+                self._due.remove(entry)
+
+        return cancel
+
+    def advance(self, duration_ms: float) -> None:
+        self.now_ms += duration_ms
+        due = [entry for entry in self._due if entry[0] <= self.now_ms]
+        for entry in due:
+            self._due.remove(entry)
+        for _, call in due:
+            call()
 
 
 class Arena:

@@ -1,7 +1,7 @@
 """``ResultPartitionManager``: partitions are found while they live, and early consumers are called when they come."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,7 +10,8 @@ from netstack.errors import LocalProtocolError, PartitionNotFoundError, Resource
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.view import ResultSubpartitionView
-from tests.netstack.partition.doubles import RecordingListener, partition_id_of
+from netstack.wire.events import EndOfSuperstep, Event
+from tests.netstack.partition.doubles import ManualTimers, RecordingListener, partition_id_of
 
 
 class Fixture:
@@ -204,3 +205,142 @@ def test_asking_races_with_registering(it: Fixture, tiny_switch_interval: None) 
 
         assert len(views) == 1
         partition.close()
+
+
+# ---------------------------------------------------------------- listeners that time out, and task events
+
+
+class Waiting:
+    """A manager with timers, and somebody who asked it for a partition."""
+
+    def __init__(self) -> None:
+        self.timers = ManualTimers()
+        self.manager = ResultPartitionManager(timers=self.timers)
+        self.calls: list[str] = []
+        self.on_partition = lambda: self.calls.append("partition")
+
+    def ask(self) -> None:
+        view = self.manager.create_view_or_listen(
+            partition_id_of(),
+            0,
+            RecordingListener(),
+            self.on_partition,
+            timeout_ms=100,
+            on_timeout=lambda: self.calls.append("timeout"),
+        )
+        assert view is None
+
+
+def test_create_view_for_not_registered_partition(it: Fixture) -> None:
+    """ResultPartitionManagerTest.testThrowPartitionNotFoundException: without listener an error, with one it waits."""
+    with pytest.raises(PartitionNotFoundError):
+        it.manager.create_subpartition_view(partition_id_of(5), 0, RecordingListener())
+
+
+def test_partition_request_listener_timeout() -> None:
+    """ResultPartitionManagerTest.testCreateSubpartitionViewWithListenerTimeout: told once, when the time is over; then forgotten."""
+    waiting = Waiting()
+    waiting.ask()
+
+    waiting.timers.advance(99)
+    before = list(waiting.calls)
+    waiting.timers.advance(1)
+    waiting.timers.advance(1000)
+    waiting.manager.cancel_listener(partition_id_of(), waiting.on_partition)
+
+    assert (before, waiting.calls, len(waiting.timers)) == ([], ["timeout"], 0)
+    assert "0 awaited" in repr(waiting.manager)
+
+
+def test_register_partition_after_listener(it: Fixture) -> None:
+    """ResultPartitionManagerTest.testCreateViewReaderForNotifierAfterRegistered: notified on register, and the timer is cancelled."""
+    waiting = Waiting()
+    waiting.ask()
+
+    waiting.manager.register(it.partition())
+    waiting.timers.advance(1000)
+
+    assert (waiting.calls, len(waiting.timers)) == (["partition"], 0)
+    waiting.manager.shutdown()
+
+
+@pytest.mark.parametrize("end", ["cancel", "shutdown"])
+def test_a_wait_that_ends_otherwise_cancels_its_timer(end: str) -> None:
+    """By its listener: nobody is called.  By shutdown: called, to get the answer."""
+    waiting = Waiting()
+    waiting.ask()
+
+    if end == "cancel":
+        waiting.manager.cancel_listener(partition_id_of(), waiting.on_partition)
+    else:
+        waiting.manager.shutdown()
+    waiting.timers.advance(1000)
+
+    assert (waiting.calls, len(waiting.timers)) == ([] if end == "cancel" else ["partition"], 0)
+
+
+def test_a_partition_that_comes_while_the_timer_is_started_wins(it: Fixture) -> None:
+    """The timer that is too late is cancelled at once."""
+    waiting, partition = Waiting(), it.partition()
+    call_later = waiting.timers.call_later
+
+    def register_first(delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
+        waiting.manager.register(partition)
+        return call_later(delay_ms, call)
+
+    waiting.timers.call_later = register_first  # type: ignore[method-assign]
+    waiting.ask()
+    waiting.timers.advance(1000)
+
+    assert (waiting.calls, len(waiting.timers)) == (["partition"], 0)
+    waiting.manager.shutdown()
+
+
+def test_a_timeout_that_crosses_the_registration_is_ignored(it: Fixture) -> None:
+    """The timer fires while the partition is registered: whoever took the listener first, it is called once."""
+    waiting, fired = Waiting(), list[Callable[[], None]]()
+
+    def keep(delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
+        fired.append(call)
+        return lambda: None
+
+    waiting.timers.call_later = keep  # type: ignore[method-assign]
+    waiting.ask()
+    waiting.manager.register(it.partition())
+
+    fired[0]()
+
+    assert waiting.calls == ["partition"]
+    waiting.manager.shutdown()
+
+
+def test_without_timers_nothing_times_out(it: Fixture) -> None:
+    """It is said at once, instead of waiting for ever; and nobody is left waiting."""
+    with pytest.raises(LocalProtocolError, match="without timers"):
+        it.manager.create_view_or_listen(partition_id_of(9), 0, RecordingListener(), lambda: None, timeout_ms=1, on_timeout=lambda: None)
+    assert "0 awaited" in repr(it.manager)
+
+
+def test_partitions_take_task_events_while_they_are_registered(it: Fixture) -> None:
+    """Task.doRun registers and unregisters at the dispatcher: False means that the event reached nobody."""
+    partition, events = it.partition(), list[Event]()
+    before = it.manager.task_events.publish(partition.partition_id, EndOfSuperstep())
+    it.manager.register(partition)
+    it.manager.task_events.subscribe(partition.partition_id, EndOfSuperstep, events.append)
+    during = it.manager.task_events.publish(partition.partition_id, EndOfSuperstep())
+    partition.release()
+
+    assert (before, during, it.manager.task_events.publish(partition.partition_id, EndOfSuperstep())) == (False, True, False)
+    assert events == [EndOfSuperstep()]
+    partition.close()
+
+
+def test_create_subpartition_view_after_release(it: Fixture) -> None:
+    """ResultPartitionManagerTest.testCreateViewForReleasedPartition: not found."""
+    partition = it.partition()
+    it.manager.register(partition)
+    partition.release()
+
+    with pytest.raises(PartitionNotFoundError):
+        it.manager.create_subpartition_view(partition.partition_id, 0, RecordingListener())
+    partition.close()

@@ -404,7 +404,7 @@ def test_the_backlog_is_what_can_be_polled(steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("schedule", sorted(set(itertools.permutations("wwffpp"))), ids="".join)
-def test_flush_always_without_a_timer_never_strands_data(schedule: tuple[str, ...]) -> None:
+def test_hist_8694_8760_flush_always_without_a_timer_never_strands_data(schedule: tuple[str, ...]) -> None:
     """Every order of write, flush and a poll by whoever was told: after the last flush the reader was told of all bytes (FLINK-8694)."""
     it = Reading()
     builder = it.add(0, is_finished=False)
@@ -497,7 +497,7 @@ def test_a_writing_and_a_reading_thread_lose_nothing(tiny_switch_interval: None)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["producer", "consumer"])
-def test_release_races_with_writing_and_reading(end: str, tiny_switch_interval: None) -> None:
+def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_switch_interval: None) -> None:
     """From either side, at any moment: the reader ends, the writer goes on, every segment is freed (FLINK-20383, FLINK-17823)."""
     for _ in range(60):
         subpartition, listener, got = PipelinedSubpartition(0, RecordingParent()), WakingListener(), bytearray()

@@ -452,7 +452,7 @@ def test_every_subpartition_gets_its_bytes_in_order(records: list[tuple[int, byt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["view", "fail", "flush"])
-def test_ends_race_with_a_writer(how: str, tiny_switch_interval: None) -> None:
+def test_hist_22424_ends_race_with_a_writer(how: str, tiny_switch_interval: None) -> None:
     """Leaving readers, failures and flushers at any moment: the writer ends and the memory is complete (FLINK-22424)."""
     for _ in range(40):
         it = make(2, max_buffers=4)

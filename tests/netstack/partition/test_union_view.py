@@ -216,3 +216,55 @@ def test_what_happens_while_it_looks_ahead_is_not_lost() -> None:
 
     assert it.read() == [b"event", b"event"]
     it.close()
+
+
+class NestedView(PipelinedSubpartitionView):
+    """Somebody else asks the union while it polls this view."""
+
+    __slots__ = ("union",)
+
+    union: UnionResultSubpartitionView
+
+    def next_buffer(self) -> BufferAndBacklog | None:
+        assert self.union.availability(True) == (False, 0)
+        return super().next_buffer()
+
+
+def test_who_comes_while_another_thread_looks_ahead_is_told_afterwards() -> None:
+    """It finds nothing yet, does not wait, and is told when there may be something."""
+    it = Union(1)
+    nested = NestedView(it.subpartitions[0], it.view.listener_of(0))
+    nested.union = it.view
+    it.view.add_view(0, nested)
+    it.subpartitions[0].add(event())
+    before = it.listener.count
+
+    assert it.view.availability(True) == (True, 0)
+    assert (before, it.listener.count, it.read()) == (1, 2, [b"event"])
+    it.close()
+
+
+class LateView(PipelinedSubpartitionView):
+    """The union is released while it polls this view."""
+
+    __slots__ = ("union",)
+
+    union: UnionResultSubpartitionView
+
+    def next_buffer(self) -> BufferAndBacklog | None:
+        found = super().next_buffer()
+        self.union.release()
+        return found
+
+
+def test_a_buffer_that_comes_after_the_release_is_recycled() -> None:
+    """Whatever was on its way: nothing leaks, and nothing is read."""
+    it = Union(1)
+    late = LateView(it.subpartitions[0], it.view.listener_of(0))
+    late.union = it.view
+    it.view.add_view(0, late)
+    it.add(0, b"x")
+    it.add(0, b"y")
+
+    assert it.view.next_buffer() is None
+    it.close()
