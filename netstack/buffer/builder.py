@@ -240,6 +240,22 @@ class BufferConsumer:
             return None
         return self.build()
 
+    def take(self) -> NetworkBuffer | None:
+        """Like ``try_build``; but if the writer has finished, this is the rest, and the consumer is closed: its reference goes along."""
+        position = self._seen = self._marker.position
+        start = self._read
+        end = position if position >= 0 else ~position
+        if end == start:
+            return None
+        self._read = end
+        if position < 0:
+            self._is_closed = True
+        else:
+            self._lease.retain()
+        return NetworkBuffer.of_lease(
+            self._lease, start, end - start, self.data_type, is_buffer=self.is_buffer, is_compressed=self.is_compressed
+        )
+
     def skip(self, num_bytes: int) -> None:
         """Leave out the next ``num_bytes`` committed bytes.
 

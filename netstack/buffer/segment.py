@@ -194,8 +194,9 @@ class NetworkBuffer:
         lease = self._lease
         if not lease._tokens:
             raise lease.misused("is used after its release")
-        offset = self._offset
-        return lease.segment.view[offset : offset + self.size]
+        view = lease.segment.view
+        offset, size = self._offset, self.size
+        return view if size == len(view) else view[offset : offset + size]
 
     def retain(self) -> "NetworkBuffer":
         """The same buffer, which now needs one ``recycle`` more.

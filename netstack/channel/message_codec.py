@@ -5,10 +5,12 @@ Invariants: a buffer handed to ``MessageEncoder`` is recycled exactly once: when
 Source:     Flink ``NettyMessage.NettyMessageEncoder``, ``NettyMessageClientDecoderDelegate``.
 """
 
+from functools import partial
 from typing import NamedTuple
 
+from netstack.buffer.wakeups import run_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.outbound_buffer import OutboundFrame
+from netstack.channel.outbound_buffer import OutboundFrame, View
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError
 from netstack.ids import InputChannelID
@@ -68,7 +70,7 @@ class OutboundBuffer(NamedTuple):
 
 
 class MessageEncoder(ChannelHandler):
-    """Turns messages and ``OutboundBuffer``s into ``OutboundFrame``s; anything else is refused."""
+    """Turns messages, ``OutboundBuffer``s and lists of them (one gather write) into ``OutboundFrame``s; anything else is refused."""
 
     def write(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Encode ``message`` and pass the frame on.
@@ -76,7 +78,9 @@ class MessageEncoder(ChannelHandler):
         Raises:
             LocalProtocolError: ``message`` is no message, or one of its fields is out of range.
         """
-        if type(message) is OutboundBuffer:
+        if type(message) is list:
+            ctx.write(_frame_of_all(message))
+        elif type(message) is OutboundBuffer:
             ctx.write(_frame_of(message))
         elif isinstance(message, _ENCODABLE):
             ctx.write(OutboundFrame((encode(message),), None))
@@ -95,6 +99,27 @@ def _frame_of(message: OutboundBuffer) -> OutboundFrame:
         buffer.recycle()
         raise
     return OutboundFrame((header, view), buffer.recycle)
+
+
+def _frame_of_all(messages: list[OutboundBuffer]) -> OutboundFrame:
+    """One frame with the bytes of all; the buffers are recycled together, when the last byte of the last one was written."""
+    views: list[View] = []
+    try:
+        for receiver, subpartition, sequence_number, backlog, buffer, partial_sizes in messages:
+            view = buffer.view
+            header = encode_buffer_response_header(
+                receiver, subpartition, sequence_number, backlog, buffer.data_type, buffer.is_compressed, len(view), partial_sizes
+            )
+            views.append(header)
+            views.append(view)
+    except BaseException:
+        _recycle_all(messages)
+        raise
+    return OutboundFrame(views, partial(_recycle_all, messages))
+
+
+def _recycle_all(messages: list[OutboundBuffer]) -> None:
+    run_all([message.buffer.recycle for message in messages])
 
 
 class MessageDecoder(ChannelHandler):

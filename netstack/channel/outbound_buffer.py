@@ -21,7 +21,7 @@ class OutboundFrame(NamedTuple):
     Ownership: ``views`` must stay unchanged until ``on_written`` is called: once, after the last byte left or the write failed.
     """
 
-    views: tuple[View, ...]
+    views: Sequence[View]
     on_written: OnWritten | None
 
 
