@@ -332,7 +332,7 @@ class LocalBufferPool:
         wakeups: list[Callable[[], object]] = []
         with self._lock:
             if subpartition >= 0:
-                self._uncount_locked(subpartition)
+                self._uncount_locked(subpartition, wakeups)
             is_kept, listener = self._store_locked(segment, wakeups)
             # Under the lock, so that no two threads give back the same surplus.
             grants = None if is_kept else self._parent.take_back(self._account, (segment,))
@@ -371,22 +371,27 @@ class LocalBufferPool:
         self._free.append(segment)
         if self._parked:
             wakeups.append(self._parked.popleft().release)
-        if not self._num_full:
-            pending = self._availability.unavailable_to_reset_available()
-            if pending is not None:
-                wakeups.append(pending.complete)
+        self._announce_locked(wakeups)
         return True, None
 
-    def _uncount_locked(self, subpartition: int) -> None:
+    def _uncount_locked(self, subpartition: int, wakeups: list[Callable[[], object]]) -> None:
         count = self._counts[subpartition]
         self._counts[subpartition] = count - 1
         if count == self._max_per_channel:
             self._num_full -= 1
+            if self._free:  # the segment itself may go elsewhere
+                self._announce_locked(wakeups)
+
+    def _announce_locked(self, wakeups: list[Callable[[], object]]) -> None:
+        if not self._num_full:
+            pending = self._availability.unavailable_to_reset_available()
+            if pending is not None:
+                wakeups.append(pending.complete)
 
     # ---------------------------------------------------------------- size
 
     def set_num_buffers(self, num_buffers: int) -> None:
-        """Hold ``num_buffers`` at most (and never more than the maximum) until the next redistribution; overdraft comes on top.
+        """Hold ``num_buffers`` at most (never more than the maximum, or than others leave) until the next redistribution.
 
         Raises:
             ValueError: less than the guarantee.

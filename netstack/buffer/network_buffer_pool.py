@@ -212,9 +212,11 @@ class NetworkBufferPool:
             return self._take_locked(account)
 
     def resize(self, account: PoolAccount, num_buffers: int) -> None:
-        """For ``LocalBufferPool``: its size from now on, until the next redistribution."""
+        """For ``LocalBufferPool``: its size from now on, until the next redistribution; never at the cost of what others were promised."""
         with self._lock:
-            account.num_buffers = num_buffers if account.max_buffers is None else min(num_buffers, account.max_buffers)
+            others = sum(each.num_buffers - each.num_required for each in self._accounts if each is not account)
+            most = account.num_required + account.capacity(self._num_total - self.num_reserved - others)
+            account.num_buffers = min(num_buffers, most)
 
     def take_back(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> Grants:
         """For ``LocalBufferPool``, whose lock may be held: it has no use for these segments; ``hand_out`` the result after that lock."""
@@ -398,6 +400,8 @@ class NetworkBufferPool:
             assert not (self._free and self._claims), "a request waits for what it may have"
             for account in self._accounts:
                 assert account.num_buffers >= account.num_required, "a pool is smaller than its guarantee"
+            num_distributed = sum(account.num_buffers for account in self._accounts)
+            assert num_distributed + self._num_unpooled <= self._num_total, "more is distributed than there is"
 
     # ---------------------------------------------------------------- helpers
 
