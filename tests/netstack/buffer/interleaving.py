@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-MODULES = ("local_buffer_pool", "network_buffer_pool", "segment", "ledger")
+MODULES = ("local_buffer_pool", "network_buffer_pool", "ledger")
 
 
 class Stuck(AssertionError):

@@ -175,6 +175,6 @@ def test_nothing_of_it_exists_without_debug_mode(monkeypatch: pytest.MonkeyPatch
     assert (network.ledger, hasattr(buffer.lease, "_trail"), bytes(view)) == (None, False, b"x" * 32)
     with pytest.raises(BufferOwnershipError, match=r"<MemorySegment \d> is released twice$"):
         buffer.recycle()
-    view.release()
+    del view
     network.recycle_unpooled(network.request_unpooled("gate", 1))
     network.destroy()
