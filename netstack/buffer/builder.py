@@ -2,8 +2,10 @@
 
 Side:       shared.  ``BufferBuilder`` belongs to the task thread, ``BufferConsumer`` to whoever holds its subpartition's lock.
 Hot path:   per chunk and per buffer, not per record.
-Invariants: writer and reader share one integer, ``PositionMarker.position``.  The writer stores the bytes first and the position after
-            them, in one attribute store; the reader loads it once and takes length and end from that one value.
+Invariants: writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its own): ``n >= 0``
+            committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can finish too).
+            The writer stores the bytes first and the position after them, in one attribute store; the reader loads it once and takes
+            length and end from that one value.
 Units:      positions in bytes from the start of the segment.
 Source:     Flink ``BufferBuilder``, ``BufferConsumer``.
             Copies of a consumer read the same bytes from where they like (one writer, a copy per subpartition: broadcast).
@@ -17,7 +19,7 @@ from netstack.wire.messages import DataType
 
 
 class PositionMarker:
-    """How far the writer got: ``n >= 0`` committed bytes, or ``~n`` once it finished with ``n`` (so that an empty one can finish too)."""
+    """How far the writer got, for bytes that come from no builder."""
 
     __slots__ = ("position",)
 
@@ -35,10 +37,9 @@ class BufferBuilder:
     __slots__ = ("_capacity", "_has_consumer", "_is_closed", "_lease", "_marker", "_position", "_view")
 
     def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
-        self._lease = BufferLease(segment, recycler)
-        self._view = segment.view
-        self._capacity = len(segment.view)
-        self._marker = PositionMarker()
+        self._lease = self._marker = BufferLease(segment, recycler)
+        self._view = view = segment.view
+        self._capacity = len(view)
         self._position = 0  # appended, maybe not committed
         self._has_consumer = False
         self._is_closed = False
@@ -97,8 +98,16 @@ class BufferBuilder:
 
     def append_and_commit(self, data: bytes | memoryview) -> int:
         """``append`` and ``commit`` in one call."""
-        num_bytes = self.append(data)
-        self._marker.position = self._position
+        marker = self._marker
+        assert marker.position >= 0, "a finished buffer takes no more data"
+        position = self._position
+        num_bytes = len(data)
+        if num_bytes > self._capacity - position:
+            num_bytes = self._capacity - position
+            data = memoryview(data)[:num_bytes]
+        end = position + num_bytes
+        self._view[position:end] = data
+        self._position = marker.position = end
         return num_bytes
 
     def trim(self, size_bytes: int) -> None:
@@ -125,13 +134,14 @@ class BufferBuilder:
         self._lease.retain()
         return BufferConsumer(self._lease, self._marker, DataType.DATA_BUFFER, partial_record_length)
 
-    def close(self) -> None:
-        """Give the writer's reference back; the second call does nothing.  An unfinished buffer is finished first."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self.finish()
-        self._lease.release()
+    def close(self) -> int:
+        """Finish, and give the writer's reference back; returns the bytes written.  The second call changes nothing."""
+        position = self._position
+        if not self._is_closed:
+            self._is_closed = True
+            self._marker.position = ~position
+            self._lease.release()
+        return position
 
 
 class BufferConsumer:
@@ -143,7 +153,9 @@ class BufferConsumer:
 
     __slots__ = ("_is_closed", "_lease", "_marker", "_read", "_seen", "data_type", "is_buffer", "is_compressed", "partial_record_length")
 
-    def __init__(self, lease: BufferLease, marker: PositionMarker, data_type: DataType, partial_record_length: int = 0) -> None:
+    def __init__(
+        self, lease: BufferLease, marker: PositionMarker | BufferLease, data_type: DataType, partial_record_length: int = 0
+    ) -> None:
         self._lease = lease
         self._marker = marker
         self._seen = marker.position  # the marker as of the last look: ``is_finished`` answers from it
@@ -157,7 +169,9 @@ class BufferConsumer:
     @classmethod
     def of_event(cls, data: bytes, data_type: DataType) -> Self:
         """A consumer of a serialized event: finished from the start, outside of every pool; ``copy`` it for further subpartitions."""
-        return cls(BufferLease(MemorySegment(memoryview(data)), FREEING_RECYCLER), PositionMarker(~len(data)), data_type)
+        lease = BufferLease(MemorySegment(memoryview(data)), FREEING_RECYCLER)
+        lease.position = ~len(data)
+        return cls(lease, lease, data_type)
 
     @classmethod
     def of_buffer(cls, buffer: NetworkBuffer, partial_record_length: int = 0) -> Self:

@@ -66,11 +66,12 @@ class BufferLease:
     Life cycle: starts with one holder; when the last one releases, the segment goes to the recycler and the lease is dead.
     """
 
-    __slots__ = ("_recycler", "_tokens", "_trail", "segment")
+    __slots__ = ("_recycler", "_tokens", "_trail", "position", "segment")
 
     def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
         self._recycler = recycler
         self.segment = segment
+        self.position = 0  # Written by the segment's builder, see there; here, because both are needed once per buffer.
         self._tokens = [_LAST]
         if _DEBUG:
             self._trail = Trail("taken")

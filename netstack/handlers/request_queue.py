@@ -281,7 +281,8 @@ class PartitionRequestQueue(ChannelHandler):
                 self._fail_reader(reader, ErrorCode.PRODUCER_FAILED, cause)
             return 0
         buffer, backlog, next_data_type, sequence_number = next_one
-        if next_data_type is not _NONE and (reader.credit.available > 0 or next_data_type.is_event):
+        credit = reader.credit
+        if next_data_type is not _NONE and (credit.granted > credit.spent or next_data_type.is_event):
             self._ready.add(reader)
         if sequence_number > _MAX_SEQUENCE_NUMBER:
             sequence_number = (sequence_number - _MIN_SEQUENCE_NUMBER) % _SEQUENCE_MODULUS + _MIN_SEQUENCE_NUMBER

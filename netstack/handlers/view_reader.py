@@ -52,6 +52,7 @@ class CreditBasedSequenceNumberingViewReader:
     __slots__ = (
         "_initial_credit",
         "_notify",
+        "_poll_view",
         "_view",
         "credit",
         "is_blocked",
@@ -76,6 +77,7 @@ class CreditBasedSequenceNumberingViewReader:
         self._initial_credit = initial_credit
         self.subpartition = first if first == last else SEVERAL
         self._view: ResultSubpartitionView | None = None
+        self._poll_view: Callable[[], BufferAndBacklog | None] | None = None
         self._notify = queue.notify_reader_non_empty_threadsafe
 
     def __repr__(self) -> str:
@@ -99,6 +101,7 @@ class CreditBasedSequenceNumberingViewReader:
         """Start reading ``view``."""
         assert self._view is None, "a reader has one view"
         self._view = view
+        self._poll_view = view.poller()
 
     # ---------------------------------------------------------------- the queue
 
@@ -122,17 +125,18 @@ class CreditBasedSequenceNumberingViewReader:
 
     def next_buffer(self) -> BufferAndBacklog | None:
         """The next element, paid for if it is a data buffer; None if there is none."""
-        assert self._view is not None, "an available reader has a view"
-        next_one = self._view.next_buffer()
+        assert self._poll_view is not None, "an available reader has a view"
+        next_one = self._poll_view()
         if next_one is None:
             return None
-        if next_one.buffer.is_buffer:
-            try:
-                self.credit.spend()
-            except BaseException:
-                next_one.buffer.recycle()
-                raise
-        elif next_one.buffer.data_type.is_blocking_upstream:
+        buffer = next_one[0]
+        if buffer.is_buffer:
+            credit = self.credit
+            if credit.spent >= credit.granted:
+                buffer.recycle()
+                credit.spend()  # raises
+            credit.spent += 1
+        elif buffer.data_type.is_blocking_upstream:
             self.is_blocked = True
         return next_one
 

@@ -6,6 +6,8 @@ Source:     Flink ``PipelinedApproximateSubpartition`` and its view.
 Absent:     recovery of channel state, as in Flink: approximate recovery and unaligned checkpoints exclude each other.
 """
 
+from collections.abc import Callable
+
 from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
 from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener
 
@@ -36,6 +38,10 @@ class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
     def next_buffer(self) -> BufferAndBacklog | None:
         """The next element, which the caller recycles; None if there is nothing or the view is released."""
         return None if self._is_view_released else super().next_buffer()
+
+    def poller(self) -> Callable[[], BufferAndBacklog | None]:
+        """``next_buffer``: a reader that has retired must find nothing."""
+        return self.next_buffer
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled, by this reader."""

@@ -241,6 +241,10 @@ class BoundedBlockingSubpartitionReader:
         self._sequence_number += 1
         return BufferAndBacklog(buffer, self._backlog, next_data_type, sequence_number)
 
+    def poller(self) -> Callable[[], BufferAndBacklog | None]:
+        """``next_buffer``."""
+        return self.next_buffer
+
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything, without only an event."""
         return self.availability(num_credits_available > 0)[0]

@@ -524,6 +524,10 @@ class PipelinedSubpartitionView:
         """The next element, which the caller recycles; None if there is nothing or the view is released."""
         return self._subpartition.poll()
 
+    def poller(self) -> Callable[[], BufferAndBacklog | None]:
+        """``next_buffer`` without a detour."""
+        return self._subpartition.poll
+
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""
         return self._subpartition.has_data(num_credits_available)

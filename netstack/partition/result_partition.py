@@ -198,9 +198,8 @@ class ResultPartition:
         if builder is None:
             return
         self._builders[index] = None
-        self._num_bytes[index] += builder.finish()
+        self._num_bytes[index] += builder.close()
         self._num_buffers_out += 1
-        builder.close()
 
     def _trim(self, builder: BufferBuilder, wanted: int, num_bytes: int) -> None:
         """Make the buffer as small as its consumer wants, but let what is to be written now fit."""

@@ -13,6 +13,7 @@ Source:     Flink ``UnionResultSubpartitionView``, ``RoundRobinSubpartitionSelec
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from netstack.buffer.wakeups import run_all
@@ -112,6 +113,10 @@ class UnionResultSubpartitionView:
         self._look_ahead()
         with self._lock:
             return self._cache[0][1] if self._cache else -1
+
+    def poller(self) -> Callable[[], BufferAndBacklog | None]:
+        """``next_buffer``."""
+        return self.next_buffer
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""

@@ -5,6 +5,7 @@ Units:      backlog in data buffers, events do not count; sizes in bytes.
 Source:     Flink ``ResultSubpartitionView``, ``BufferAvailabilityListener``, ``ResultSubpartition.BufferAndBacklog``.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from netstack.buffer.segment import NetworkBuffer
@@ -42,6 +43,9 @@ class ResultSubpartitionView(Protocol):
 
     def next_buffer(self) -> BufferAndBacklog | None:
         """The next element, which the caller recycles; None if there is nothing or the view is released."""
+
+    def poller(self) -> Callable[[], BufferAndBacklog | None]:
+        """What ``next_buffer`` does, as a function without a detour: for whoever polls often."""
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""

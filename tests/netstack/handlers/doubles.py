@@ -1,6 +1,7 @@
 """Views that say what a test wants, and what it takes to stop and start the socket of a server."""
 
 from collections import deque
+from collections.abc import Callable
 
 from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.channel.outbound_buffer import OutboundFrame
@@ -48,6 +49,9 @@ class ScriptedView:
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:
         is_available = bool(self.elements) and not self.is_blocked and (is_credit_available or self.elements[0].is_event)
         return is_available, self._backlog()
+
+    def poller(self) -> Callable[[], BufferAndBacklog | None]:
+        return self.next_buffer
 
     def has_data(self, num_credits_available: int) -> bool:
         return self.availability(num_credits_available > 0)[0]

@@ -1,7 +1,7 @@
 """``PartitionRequestQueue``: turns, credit, writability, errors."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -243,6 +243,9 @@ class BrokenView:
 
     def next_buffer(self) -> None:
         raise OSError("disk on fire")
+
+    def poller(self) -> Callable[[], None]:
+        return self.next_buffer
 
     def release(self) -> None:
         self.is_released = True
