@@ -24,6 +24,7 @@ from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import NetstackError
 from netstack.gate.input_gate import SingleInputGate
+from netstack.security import SecurityConfig
 from netstack.wire.events import EndOfData
 
 
@@ -65,7 +66,7 @@ class CollectedValues(Iterator[Any]):
         self._is_released = False  # Guarded by _lock.
         self._wakeup = threading.Event()
         self._deserializers = [ElementDeserializer(name=f"{job.name}, producer {index}") for index in range(len(channels))]
-        self._network = NetworkEnvironment(NetstackConfig(), client.loop)
+        self._network = NetworkEnvironment(NetstackConfig(security=SecurityConfig.hmac(client.secret)), client.loop)
         try:
             self._gate = self._open(channels)
         except BaseException:

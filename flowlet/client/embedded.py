@@ -30,6 +30,7 @@ from flowlet.rpc.auth import SECRET_BYTES
 from flowlet.rpc.http import RpcClient
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.eventloop import EventLoopThread
+from netstack.security import SecurityConfig
 
 _log = structlog.get_logger(__name__)
 
@@ -77,9 +78,8 @@ class EmbeddedCluster(ClusterClient):
     """
 
     def __init__(self, loop: EventLoopThread, rpc: RpcClient, job_manager: JobManager, address: tuple[str, int], secret: bytes) -> None:
-        super().__init__(loop, rpc)
+        super().__init__(loop, rpc, secret)
         self.host, self.port = address
-        self.secret = secret
         self.task_executors: list[TaskExecutor] = []  # those in this process
         self._job_manager = job_manager
         self._children: list[TaskManagerProcess] = []
@@ -107,7 +107,9 @@ class EmbeddedCluster(ClusterClient):
         cluster = cls(loop, rpc, job_manager, address, secret)
         try:
             if in_process:
-                cluster._start_in_process(num_task_managers, replace(config or TaskExecutorConfig(), num_slots=num_slots))
+                config = config or TaskExecutorConfig()
+                network = replace(config.network, security=SecurityConfig.hmac(secret))
+                cluster._start_in_process(num_task_managers, replace(config, num_slots=num_slots, network=network))
             else:
                 cluster._start_children(num_task_managers, num_slots)
         except BaseException:

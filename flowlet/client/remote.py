@@ -147,8 +147,10 @@ class ClusterClient:
     Life cycle: ``close`` it; the loop thread ends with it.
     """
 
-    def __init__(self, loop: EventLoopThread, rpc: RpcClient) -> None:
+    def __init__(self, loop: EventLoopThread, rpc: RpcClient, secret: bytes) -> None:
         self.loop = loop
+        self.secret = secret
+        """What all processes of the cluster know."""
         self._rpc = rpc
         self._api = JobManagerApi(rpc)
         self._lock = threading.Lock()
@@ -159,7 +161,7 @@ class ClusterClient:
     def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
         """A client with a loop thread of its own; nothing is sent yet."""
         loop = EventLoopThread.start("flowlet-client")
-        return cls(loop, loop.submit(create_rpc_client(host, port, secret)).result())
+        return cls(loop, loop.submit(create_rpc_client(host, port, secret)).result(), secret)
 
     def __repr__(self) -> str:
         return f"<ClusterClient of {self._rpc.authority}{' closed' if self._is_closed else ''}>"

@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
@@ -37,6 +37,7 @@ from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorCon
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError
 from netstack.eventloop import EventLoopThread
+from netstack.security import SecurityConfig
 
 _log = structlog.get_logger(__name__)
 
@@ -56,7 +57,7 @@ class ProcessOptions:
 
     jobmanager_host: str
     jobmanager_port: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     parent_pid: int | None = None
 
 
@@ -83,8 +84,11 @@ def taskmanager(
         pin_to_cpu(pin_cpu)
     apply_switch_interval(switch_interval_ms)
     jm_host, jm_port = parse_address(jobmanager, "--jobmanager")
-    process = ProcessOptions(jm_host, jm_port, load_or_create_secret(secret_file), parent_pid)
-    network = NetstackConfig(network_memory_bytes=parse_memory_size(network_memory, "--network-memory"))
+    secret = load_or_create_secret(secret_file)
+    process = ProcessOptions(jm_host, jm_port, secret, parent_pid)
+    network = NetstackConfig(
+        network_memory_bytes=parse_memory_size(network_memory, "--network-memory"), security=SecurityConfig.hmac(secret)
+    )
     config = TaskExecutorConfig(num_slots=slots, host=host, data_port=data_port, network=network, task_scheduling=task_scheduling)
     run(process, config)
 

@@ -2,33 +2,106 @@
 
 Side:   loop.
 Source: Flink ``NettyClient``.
-Absent: TLS; retries (the connection manager's business).
+Absent: retries (the connection manager's business).
 """
 
 import asyncio
+import secrets
+import ssl
+from typing import Any
 
+from netstack.channel.handler import Channel, ChannelHandler
+from netstack.channel.message_codec import behind_decoder
 from netstack.channel.protocol import HandlersFactory, NetworkChannel
+from netstack.channel.tls import client_context, timeouts
 from netstack.config import NetstackConfig
-from netstack.errors import ConnectError
+from netstack.errors import AuthenticationError, ConnectError, NetstackError
+from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
+from netstack.handlers.auth import AuthenticationHandler
 from netstack.ids import ConnectionID
+from netstack.security import SecurityConfig, SecurityMode, is_loopback, required_security
 
 
 async def connect(
     config: NetstackConfig, connection_id: ConnectionID, handlers_factory: HandlersFactory, timeout_s: float
 ) -> NetworkChannel:
-    """A connected channel; its handlers have seen ``channel_active``.
+    """A connected channel whose peer has shown that it knows the secret; its handlers have seen ``channel_active``.
 
     Raises:
-        ConnectError: nobody listens there, or the connection took longer than ``timeout_s`` seconds.
+        AuthenticationError: the peer did not, or is not sure of us.
+        ConfigError: ``config.security`` is not set, or its certificates cannot be read.
+        ConnectError: nobody listens there, it is not allowed to go there, or it took longer than ``timeout_s`` seconds.
     """
-    loop = asyncio.get_running_loop()
-    channel = NetworkChannel(config, handlers_factory)
-    try:
-        async with asyncio.timeout(timeout_s):
-            await loop.create_connection(lambda: channel, connection_id.host, connection_id.port)
-    except TimeoutError as error:
-        raise ConnectError(f"cannot connect to {connection_id} within {timeout_s:g} s") from error
-    except (OSError, OverflowError, UnicodeError) as error:
-        # OverflowError: a port beyond 65535.  UnicodeError: a host that no name service can look up.
-        raise ConnectError(f"cannot connect to {connection_id}: {type(error).__name__}: {error}") from error
-    return channel
+    security = required_security(config.security)
+    if security.mode is not SecurityMode.TLS and not is_loopback(connection_id.host):
+        raise ConnectError(f"cannot connect to {connection_id}: only loopback addresses are allowed with security mode {security.mode}")
+    return await _Attempt(config, security, connection_id, handlers_factory).run(timeout_s)
+
+
+class _Attempt:
+    """One connection on its way to be ready."""
+
+    def __init__(
+        self, config: NetstackConfig, security: SecurityConfig, connection_id: ConnectionID, handlers_factory: HandlersFactory
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._security = security
+        self._id = connection_id
+        self._channel = NetworkChannel(config, lambda: self._handlers(handlers_factory))
+
+    async def run(self, timeout_s: float) -> NetworkChannel:
+        channel, address = self._channel, self._id
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._loop.create_connection(lambda: channel, address.host, address.port, **self._tls_options())
+                await self._ready
+        except TimeoutError as error:
+            raise ConnectError(f"cannot connect to {address} within {timeout_s:g} s") from error
+        except NetstackError:
+            raise
+        except ssl.SSLError as error:
+            raise AuthenticationError(f"cannot connect to {address}: TLS failed: {error}") from error
+        except (OSError, OverflowError, UnicodeError) as error:
+            # OverflowError: a port beyond 65535.  UnicodeError: a host that no name service can look up.
+            raise ConnectError(f"cannot connect to {address}: {type(error).__name__}: {error}") from error
+        finally:
+            if not self._ready.done() or self._ready.cancelled() or self._ready.exception() is not None:
+                channel.abort()
+        return channel
+
+    def _tls_options(self) -> dict[str, Any]:
+        tls = self._security.tls
+        if tls is None:
+            return {}
+        return {"ssl": client_context(tls), "server_hostname": self._id.host, **timeouts(self._security)}
+
+    def _handlers(self, handlers_factory: HandlersFactory) -> tuple[ChannelHandler, ...]:
+        security, handlers = self._security, handlers_factory()
+        if security.mode is SecurityMode.NONE:
+            self._succeed()
+            return tuple(handlers)
+        handshake = Handshake(
+            Role.CONSUMER,
+            derive_key(security.secret),
+            secrets.token_bytes(NONCE_BYTES),
+            is_tls_required=security.mode is SecurityMode.TLS,
+        )
+        authentication = AuthenticationHandler(
+            handshake,
+            self._loop,
+            timeout_s=security.handshake_timeout_s,
+            failure_delay_s=0,
+            pins=frozenset() if security.tls is None else security.tls.pins,
+            on_ready=self._succeed,
+            on_failed=self._fail,
+        )
+        return behind_decoder(handlers, authentication)
+
+    def _succeed(self, _channel: Channel | None = None) -> None:
+        if not self._ready.done():
+            self._ready.set_result(None)
+
+    def _fail(self, error: NetstackError) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(error)

@@ -5,7 +5,7 @@ Invariants: inbound events go from the head to the tail, outbound operations fro
             method goes to ``exception_caught`` of the same handler; one out of an outbound method goes to the caller of the operation.
 Source:     Netty ``ChannelHandler``, ``AbstractChannelHandlerContext``, ``Channel``.  Operations have no promises: a frame tells by its
             ``on_written`` that it is out of the channel.
-Absent:     adding and removing handlers while the channel lives; executors of single handlers.
+Absent:     adding handlers while the channel lives; executors of single handlers.
 """
 
 from abc import ABC, abstractmethod
@@ -215,6 +215,23 @@ class Channel(ABC):
     @abstractmethod
     def pending_bytes(self) -> int:
         """How many bytes were written and not yet taken by the kernel."""
+
+    @property
+    @abstractmethod
+    def peer_certificate(self) -> bytes | None:
+        """The peer's certificate in DER form, checked by TLS; None without TLS."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End the connection at once, past all handlers: what is queued is dropped.  A second call does nothing."""
+
+    @abstractmethod
+    def pause_reading(self) -> None:
+        """Take nothing more from the peer (Netty's auto-read off), not even the news that it is gone."""
+
+    @abstractmethod
+    def resume_reading(self) -> None:
+        """Go on after ``pause_reading``."""
 
     @abstractmethod
     def event_loop_check(self) -> None:

@@ -5,6 +5,7 @@ Invariants: a buffer handed to ``MessageEncoder`` is recycled exactly once: when
 Source:     Flink ``NettyMessage.NettyMessageEncoder``, ``NettyMessageClientDecoderDelegate``.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -127,6 +128,7 @@ class MessageDecoder(ChannelHandler):
 
     def __init__(self, decoder: FrameDecoder) -> None:
         self._decoder = decoder
+        self._max_read_bytes: int | None = None
 
     @classmethod
     def of(
@@ -146,13 +148,23 @@ class MessageDecoder(ChannelHandler):
     def __repr__(self) -> str:
         return f"<MessageDecoder of {self._decoder!r}>"
 
-    def accept(self, message_ids: frozenset[int]) -> None:
-        """Understand these messages from the next read on, and no others: see ``FrameDecoder.accept``."""
+    def accept(self, message_ids: frozenset[int], *, max_read_bytes: int | None = None) -> None:
+        """Understand these messages from the next read on, and no others: see ``FrameDecoder.accept``.
+
+        One read takes at most ``max_read_bytes``; None: as much as there is room for.
+        """
         self._decoder.accept(message_ids)
+        self._max_read_bytes = max_read_bytes
 
     def read_buffer(self) -> memoryview:
         """Where the transport puts the next bytes."""
-        return self._decoder.get_buffer()
+        buffer = self._decoder.get_buffer()
+        return buffer if self._max_read_bytes is None else buffer[: self._max_read_bytes]
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether a frame has begun and is not complete."""
+        return self._decoder.num_buffered_bytes > 0 or self._decoder.num_missing_payload_bytes > 0
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Decode the ``message`` (a number) bytes that were put into the read buffer; fire each message.
@@ -174,3 +186,15 @@ class MessageDecoder(ChannelHandler):
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
         """The channel ended: a payload that was under way will not come."""
         self._decoder.close()
+
+
+def behind_decoder(handlers: Sequence[ChannelHandler], handler: ChannelHandler) -> tuple[ChannelHandler, ...]:
+    """``handlers`` with ``handler`` right behind their ``MessageDecoder``.
+
+    Raises:
+        LocalProtocolError: there is no decoder.
+    """
+    for index, each in enumerate(handlers, start=1):
+        if isinstance(each, MessageDecoder):
+            return (*handlers[:index], handler, *handlers[index:])
+    raise LocalProtocolError(f"no MessageDecoder among {[type(each).__name__ for each in handlers]}")

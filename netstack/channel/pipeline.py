@@ -1,9 +1,10 @@
 """The handlers of one channel, in order.
 
 Side:       loop.
-Invariants: the handlers are fixed; before the first stands the head (the transport), behind the last the tail (what nobody wanted).
+Invariants: before the first handler stands the head (the transport), behind the last the tail (what nobody wanted).  A handler can leave
+            while the channel lives, as Netty's handshake handlers do, and costs nothing from then on.
 Source:     Netty ``DefaultChannelPipeline``.
-Absent:     changing the handlers of a living channel.
+Absent:     adding handlers to a living channel.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
+from netstack.errors import LocalProtocolError
 
 H = TypeVar("H", bound=ChannelHandler)
 
@@ -54,7 +56,7 @@ class _Tail(ChannelHandler):
 
 
 class ChannelPipeline:
-    """A fixed chain of handlers between the transport and the application.
+    """A chain of handlers between the transport and the application.
 
     Threading: loop thread only.
     """
@@ -66,6 +68,9 @@ class ChannelPipeline:
         self._head = ChannelHandlerContext(self, _Head())
         self._contexts = tuple(ChannelHandlerContext(self, handler) for handler in handlers)
         self._tail = ChannelHandlerContext(self, _Tail())
+        self._link()
+
+    def _link(self) -> None:
         chain = (self._head, *self._contexts, self._tail)
         for previous, ctx in pairwise(chain):
             ctx.link(previous)
@@ -86,6 +91,18 @@ class ChannelPipeline:
             if isinstance(ctx.handler, kind):
                 return ctx.handler
         return None
+
+    def remove(self, ctx: ChannelHandlerContext) -> None:
+        """Take the handler of ``ctx`` out; it is told so.  ``ctx`` still leads to its old neighbours, for what the handler has left to say.
+
+        Raises:
+            LocalProtocolError: it is not in this pipeline, or not any more.
+        """
+        if ctx not in self._contexts:
+            raise LocalProtocolError(f"{ctx!r} is not in {self!r}")
+        self._contexts = tuple(each for each in self._contexts if each is not ctx)
+        self._link()
+        ctx.handler.handler_removed(ctx)
 
     def handlers_added(self) -> None:
         """Channel only: tell every handler its place, head to tail; called once, when ``channel.pipeline`` is set."""

@@ -7,7 +7,8 @@ Invariants: bytes go to the transport only while it holds none, in one gather wr
 Units:      bytes.
 Source:     Netty ``AbstractNioByteChannel``, ``AbstractChannel.AbstractUnsafe``; closing lingers until the peer has read everything,
             because a close with unread input makes the kernel reset the connection and the peer lose our last message.
-Absent:     TLS; ``auto_read`` (credit bounds what the peer may send).
+TLS:        the transport holds plaintext that is not encrypted yet and ciphertext that is not out; "pending" counts both.  What the
+            encrypted connection's own transport holds (64 KiB at most) is not seen.
 """
 
 import asyncio
@@ -29,6 +30,9 @@ from netstack.errors import ConnectionLostError, LocalProtocolError
 _log = structlog.get_logger(__name__)
 
 HandlersFactory: TypeAlias = Callable[[], Sequence[ChannelHandler]]
+
+_KEEPALIVE_PROBES = 4
+_IDLE_CHECKS = 3  # so many in a row, in ``dead_peer_timeout_s``, must find the same incomplete frame
 
 
 class _State(Enum):
@@ -71,11 +75,16 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._is_debug = is_debug()
         self._close_timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
+        self._config = config
+        self._is_tls = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._num_bytes_at_check = self._num_idle_checks = 0
         self._num_bytes_in = self._num_bytes_out = self._num_reads = self._num_writes = 0
         self.pipeline = ChannelPipeline(self, handlers_factory())
         decoder = self.pipeline.find(MessageDecoder)
         if decoder is None:
             raise LocalProtocolError(f"{self.pipeline!r} has no MessageDecoder to read into")
+        self._decoder = decoder
         self._read_buffer = decoder.read_buffer
         self.pipeline.handlers_added()
 
@@ -107,6 +116,31 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     def statistics(self) -> ChannelStatistics:
         """Counters since the connection was made."""
         return ChannelStatistics(self._num_bytes_in, self._num_bytes_out, self._num_reads, self._num_writes, self.pending_bytes)
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The peer's certificate in DER form, checked by TLS; None without TLS."""
+        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        return None if tls is None else cast("bytes | None", tls.getpeercert(binary_form=True))
+
+    def abort(self) -> None:
+        """End the connection at once, past all handlers: what is queued is dropped.  A second call does nothing."""
+        if self._state is _State.CONNECTING:
+            self._finish_close()
+        elif self._transport is not None:
+            # The handlers hear of it in ``connection_lost``; until then nothing more is read or written.
+            self._state = _State.CLOSING
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the peer (Netty's auto-read off), not even the news that it is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on after ``pause_reading``."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def event_loop_check(self) -> None:
         """Check that the caller is on the channel's loop thread; every operation does so when ``NETSTACK_DEBUG=1``.
@@ -204,10 +238,11 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         transport.writelines(views)
         if transport.is_closing():
             return num_bytes
-        held = self._held_bytes = transport.get_write_buffer_size()
+        # Ciphertext is longer than what was written.
+        held = self._held_bytes = min(transport.get_write_buffer_size(), num_bytes)
         if held and not self._is_paused:
             # asyncio's writelines of 3.12.0 to 3.12.8 forgets to pause (CVE-2024-12254) and so would never resume; this makes up for it.
-            transport.set_write_buffer_limits(high=0)
+            self._set_write_limits(transport)
         self._account(num_bytes - held)
         return num_bytes
 
@@ -238,6 +273,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if self._is_tls:
+            transport.close()  # sends close_notify and waits for the peer's, at most tls_shutdown_timeout_s
+            return
         try:
             transport.write_eof()
         except OSError:
@@ -253,13 +291,33 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     def _finish_close(self) -> None:
         was_connected = self._state is not _State.CONNECTING
         self._state, self._transport, self._held_bytes = _State.CLOSED, None, 0
-        if self._close_timer is not None:
-            self._close_timer.cancel()
+        for timer in (self._close_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
         self._run_callbacks(self._outbound.fail_all())
         if was_connected:
             self.pipeline.fire_channel_inactive()
         self.pipeline.handlers_removed()
         self._closed.set()
+
+    def _check_idle(self) -> None:
+        """A peer that stops in the middle of a frame holds memory: it is cut.  Between frames it may be silent for ever."""
+        assert self._loop is not None, "checked since it was connected"
+        timeout_s = self._config.dead_peer_timeout_s
+        self._idle_timer = self._loop.call_later(timeout_s / _IDLE_CHECKS, self._check_idle)
+        if not self._decoder.is_mid_frame or self._num_bytes_in != self._num_bytes_at_check:
+            self._num_bytes_at_check, self._num_idle_checks = self._num_bytes_in, 0
+            return
+        self._num_idle_checks += 1
+        if self._num_idle_checks >= _IDLE_CHECKS:
+            self.pipeline.fire_exception_caught(
+                ConnectionLostError(f"{self.peer} stopped in the middle of a frame and sent nothing for {timeout_s:g} s")
+            )
+            self.abort()
+
+    def _set_write_limits(self, transport: asyncio.Transport) -> None:
+        # TLS transports of asyncio and uvloop take 0 as "always paused", also when they hold nothing.
+        transport.set_write_buffer_limits(high=1 if self._is_tls else 0)
 
     # ---------------------------------------------------------------- called by the transport
 
@@ -270,11 +328,11 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             tcp.abort()
             return
         self._loop, self._transport, self._state = asyncio.get_running_loop(), tcp, _State.OPEN
-        self.peer = _address(tcp.get_extra_info("peername"))
-        sock = tcp.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        tcp.set_write_buffer_limits(high=0)
+        self.peer = describe_address(tcp.get_extra_info("peername"))
+        self._is_tls = tcp.get_extra_info("ssl_object") is not None
+        _set_options(tcp.get_extra_info("socket"), self._config)
+        self._set_write_limits(tcp)
+        self._idle_timer = self._loop.call_later(self._config.dead_peer_timeout_s / _IDLE_CHECKS, self._check_idle)
         self.pipeline.fire_channel_active()
         if self._is_flush_wanted:
             self.transport_flush()
@@ -322,7 +380,30 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._finish_close()
 
 
-def _address(name: object) -> str:
+def _set_options(sock: socket.socket, config: NetstackConfig) -> None:
+    """What Flink's bootstraps set, and what finds a peer whose machine is gone within ``dead_peer_timeout_s``."""
+    timeout_s = config.dead_peer_timeout_s
+    # 30 s: idle for 10, then four probes, 5 s apart.  TCP_USER_TIMEOUT is the same for data that is not acknowledged.
+    idle_s, interval_s = max(1, round(timeout_s / 3)), max(1, round(timeout_s / 6))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", idle_s),
+        ("TCP_KEEPINTVL", interval_s),
+        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", round(timeout_s * 1000)),
+    ):
+        option = getattr(socket, name, None)  # not every platform has all of them
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    if config.send_buffer_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
+    if config.receive_buffer_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
+
+
+def describe_address(name: object) -> str:
+    """``host:port`` of what the socket calls its peer."""
     match name:
         case (host, port, *_):
             return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

@@ -36,6 +36,11 @@ class EmbeddedChannel(Channel):
         self._inbound: deque[object] = deque()
         self._errors: list[Exception] = []
         self._is_open = True
+        self.certificate: bytes | None = None
+        self.is_reading = True
+        """False after ``pause_reading``; what the test writes inbound arrives all the same."""
+        self.was_aborted = False
+        """Whether the end came by ``abort``."""
         self.pipeline = ChannelPipeline(self, handlers)
         self.pipeline.handlers_added()
         self.pipeline.fire_channel_active()
@@ -132,6 +137,26 @@ class EmbeddedChannel(Channel):
     def pending_bytes(self) -> int:
         """How many bytes were written and not yet taken by ``flush_outbound``."""
         return self._outbound.pending_bytes
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """What the test put into ``certificate``."""
+        return self.certificate
+
+    def abort(self) -> None:
+        """End at once; what was not flushed is dropped."""
+        if self._is_open:
+            self._is_open, self.was_aborted = False, True
+            self._unflushed.clear()
+            self._finish_close()
+
+    def pause_reading(self) -> None:
+        """Remember it."""
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        """Remember it."""
+        self.is_reading = True
 
     def event_loop_check(self) -> None:
         """Check that the caller is on the thread that made ``event_loop``.

@@ -16,12 +16,19 @@ from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.ids import ConnectionID
+from netstack.security import SecurityConfig
 from netstack.wire.messages import PartitionRequest
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 
 DEADLINE_S = 20.0
 SEGMENT = 1024
-CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=64 * SEGMENT, read_buffer_bytes=64 * SEGMENT, close_timeout_s=0.2)
+CONFIG = NetstackConfig(
+    segment_size_bytes=SEGMENT,
+    network_memory_bytes=64 * SEGMENT,
+    read_buffer_bytes=64 * SEGMENT,
+    close_timeout_s=0.2,
+    security=SecurityConfig.none(),
+)
 
 
 class Peer(ChannelHandler):

@@ -25,6 +25,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, partition_id
 from netstack.partition.result_partition import ResultPartition
+from netstack.security import SecurityConfig
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 
 DEADLINE_S = 20.0
@@ -52,13 +53,14 @@ def start_node(name: str, *, use_uvloop: bool, config: NetstackConfig) -> Node:
     return Node(loop, environment, address)
 
 
-def small_config(**options: float) -> NetstackConfig:
-    defaults: dict[str, float] = {
+def small_config(**options: object) -> NetstackConfig:
+    defaults: dict[str, object] = {
         "segment_size_bytes": SEGMENT,
         "network_memory_bytes": 256 * SEGMENT,
         "exclusive_buffers_per_channel": 4,
         "floating_buffers_per_gate": 0,
         "partition_request_timeout_s": 5.0,
+        "security": SecurityConfig.hmac(bytes(range(32))),
     }
     return NetstackConfig(**{**defaults, **options})  # type: ignore[arg-type]  # integers where the field wants them
 

@@ -19,12 +19,13 @@ from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorCon
 from netstack.config import NetstackConfig
 from netstack.errors import ConfigError
 from netstack.eventloop import EventLoopThread
+from netstack.security import SecurityConfig
 from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, hold, mapped, reached, released, word_count
 
 SECRET = secrets.token_bytes(32)
 CONFIG = TaskExecutorConfig(
     num_slots=2,
-    network=NetstackConfig(network_memory_bytes=4 * 1024 * 1024),
+    network=NetstackConfig(network_memory_bytes=4 * 1024 * 1024, security=SecurityConfig.hmac(SECRET)),
     reconnect=ReconnectConfig(first_pause_s=0.01, longest_pause_s=0.02),
 )
 

@@ -14,6 +14,7 @@ from netstack.channel.protocol import HandlersFactory, NetworkChannel
 from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
+from netstack.security import SecurityConfig
 from tests.netstack.wire.samples import HeapAllocator
 
 T = TypeVar("T")
@@ -22,7 +23,9 @@ T = TypeVar("T")
 uvloop.new_event_loop().close()
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-CONFIG = NetstackConfig(segment_size_bytes=32 * 1024, network_memory_bytes=1024 * 1024, close_timeout_s=10.0)
+CONFIG = NetstackConfig(
+    segment_size_bytes=32 * 1024, network_memory_bytes=1024 * 1024, close_timeout_s=10.0, security=SecurityConfig.none()
+)
 
 
 def run(loop_name: str, main: Coroutine[Any, Any, T]) -> T:

@@ -7,7 +7,6 @@ import pytest
 
 from netstack.channel.client import connect
 from netstack.channel.server import NetworkServer
-from netstack.config import NetstackConfig
 from netstack.errors import ConnectError, LocalProtocolError
 from netstack.ids import ConnectionID
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
@@ -92,7 +91,7 @@ def test_a_pipeline_without_a_decoder_is_refused(loop_name: str) -> None:
     """The transport would have nowhere to read into."""
 
     async def main() -> None:
-        server = NetworkServer(NetstackConfig(), handlers(Inbox()))
+        server = NetworkServer(CONFIG, handlers(Inbox()))
         address = ConnectionID(*await server.start("127.0.0.1", 0))
         with pytest.raises(LocalProtocolError, match="no MessageDecoder"):
             await connect(CONFIG, address, lambda: (Inbox(),), timeout_s=10)

@@ -553,7 +553,8 @@ class ScriptedTransport(asyncio.Transport):
         self._sock = socket.socket()
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        return self.peer if name == "peername" else self._sock
+        known: dict[str, object] = {"peername": self.peer, "socket": self._sock}
+        return known.get(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         assert (high, low) == (0, None)

@@ -9,7 +9,6 @@ import pytest
 from netstack.channel.client import connect
 from netstack.channel.handler import ChannelHandler
 from netstack.channel.server import NetworkServer
-from netstack.config import NetstackConfig
 from netstack.errors import ConfigError, ConnectError, ResourceClosedError
 from netstack.ids import ConnectionID
 from netstack.wire.messages import AddCredit
@@ -120,7 +119,7 @@ def test_a_port_in_use_is_an_os_error(loop_name: str) -> None:
     """The caller learns which address."""
 
     async def main() -> None:
-        first, second = NetworkServer(NetstackConfig(), handlers(Inbox())), NetworkServer(NetstackConfig(), handlers(Inbox()))
+        first, second = NetworkServer(CONFIG, handlers(Inbox())), NetworkServer(CONFIG, handlers(Inbox()))
         host, port = await first.start("127.0.0.1", 0)
         with pytest.raises(OSError, match="in use"):
             await second.start(host, port)

@@ -7,6 +7,7 @@ from netstack.config import NetstackConfig
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
+from netstack.security import SecurityConfig
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.wire.codec import encode_buffer_response_header
@@ -14,7 +15,7 @@ from netstack.wire.messages import DataType
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 
 SEGMENT = 1024
-CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=64 * SEGMENT)
+CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=64 * SEGMENT, security=SecurityConfig.none())
 EXCLUSIVE = 2
 
 

@@ -1,0 +1,96 @@
+"""Which connections a server keeps when there are too many.
+
+Side:       pure.
+Invariants: never more than ``max_connections`` in all, ``max_unauthenticated`` that have not shown who they are, and
+            ``max_unauthenticated_per_host`` of these from one address that is not a loopback one.  Whoever is authenticated is never cut
+            for somebody who is not.
+Absent:     bans: on loopback every address is ours, and a local user could lock our own processes out.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from netstack.security import is_loopback
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionStatistics:
+    """Counters of one server."""
+
+    num_connections: int
+    num_unauthenticated: int
+    num_evicted: int
+    num_refused: int
+
+
+class Admission(Generic[C]):
+    """The book of one server's connections; ``C`` is any hashable token of one."""
+
+    __slots__ = (
+        "_hosts",
+        "_max_connections",
+        "_max_unauthenticated",
+        "_max_unauthenticated_per_host",
+        "_num_evicted",
+        "_num_refused",
+        "_unauthenticated",
+    )
+
+    def __init__(self, *, max_connections: int, max_unauthenticated: int, max_unauthenticated_per_host: int) -> None:
+        self._max_connections = max_connections
+        self._max_unauthenticated = max_unauthenticated
+        self._max_unauthenticated_per_host = max_unauthenticated_per_host
+        self._hosts: dict[C, str] = {}  # all of them
+        self._unauthenticated: dict[C, None] = {}  # an ordered set, the oldest first
+        self._num_evicted = self._num_refused = 0
+
+    def __repr__(self) -> str:
+        return f"<Admission {len(self._hosts)} connections, {len(self._unauthenticated)} unauthenticated>"
+
+    def statistics(self) -> AdmissionStatistics:
+        """What happened so far."""
+        return AdmissionStatistics(len(self._hosts), len(self._unauthenticated), self._num_evicted, self._num_refused)
+
+    def arrive(self, connection: C, host: str) -> list[C] | None:
+        """A connection from ``host`` was accepted; returns whom to cut for it, already struck off, or None: cut this one."""
+        evicted = self._evict_for(host)
+        for each in evicted:
+            self.leave(each)
+        self._num_evicted += len(evicted)
+        if len(self._hosts) >= self._max_connections:
+            self._num_refused += 1
+            return None
+        self._hosts[connection] = host
+        self._unauthenticated[connection] = None
+        return evicted
+
+    def authenticate(self, connection: C) -> None:
+        """It has shown who it is; one that was struck off meanwhile stays so."""
+        self._unauthenticated.pop(connection, None)
+
+    def is_authenticated(self, connection: C) -> bool:
+        """Whether it has shown who it is and is still here."""
+        return connection in self._hosts and connection not in self._unauthenticated
+
+    def leave(self, connection: C) -> None:
+        """It is gone; a second call does nothing."""
+        self._hosts.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of this module."""
+        assert self._unauthenticated.keys() <= self._hosts.keys(), repr(self)
+        assert len(self._hosts) <= self._max_connections, repr(self)
+        assert len(self._unauthenticated) <= self._max_unauthenticated, repr(self)
+
+    def _evict_for(self, host: str) -> list[C]:
+        waiting = self._unauthenticated
+        if not is_loopback(host):
+            of_host = [each for each in waiting if self._hosts[each] == host]
+            if len(of_host) >= self._max_unauthenticated_per_host:
+                return of_host[:1]
+        if waiting and (len(waiting) >= self._max_unauthenticated or len(self._hosts) >= self._max_connections):
+            return [next(iter(waiting))]
+        return []

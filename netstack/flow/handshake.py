@@ -1,0 +1,205 @@
+"""How two ends of a new connection prove to each other that they know the secret.
+
+Side:       pure.
+Invariants: phases only go forward; a failure is final.  The server proves nothing before the client did: whoever does not know the secret
+            gets nothing that was made with it.  A proof covers a label of its direction, the chosen version and everything that both
+            ends said in their hellos, so one that was made for another connection, direction, role or version never fits.
+Flow:       client ``Hello`` -> server ``Hello`` -> client ``Proof`` -> server ``Proof``, ``Ready``.  The client is ready when it has all
+            of this, the server when it has sent it.
+Source:     the CRAM family; reflection and downgrade are excluded by what the proof covers.
+Absent:     protection of what follows on the connection (TLS gives it), keys per job, resumption.
+"""
+
+import hmac
+from dataclasses import dataclass
+from enum import Enum, IntEnum, StrEnum, auto
+from typing import Final, TypeAlias
+
+from netstack.errors import LocalProtocolError, NetstackError
+from netstack.wire.codec import encode
+from netstack.wire.messages import Hello, Message, Proof, Ready
+
+PROTOCOL_VERSION_MIN: Final = 1
+PROTOCOL_VERSION_MAX: Final = 1
+NONCE_BYTES: Final = 32
+_KEY_LABEL: Final = b"netstack data port key v1"
+_CLIENT_LABEL: Final = b"netstack data port proof v1: client"
+_SERVER_LABEL: Final = b"netstack data port proof v1: server"
+
+HandshakeMessage: TypeAlias = Hello | Proof | Ready
+
+
+class Role(IntEnum):
+    """What an end wants of the connection; travels in its ``Hello``."""
+
+    CONSUMER = 1
+    """Dials, requests partitions and gives credit."""
+    PRODUCER = 2
+    """Listens and serves partitions."""
+
+
+class Phase(Enum):
+    """How far a connection is."""
+
+    NEW = auto()
+    """The bytes are those of the socket, and may be anybody's."""
+    TRANSPORT_READY = auto()
+    """Encrypted, if that is asked for; the hellos are under way."""
+    CHALLENGED = auto()
+    """Both hellos are known; the other end's proof is awaited."""
+    AUTHENTICATED = auto()
+    """The other end has proven that it knows the secret."""
+    READY = auto()
+    """Both know this of each other: anything may be said."""
+    FAILED = auto()
+
+
+class FailureReason(StrEnum):
+    """Why a handshake failed: for this side's log alone, the peer is never told."""
+
+    UNEXPECTED = "a message out of turn"
+    NOT_ENCRYPTED = "a message before the connection was encrypted"
+    VERSION = "no common version"
+    ROLE = "wrong role"
+    REFLECTED = "our own nonce came back"
+    PROOF = "wrong proof: the peer does not know the secret"
+    DOWNGRADED = "another version than the agreed one"
+
+
+class HandshakeFailedError(NetstackError):
+    """The peer failed; the handshake is over."""
+
+    def __init__(self, reason: FailureReason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def derive_key(secret: bytes) -> bytes:
+    """The key of the data port's proofs: the control port's secret, under another label."""
+    return hmac.digest(secret, _KEY_LABEL, "sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRange:
+    """The versions of the protocol that one end speaks, both ends included."""
+
+    least: int = PROTOCOL_VERSION_MIN
+    greatest: int = PROTOCOL_VERSION_MAX
+
+    def agree(self, other: "VersionRange") -> int | None:
+        """The greatest version that both speak, or None."""
+        version = min(self.greatest, other.greatest)
+        return version if version >= max(self.least, other.least) else None
+
+
+class Handshake:
+    """One end of one connection's handshake.
+
+    Life cycle: made with a fresh random ``nonce``; ``connected`` once, then ``receive`` until ``phase`` is READY or FAILED.
+    """
+
+    __slots__ = ("_is_tls_required", "_key", "_mine", "_peer_role", "_theirs", "_version", "phase")
+
+    def __init__(
+        self, role: Role, key: bytes, nonce: bytes, *, is_tls_required: bool = False, versions: VersionRange = VersionRange()
+    ) -> None:
+        if len(nonce) != NONCE_BYTES:
+            raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
+        self.phase = Phase.NEW
+        self._key = key
+        self._is_tls_required = is_tls_required
+        self._mine = Hello(versions.least, versions.greatest, role, nonce)
+        self._peer_role = Role.PRODUCER if role is Role.CONSUMER else Role.CONSUMER
+        self._theirs: Hello | None = None
+        self._version = 0
+
+    def __repr__(self) -> str:
+        return f"<Handshake of a {Role(self._mine.role).name.lower()}, {self.phase.name.lower()}>"
+
+    @property
+    def version(self) -> int:
+        """The agreed version; 0 before both hellos are known."""
+        return self._version
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it succeeded or failed."""
+        return self.phase is Phase.READY or self.phase is Phase.FAILED
+
+    def connected(self, *, is_encrypted: bool) -> list[HandshakeMessage]:
+        """The connection can carry bytes; returns what to send.
+
+        Raises:
+            HandshakeFailedError: it should be encrypted and is not.
+        """
+        if self.phase is not Phase.NEW:
+            raise LocalProtocolError(f"{self!r} was connected twice")
+        if self._is_tls_required and not is_encrypted:
+            raise self._fail(FailureReason.NOT_ENCRYPTED)
+        self.phase = Phase.TRANSPORT_READY
+        return [self._mine] if self._is_client else []
+
+    def receive(self, message: Message) -> list[HandshakeMessage]:
+        """Take the peer's next message; returns what to send.
+
+        Raises:
+            HandshakeFailedError: the peer is not who it should be, or speaks out of turn; the phase is FAILED from now on.
+        """
+        match self.phase, message:
+            case Phase.TRANSPORT_READY, Hello():
+                return self._on_hello(message)
+            case Phase.CHALLENGED, Proof(mac):
+                return self._on_proof(mac)
+            case Phase.AUTHENTICATED, Ready(version):
+                return self._on_ready(version)
+            case Phase.NEW, _:
+                raise self._fail(FailureReason.NOT_ENCRYPTED)
+            case _:
+                raise self._fail(FailureReason.UNEXPECTED)
+
+    @property
+    def _is_client(self) -> bool:
+        return self._mine.role == Role.CONSUMER
+
+    def _on_hello(self, theirs: Hello) -> list[HandshakeMessage]:
+        mine = self._mine
+        if theirs.role != self._peer_role:
+            raise self._fail(FailureReason.ROLE)
+        if hmac.compare_digest(theirs.nonce, mine.nonce):
+            raise self._fail(FailureReason.REFLECTED)
+        version = VersionRange(mine.version_min, mine.version_max).agree(VersionRange(theirs.version_min, theirs.version_max))
+        if version is None:
+            raise self._fail(FailureReason.VERSION)
+        self._theirs, self._version = theirs, version
+        self.phase = Phase.CHALLENGED
+        return [self._proof(_CLIENT_LABEL)] if self._is_client else [mine]
+
+    def _on_proof(self, mac: bytes) -> list[HandshakeMessage]:
+        expected = self._proof(_SERVER_LABEL if self._is_client else _CLIENT_LABEL)
+        if not hmac.compare_digest(mac, expected.mac):
+            raise self._fail(FailureReason.PROOF)
+        if self._is_client:
+            self.phase = Phase.AUTHENTICATED
+            return []
+        self.phase = Phase.READY
+        return [self._proof(_SERVER_LABEL), Ready(self._version)]
+
+    def _on_ready(self, version: int) -> list[HandshakeMessage]:
+        if not self._is_client:
+            raise self._fail(FailureReason.UNEXPECTED)
+        if version != self._version:
+            raise self._fail(FailureReason.DOWNGRADED)
+        self.phase = Phase.READY
+        return []
+
+    def _proof(self, label: bytes) -> Proof:
+        mine, theirs = self._mine, self._theirs
+        assert theirs is not None, "nobody proves anything before both hellos are known"
+        client, server = (mine, theirs) if self._is_client else (theirs, mine)
+        # Everything but the label has a fixed length, and no label is the beginning of another one.
+        covered = b"".join((label, self._version.to_bytes(2, "big"), encode(client), encode(server)))
+        return Proof(hmac.digest(self._key, covered, "sha256"))
+
+    def _fail(self, reason: FailureReason) -> HandshakeFailedError:
+        self.phase = Phase.FAILED
+        return HandshakeFailedError(reason)

@@ -1,0 +1,264 @@
+"""The handshake machine: every (phase, message) pair, and every way to lie."""
+
+import random
+from dataclasses import replace
+from itertools import product
+from typing import assert_never
+
+import pytest
+
+from netstack.errors import LocalProtocolError
+from netstack.flow.handshake import FailureReason, Handshake, HandshakeFailedError, HandshakeMessage, Phase, Role, VersionRange, derive_key
+from netstack.wire.messages import AddCredit, Hello, Message, Proof, Ready
+from tests.netstack.wire.samples import RECEIVER
+
+KEY = derive_key(bytes(range(32)))
+NONCES = {Role.CONSUMER: b"c" * 32, Role.PRODUCER: b"p" * 32}
+
+
+ONE = VersionRange(1, 1)
+
+
+def make(role: Role, key: bytes = KEY, nonce: bytes | None = None, versions: VersionRange = ONE, *, tls: bool = False) -> Handshake:
+    return Handshake(role, key, NONCES[role] if nonce is None else nonce, is_tls_required=tls, versions=versions)
+
+
+def talk(client: Handshake, server: Handshake) -> list[HandshakeMessage]:
+    """Let both talk until nobody has anything to say; returns all that was said."""
+    said: list[HandshakeMessage] = []
+    to_server, to_client = client.connected(is_encrypted=False), server.connected(is_encrypted=False)
+    while to_server or to_client:
+        said += to_server + to_client
+        answers = [answer for message in to_server for answer in server.receive(message)]
+        to_server = [answer for message in to_client for answer in client.receive(message)]
+        to_client = answers
+    return said
+
+
+def at(phase: Phase, role: Role) -> Handshake:
+    """A machine of ``role`` that has come to ``phase`` in the ordinary way."""
+    machine, peer = make(role), make(Role.PRODUCER if role is Role.CONSUMER else Role.CONSUMER)
+    if phase is Phase.NEW:
+        return machine
+    if phase is Phase.FAILED:
+        machine.connected(is_encrypted=False)
+        with pytest.raises(HandshakeFailedError):
+            machine.receive(Ready(1))
+        return machine
+    said = machine.connected(is_encrypted=False)
+    heard = peer.connected(is_encrypted=False)
+    while machine.phase is not phase:
+        if heard:
+            said += machine.receive(heard.pop(0))
+        else:
+            heard += peer.receive(said.pop(0))
+    return machine
+
+
+def reason_of(machine: Handshake, message: Message) -> FailureReason:
+    with pytest.raises(HandshakeFailedError) as raised:
+        machine.receive(message)
+    assert machine.phase is Phase.FAILED
+    assert machine.is_over
+    return raised.value.reason
+
+
+def test_both_are_ready_after_five_messages() -> None:
+    """And nothing that depends on the secret was said by the server before the client had proven that it knows it."""
+    client, server = make(Role.CONSUMER), make(Role.PRODUCER)
+
+    said = talk(client, server)
+
+    assert client.phase is server.phase is Phase.READY
+    assert client.is_over
+    assert client.version == server.version == 1
+    assert [type(message) for message in said] == [Hello, Hello, Proof, Proof, Ready]
+    assert said[2] != said[3]
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("phase", [Phase.TRANSPORT_READY, Phase.CHALLENGED, Phase.AUTHENTICATED, Phase.READY, Phase.FAILED])
+@pytest.mark.parametrize(
+    "message", [Hello(1, 1, 1, b"x" * 32), Hello(1, 1, 2, b"x" * 32), Proof(bytes(32)), Ready(1), AddCredit(RECEIVER, 1)]
+)
+def test_every_message_in_every_phase(role: Role, phase: Phase, message: Message) -> None:
+    """Only a hello of the other role is ever accepted from somebody who does not know the secret, and only as the first message."""
+    if phase is Phase.AUTHENTICATED and role is Role.PRODUCER:
+        phase = Phase.READY  # the server is ready as soon as the client is authenticated
+    machine = at(phase, role)
+    if phase is Phase.TRANSPORT_READY and isinstance(message, Hello) and message.role != role:
+        machine.receive(message)
+        assert machine.phase is Phase.CHALLENGED
+    elif phase is Phase.AUTHENTICATED and message == Ready(1):
+        machine.receive(message)
+        assert machine.phase is Phase.READY
+    else:
+        assert reason_of(machine, message) in FailureReason
+
+
+@pytest.mark.parametrize("message", [Hello(1, 1, 1, b"x" * 32), Proof(bytes(32)), Ready(1)])
+def test_nothing_is_taken_before_the_connection_is_there(message: Message) -> None:
+    assert reason_of(make(Role.PRODUCER, tls=True), message) is FailureReason.NOT_ENCRYPTED
+
+
+@pytest.mark.parametrize("role", Role)
+def test_without_the_tls_that_was_asked_for_it_does_not_begin(role: Role) -> None:
+    machine = make(role, tls=True)
+    with pytest.raises(HandshakeFailedError, match="before the connection was encrypted"):
+        machine.connected(is_encrypted=False)
+    assert machine.phase is Phase.FAILED
+
+    assert len(make(role, tls=True).connected(is_encrypted=True)) == (role is Role.CONSUMER)
+
+
+def test_connecting_twice_and_a_short_nonce_are_bugs_of_ours() -> None:
+    machine = make(Role.CONSUMER)
+    machine.connected(is_encrypted=False)
+    with pytest.raises(LocalProtocolError, match="connected twice"):
+        machine.connected(is_encrypted=False)
+    with pytest.raises(LocalProtocolError, match="a nonce has 32 bytes, not 31"):
+        make(Role.CONSUMER, nonce=bytes(31))
+
+
+@pytest.mark.parametrize("stranger", Role)
+def test_another_secret_is_a_wrong_proof(stranger: Role) -> None:
+    """Whichever end has it; the server notices first, and then has said nothing that depends on its secret."""
+    keys = {role: derive_key(bytes(32)) if role is stranger else KEY for role in Role}
+    client, server = make(Role.CONSUMER, keys[Role.CONSUMER]), make(Role.PRODUCER, keys[Role.PRODUCER])
+
+    with pytest.raises(HandshakeFailedError) as raised:
+        talk(client, server)
+
+    assert raised.value.reason is FailureReason.PROOF
+    assert server.phase is Phase.FAILED
+    assert client.phase is Phase.CHALLENGED
+
+
+def test_a_server_that_does_not_know_the_secret_is_found_out() -> None:
+    client, server = make(Role.CONSUMER), make(Role.PRODUCER)
+    (hello,) = client.connected(is_encrypted=False)
+    server.connected(is_encrypted=False)
+    client.receive(server.receive(hello)[0])
+
+    assert reason_of(client, Proof(b"\0" * 32)) is FailureReason.PROOF
+
+
+def test_reflection_of_the_hello_is_refused() -> None:
+    """By its role; and by its nonce, if the role was changed."""
+    first, second = make(Role.CONSUMER), make(Role.CONSUMER)
+    (hello,) = first.connected(is_encrypted=False)
+    second.connected(is_encrypted=False)
+    assert isinstance(hello, Hello)
+
+    assert reason_of(first, hello) is FailureReason.ROLE
+    assert reason_of(second, replace(hello, role=Role.PRODUCER)) is FailureReason.REFLECTED
+
+
+def test_reflection_of_the_proof_is_refused() -> None:
+    """The client's own proof is none of the server: the labels differ."""
+    client = make(Role.CONSUMER)
+    client.connected(is_encrypted=False)
+    (proof,) = client.receive(Hello(1, 1, Role.PRODUCER, b"s" * 32))
+
+    assert reason_of(client, proof) is FailureReason.PROOF
+
+
+def test_a_replayed_conversation_is_refused() -> None:
+    """The server's nonce is another one."""
+    said = talk(make(Role.CONSUMER), make(Role.PRODUCER))
+    server = make(Role.PRODUCER, nonce=b"n" * 32)
+    server.connected(is_encrypted=False)
+    server.receive(said[0])
+
+    assert reason_of(server, said[2]) is FailureReason.PROOF
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "version"),
+    [((1, 1), (1, 1), 1), ((1, 3), (2, 5), 3), ((2, 2), (1, 9), 2), ((1, 1), (2, 3), None), ((4, 4), (2, 3), None), ((3, 1), (1, 3), None)],
+)
+def test_the_greatest_common_version_is_agreed(client: tuple[int, int], server: tuple[int, int], version: int | None) -> None:
+    """Without a common one there is no connection; a range the wrong way round has nothing in common with anybody."""
+    assert VersionRange(*client).agree(VersionRange(*server)) == version
+    ends = make(Role.CONSUMER, versions=VersionRange(*client)), make(Role.PRODUCER, versions=VersionRange(*server))
+    if version is None:
+        with pytest.raises(HandshakeFailedError, match="no common version"):
+            talk(*ends)
+    else:
+        talk(*ends)
+        assert [end.version for end in ends] == [version, version]
+
+
+def test_a_downgrade_on_the_way_is_found_out() -> None:
+    """The proofs cover both version ranges as they were heard and said."""
+    client, server = make(Role.CONSUMER, versions=VersionRange(1, 2)), make(Role.PRODUCER, versions=VersionRange(1, 2))
+    (hello,) = client.connected(is_encrypted=False)
+    server.connected(is_encrypted=False)
+    assert isinstance(hello, Hello)
+    (answer,) = server.receive(replace(hello, version_max=1))
+    assert isinstance(answer, Hello)
+    (proof,) = client.receive(replace(answer, version_max=1))
+
+    assert reason_of(server, proof) is FailureReason.PROOF
+
+
+def test_another_version_than_the_agreed_one_is_refused() -> None:
+    assert reason_of(at(Phase.AUTHENTICATED, Role.CONSUMER), Ready(2)) is FailureReason.DOWNGRADED
+
+
+@pytest.mark.slow
+def test_ten_thousand_changed_conversations_are_all_refused() -> None:
+    """One bit of one field changed, a truncated or a swapped one: no server and no client is ever ready because of it."""
+    rng = random.Random(6)
+    accepted = 0
+    for number in range(10_000):
+        nonces = rng.randbytes(32), rng.randbytes(32)
+        client, server = make(Role.CONSUMER, nonce=nonces[0]), make(Role.PRODUCER, nonce=nonces[1])
+        try:
+            said = client.connected(is_encrypted=False)
+            server.connected(is_encrypted=False)
+            for turn in range(4):
+                target = server if turn % 2 == 0 else client
+                if turn == number % 4:
+                    said[0] = changed(said[0], rng)
+                said = [answer for message in said for answer in target.receive(message)]
+            accepted += client.phase is Phase.READY
+        except HandshakeFailedError:
+            pass
+        accepted += number % 4 < 3 and server.phase is Phase.READY
+    assert accepted == 0
+
+
+def changed(message: HandshakeMessage, rng: random.Random) -> HandshakeMessage:
+    match message:
+        case Hello(least, greatest, role, nonce):
+            variants: tuple[HandshakeMessage, ...] = (
+                Hello(least, greatest, role, flipped(nonce, rng)),
+                Hello(least, greatest, 3 - role, nonce),
+                Hello(least, greatest + 1, role, nonce),
+                Hello(0, greatest, role, nonce),
+                Hello(least, greatest, role, nonce[::-1]),
+            )
+        case Proof(mac):
+            variants = Proof(flipped(mac, rng)), Proof(mac[:31]), Proof(mac[::-1]), Proof(b""), Proof(rng.randbytes(32))
+        case Ready(version):
+            variants = (Ready(version + 1),)
+        case _:
+            assert_never(message)
+    return rng.choice(variants)
+
+
+def flipped(data: bytes, rng: random.Random) -> bytes:
+    bit = rng.randrange(8 * len(data))
+    return (int.from_bytes(data, "big") ^ 1 << bit).to_bytes(len(data), "big")
+
+
+def test_neither_key_nor_nonce_is_shown() -> None:
+    for role, phase in product(Role, (Phase.NEW, Phase.CHALLENGED)):
+        assert repr(at(phase, role)) == f"<Handshake of a {role.name.lower()}, {phase.name.lower()}>"
+
+
+def test_the_key_is_not_the_secret() -> None:
+    """The control port signs with the secret itself: nothing of one port fits the other."""
+    assert bytes(range(32)) != KEY
+    assert derive_key(bytes(32)) != KEY
