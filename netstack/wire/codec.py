@@ -4,10 +4,11 @@ Side:       pure.  ``encode_buffer_response_header`` is hot path.
 Invariants: every encoded frame starts with its own length, the magic number and the message id; what one side refuses to encode the
             other refuses to decode (a credit below one, a negative backlog).
 Units:      lengths in bytes, all integers big endian.
-Source:     Flink 2.x ``NettyMessage``.  The body of an ``ErrorResponse`` is ours (tag, code, text) where Flink puts a serialized
-            throwable; such a throwable is skipped, never parsed.  ``Hello``, ``Proof`` and ``Ready`` are ours.
+Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a throwable as Java would serialize it, of a class that makes Flink do
+            the right thing, with our code's name in front of its message.  ``Hello``, ``Proof`` and ``Ready`` are ours.
 """
 
+import re
 from collections.abc import Callable
 from struct import Struct
 from struct import error as struct_error
@@ -23,6 +24,7 @@ from netstack.ids import (
     IntermediateResultPartitionID,
     ResultPartitionID,
 )
+from netstack.wire.java import JAVA_STREAM_MAGIC, JavaClass, describe_throwable, encode_throwable
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -64,14 +66,35 @@ _SEGMENT_AND_RECEIVER = Struct(">ii16s")
 _HELLO = Struct(">HHB32s")
 _VERSION = Struct(">H")
 _SECRET_BYTES = 32  # of a nonce and of a proof
-_ERROR_TAG = b"FLWT"
-_ERROR_ABOUT_TAG = b"FLWA"  # followed by whom the error is about
-_ERROR_HEADER = Struct(">4sHI")
-_JAVA_STREAM_MAGIC = b"\xac\xed"
+# What stands in front of the message of a throwable of ours: the code, and whom the error is about.
+_OUR_MARK = re.compile(r"\[([A-Z_]+)(?: ([0-9a-f]{32}))?\] ")
 # A serialized throwable ends with TC_ENDBLOCKDATA or TC_NULL (Java object serialization, section 6.4.2).
 _JAVA_STREAM_ENDS = (0x78, 0x70)
-# Longer texts are cut: a receiver refuses control frames of more than 1 MiB.
-_MAX_ERROR_TEXT_BYTES = 64 * 1024
+# Longer texts are cut: Java's string takes 65,535 bytes at most, and a character up to 6.
+_MAX_ERROR_CHARACTERS = 8192
+_EXCEPTION = JavaClass("java.lang.Exception", "d0fd1f3e1a3b1cc4")
+_RUNTIME_EXCEPTION = JavaClass("java.lang.RuntimeException", "9e5f06470a3483e5")
+_IO_EXCEPTION = JavaClass("java.io.IOException", "6c8073646525f0ab")
+_FLINK = "org.apache.flink.runtime."
+_PARTITION_EXCEPTION = JavaClass(
+    f"{_FLINK}io.network.partition.PartitionException",
+    "0000000000000000",
+    (("L", "partitionId", "Lorg/apache/flink/runtime/io/network/partition/ResultPartitionID;"),),
+)
+_PARTITION_NOT_FOUND = JavaClass(f"{_FLINK}io.network.partition.PartitionNotFoundException", "0000000000000000")
+_CANCEL_TASK = JavaClass(f"{_FLINK}execution.CancelTaskException", "0000000000000001")
+_PRODUCER_FAILED = JavaClass(f"{_FLINK}io.network.partition.ProducerFailedException", "ea69c7aba289b705")
+# What Flink's client does with an error depends on its class; of all others it only shows the message.
+_THROWABLES: Final = {
+    ErrorCode.PARTITION_NOT_FOUND: (_PARTITION_NOT_FOUND, _PARTITION_EXCEPTION, _IO_EXCEPTION, _EXCEPTION),
+    ErrorCode.PRODUCER_FAILED: (_PRODUCER_FAILED, _CANCEL_TASK, _RUNTIME_EXCEPTION, _EXCEPTION),
+}
+_OTHER_THROWABLE: Final = (_IO_EXCEPTION, _EXCEPTION)
+_CODES_OF_CLASSES: Final = {
+    _PARTITION_NOT_FOUND.name: ErrorCode.PARTITION_NOT_FOUND,
+    _PRODUCER_FAILED.name: ErrorCode.PRODUCER_FAILED,
+    _CANCEL_TASK.name: ErrorCode.PRODUCER_FAILED,
+}
 
 _pack_header = BUFFER_RESPONSE_HEADER.pack
 
@@ -202,13 +225,12 @@ def _partition_fields(partition: ResultPartitionID) -> tuple[bytes, bytes]:
 
 
 def _encode_error(error: ErrorResponse) -> bytes:
-    text = error.message.encode("utf-8", "replace")
-    if len(text) > _MAX_ERROR_TEXT_BYTES:
-        text = text[:_MAX_ERROR_TEXT_BYTES].decode("utf-8", "ignore").encode()
+    about = "" if error.about is None else f" {_checked(error.about).hex()}"
+    # Half a character (from a path that is no text) would stop whoever shows it.
+    message = error.message[:_MAX_ERROR_CHARACTERS].encode("utf-8", "replace").decode()
+    text = f"[{error.code.name}{about}] {message}"
     end = b"\x00" if error.receiver is None else b"\x01" + _checked(error.receiver)
-    if error.about is None:
-        return _ERROR_HEADER.pack(_ERROR_TAG, error.code, len(text)) + text + end
-    return _ERROR_HEADER.pack(_ERROR_ABOUT_TAG, error.code, len(text)) + _checked(error.about) + text + end
+    return encode_throwable(_THROWABLES.get(error.code, _OTHER_THROWABLE), text) + end
 
 
 # ---------------------------------------------------------------- decoding
@@ -278,37 +300,34 @@ def _receiver(body: memoryview) -> InputChannelID:
 
 
 def _decode_error(body: memoryview) -> Message:
-    if body[:2] == _JAVA_STREAM_MAGIC:
-        text = f"the peer sent a serialized Java throwable of {len(body)} bytes, which is not read here"
-        return ErrorResponse(ErrorCode.UNKNOWN, text, _receiver_after_throwable(body))
-    if len(body) < _ERROR_HEADER.size or body[:4] not in (_ERROR_TAG, _ERROR_ABOUT_TAG):
-        raise RemoteProtocolError(f"the body of an ErrorResponse starts with {bytes(body[:4]).hex()}: neither ours nor a Java throwable")
-    tag, code, text_bytes = _ERROR_HEADER.unpack_from(body)
-    start = _ERROR_HEADER.size + (INPUT_CHANNEL_ID_BYTES if tag == _ERROR_ABOUT_TAG else 0)
-    end = start + text_bytes
-    if end >= len(body):
-        raise RemoteProtocolError(f"an ErrorResponse of {len(body)} bytes announces a text of {text_bytes} bytes")
-    text = str(body[start:end], "utf-8", "replace")
-    about = None if tag == _ERROR_TAG else _receiver(body[_ERROR_HEADER.size : start])
-    return ErrorResponse(_error_code(code), text, _error_receiver(body[end:]), about)
+    if bytes(body[:2]) != JAVA_STREAM_MAGIC:
+        raise RemoteProtocolError(f"the body of an ErrorResponse starts with {bytes(body[:4]).hex()}: no Java throwable")
+    name, text = describe_throwable(body)
+    ours = None if text is None else _our_error(text, body)
+    if ours is not None:
+        return ours
+    code = _CODES_OF_CLASSES.get(name, ErrorCode.UNKNOWN)
+    shown = f"a Java throwable of {len(body)} bytes, which is not readable here" if not name else f"{name}: {text}" if text else name
+    return ErrorResponse(code, shown, _receiver_after_throwable(body))
 
 
-def _error_code(code: int) -> ErrorCode:
-    return ErrorCode(code) if code < len(ErrorCode) else ErrorCode.UNKNOWN
-
-
-def _error_receiver(end: memoryview) -> InputChannelID | None:
-    if end[0] == 0 and len(end) == 1:
+def _our_error(text: str, body: memoryview) -> ErrorResponse | None:
+    """The error that ``_encode_error`` made ``body`` of, or None."""
+    mark = _OUR_MARK.match(text)
+    if mark is None or mark[1] not in ErrorCode.__members__:
         return None
-    if end[0] == 1 and len(end) == 1 + INPUT_CHANNEL_ID_BYTES:
-        return _receiver(end[1:])
-    raise RemoteProtocolError(f"an ErrorResponse ends with {len(end)} bytes, the first being {end[0]}: no receiver")
+    about = None if mark[2] is None else InputChannelID(bytes.fromhex(mark[2]))
+    for receiver in (None, _receiver(body[-INPUT_CHANNEL_ID_BYTES:])):
+        error = ErrorResponse(ErrorCode[mark[1]], text[mark.end() :], receiver, about)
+        if len(text) <= _MAX_ERROR_CHARACTERS + mark.end() and _encode_error(error) == body:
+            return error
+    return None
 
 
 def _receiver_after_throwable(body: memoryview) -> InputChannelID | None:
     """The receiver at the end, found without reading the throwable: its last byte tells where it ended."""
     flag = len(body) - 1 - INPUT_CHANNEL_ID_BYTES
-    may_have_receiver = flag > len(_JAVA_STREAM_MAGIC) and body[flag] == 1
+    may_have_receiver = flag > len(JAVA_STREAM_MAGIC) and body[flag] == 1
     if may_have_receiver and body[flag - 1] in _JAVA_STREAM_ENDS:
         return _receiver(body[flag + 1 :])
     if body[-1] == 0:

@@ -1,9 +1,13 @@
 """Java's own formats, as far as Flink puts them on the wire.
 
 Side:       pure.
-Invariants: what is decoded encodes to the same bytes again.
-Source:     ``java.io.DataOutput.writeUTF``.
+Invariants: a text that is decoded encodes to the same bytes again.  Of a throwable only names and messages are looked at; no object is ever
+            made of what a peer sent.
+Source:     ``java.io.DataOutput.writeUTF``; Java Object Serialization Specification, chapter 6; ``Throwable.readObject``.
 """
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 
@@ -56,3 +60,161 @@ def _modified(text: str) -> bytes:
     units = text.encode("utf-16-be", "surrogatepass")
     halves = "".join(chr(units[at] << 8 | units[at + 1]) for at in range(0, len(units), 2))
     return halves.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
+
+
+# ---------------------------------------------------------------- throwables
+
+JAVA_STREAM_MAGIC: Final = b"\xac\xed"
+_STREAM_START = JAVA_STREAM_MAGIC + b"\x00\x05"
+_NULL, _REFERENCE, _CLASS_DESCRIPTION, _OBJECT, _STRING, _END = 0x70, 0x71, 0x72, 0x73, 0x74, 0x78
+_IS_SERIALIZABLE, _HAS_WRITE_METHOD = 0x02, 0x01
+_MAX_CAUSES = 8
+_MAX_CLASSES = 32
+_THROWABLE_FIELDS = ("cause", "detailMessage", "stackTrace", "suppressedExceptions")
+
+
+class JavaClass(NamedTuple):
+    """How one serializable class is described in a stream: its name, its ``serialVersionUID``, its fields (type code, name, type)."""
+
+    name: str
+    version: str
+    fields: tuple[tuple[str, str, str], ...] = ()
+    has_write_method: bool = False
+
+
+THROWABLE: Final = JavaClass(
+    "java.lang.Throwable",
+    "d5c635273977b8cb",
+    (
+        ("L", "cause", "Ljava/lang/Throwable;"),
+        ("L", "detailMessage", "Ljava/lang/String;"),
+        ("[", "stackTrace", "[Ljava/lang/StackTraceElement;"),
+        ("L", "suppressedExceptions", "Ljava/util/List;"),
+    ),
+    has_write_method=True,
+)
+
+
+def encode_throwable(classes: Sequence[JavaClass], message: str) -> bytes:
+    """A throwable of the first of ``classes`` (the others are its base classes, without ``THROWABLE``) with nothing but a message.
+
+    Every field is null but the message; Java reads that as a throwable without cause and stack trace.
+
+    Raises:
+        LocalProtocolError: ``message`` takes more than 65,535 bytes.
+    """
+    parts = [_STREAM_START, bytes([_OBJECT])]
+    for each in (*classes, THROWABLE):
+        parts += bytes([_CLASS_DESCRIPTION]), encode_utf(each.name), bytes.fromhex(each.version)
+        parts += bytes([_IS_SERIALIZABLE | (_HAS_WRITE_METHOD if each.has_write_method else 0)]), len(each.fields).to_bytes(2, "big")
+        parts += (code.encode() + encode_utf(name) + bytes([_STRING]) + encode_utf(kind) for code, name, kind in each.fields)
+        parts.append(bytes([_END]))
+    # No base class of ``Throwable``; then the values, those of the base classes first.
+    parts += bytes([_NULL, _NULL, _STRING]), encode_utf(message), bytes([_NULL, _NULL, _END])
+    parts += (bytes([_NULL]) * len(each.fields) for each in reversed(classes))
+    return b"".join(parts)
+
+
+def describe_throwable(view: memoryview) -> tuple[str, str | None]:
+    """The class of the serialized throwable in ``view``, and what it says: its message, or the innermost cause and its message.
+
+    Nothing is instantiated and nothing is trusted: class descriptions are walked as far as needed.  ("", None) if that leads nowhere.
+    """
+    cursor = _Cursor(view)
+    try:
+        if cursor.take(4) != _STREAM_START:
+            return "", None
+        name = cursor.object_class()
+    except _UnreadableError:
+        return "", None
+    try:
+        return name, _message(cursor)
+    except _UnreadableError:
+        return name, None
+
+
+def _message(cursor: "_Cursor") -> str | None:
+    """What the throwable says whose values begin at ``cursor``."""
+    prefix = ""
+    for _ in range(_MAX_CAUSES):
+        kind = cursor.byte()
+        if kind != _OBJECT:
+            if kind == _REFERENCE:  # to itself: no cause was set
+                cursor.take(4)
+            elif kind != _NULL:
+                return None
+            return prefix + cursor.text() if cursor.byte() == _STRING else prefix[:-2] or None
+        cursor.at -= 1
+        prefix = f"caused by {cursor.object_class()}: "
+    return None
+
+
+class _UnreadableError(Exception):
+    """The stream is not what a throwable looks like."""
+
+
+class _Cursor:
+    """Where a stream is read."""
+
+    __slots__ = ("at", "view")
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.at = 0
+
+    def take(self, num_bytes: int) -> bytes:
+        end = self.at + num_bytes
+        if end > len(self.view):
+            raise _UnreadableError
+        part = bytes(self.view[self.at : end])
+        self.at = end
+        return part
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def text(self) -> str:
+        try:
+            return decode_modified(self.take(int.from_bytes(self.take(2), "big")))
+        except RemoteProtocolError as error:
+            raise _UnreadableError from error
+
+    def object_class(self) -> str:
+        """Step over the beginning of an object to its first value; the name of its class."""
+        if self.byte() != _OBJECT:
+            raise _UnreadableError
+        names: list[str] = []
+        for _ in range(_MAX_CLASSES):
+            kind = self.byte()
+            if kind == _REFERENCE:  # a class that was described before
+                self.take(4)
+                break
+            if kind == _NULL:
+                break
+            if kind != _CLASS_DESCRIPTION:
+                raise _UnreadableError
+            names.append(self._class_description())
+        if not names:
+            raise _UnreadableError
+        return names[0]
+
+    def _class_description(self) -> str:
+        name = self.text()
+        self.take(9)  # version, flags
+        fields = tuple(self._field() for _ in range(int.from_bytes(self.take(2), "big")))
+        if self.byte() != _END or (name == THROWABLE.name and fields != _THROWABLE_FIELDS):
+            raise _UnreadableError
+        return name
+
+    def _field(self) -> str:
+        code = self.byte()
+        name = self.text()
+        if code in b"L[":
+            kind = self.byte()
+            if kind == _STRING:
+                self.text()
+            elif kind == _REFERENCE:
+                self.take(4)
+            else:
+                raise _UnreadableError
+        return name
