@@ -1,7 +1,8 @@
 """Events that travel between the buffers of a subpartition.
 
 Side:       pure.
-Invariants: what is decoded encodes to the same bytes again; bytes that are left over are refused, which Flink does not do.
+Invariants: what is decoded encodes to the same bytes again; bytes that are left over are refused, which Flink does not do.  One exception:
+            the zeros with which Flink fills the arrays that it writes barriers and watermarks to (and sends, when they are broadcast).
 Units:      timestamps and timeouts in milliseconds.
 Source:     Flink 2.3 ``EventSerializer`` (i32 type, then the fields, big endian), ``CheckpointOptions``, ``WatermarkEvent`` and
             ``Buffer.DataType.getDataType``; the tests hold bytes that Flink's own classes wrote.
@@ -33,6 +34,9 @@ _ALIGNED_AND_KIND = Struct(">Bi")
 _BYTE = Struct(">B")
 _LONG = Struct(">q")
 _ANNOUNCEMENT = _TYPE.pack(6)
+# Flink writes a barrier to an array of this size plus its location, whatever it takes, and other events to arrays of 128 bytes or more.
+_BARRIER_ARRAY_BYTES = 38
+_LEAST_ARRAY_BYTES = 128
 _NO_LOCATION = -1
 _LONG_WATERMARK, _BOOL_WATERMARK = 0, 1
 
@@ -224,7 +228,10 @@ class WatermarkEvent:
 
 @dataclass(frozen=True, slots=True)
 class OtherEvent:
-    """An event of a class that this package does not know: the class and what it wrote.  All task events are of this kind."""
+    """An event of a class that this package does not know: the class and what it wrote.  All task events are of this kind.
+
+    Behind what it wrote there are zeros if Flink broadcast it: only its class knows where it ends.
+    """
 
     class_name: str
     body: bytes
@@ -359,6 +366,7 @@ def _read_barrier(view: memoryview) -> CheckpointBarrier:
             )
         location = bytes(view[at : at + num_location_bytes])
         at += num_location_bytes
+    view = _without_filling(view, at + _BARRIER_END.size, _BARRIER_ARRAY_BYTES + len(location or b""))
     number, timeout_ms = _unpack("the rest of CheckpointBarrier", _BARRIER_END, view[at:])
     alignment = _member("CheckpointBarrier", Alignment, number)
     try:
@@ -401,7 +409,10 @@ def _read_watermark(view: memoryview) -> WatermarkEvent:
     identifier, num_bytes = decode_utf(view[_TYPE.size :])
     at = _TYPE.size + num_bytes
     is_aligned, kind = _unpack_start("WatermarkEvent", _ALIGNED_AND_KIND, view, at)
-    rest = view[at + _ALIGNED_AND_KIND.size :]
+    at += _ALIGNED_AND_KIND.size
+    if len(view) >= _LEAST_ARRAY_BYTES:
+        view = _without_filling(view, at + (1 if kind == _BOOL_WATERMARK else _LONG.size), len(view))
+    rest = view[at:]
     if is_aligned > 1:
         raise RemoteProtocolError(f"WatermarkEvent {identifier!r} with the flag {is_aligned}")
     if kind == _LONG_WATERMARK:
@@ -453,6 +464,13 @@ def _unpack_start(name: str, layout: Struct, view: memoryview, at: int) -> tuple
     if len(view) < at + layout.size:
         raise RemoteProtocolError(f"{name} has {len(view)} bytes, expected at least {at + layout.size}")
     return layout.unpack_from(view, at)
+
+
+def _without_filling(view: memoryview, num_bytes: int, num_array_bytes: int) -> memoryview:
+    """``view`` cut to ``num_bytes`` if it has the size of an array whose rest is zero; else ``view``."""
+    if len(view) == num_array_bytes and not any(view[num_bytes:]):
+        return view[:num_bytes]
+    return view
 
 
 def _member(name: str, kind: type[E], number: int) -> E:

@@ -145,6 +145,48 @@ def test_events_have_the_bytes_of_flink(event: Event, golden: str, data_type: Da
     assert event_data_type(event, has_priority=True) is DataType.PRIORITIZED_EVENT_BUFFER
 
 
+WATERMARK = "0000000b 0002 6964 01 00000000 00000000000003e8"
+LONG_WATERMARK = "0000000b 0096" + "69" * 150 + "01 00000000 00000000000003e8"
+FILLED: list[tuple[Event, str, int, int]] = [
+    (CheckpointBarrier(1, 2), "00000001 0000000000000001 0000000000000002 00 ffffffff 01 7fffffffffffffff", 34, 38),
+    (
+        barrier(1, 2, location=LOCATION, alignment=Alignment.UNALIGNED),
+        "00000001 0000000000000001 0000000000000002 00 00000003 010203 02 7fffffffffffffff",
+        37,
+        41,
+    ),
+    (
+        CheckpointBarrier(1, 2, savepoint(SnapshotType.SAVEPOINT, SavepointFormat.CANONICAL, LOCATION)),
+        "00000001 0000000000000001 0000000000000002 01 00 00000003 010203 01 7fffffffffffffff",
+        38,
+        41,
+    ),
+    (
+        EventAnnouncement(5, CheckpointBarrier(1, 2)),
+        "00000006 00000005 00000001 0000000000000001 0000000000000002 00 ffffffff 01 7fffffffffffffff",
+        42,
+        46,
+    ),
+    (WatermarkEvent("id", 1000, is_aligned=True), WATERMARK, 21, 128),
+    (WatermarkEvent("id", value=True, is_aligned=True), "0000000b 0002 6964 01 00000001 01", 14, 128),
+    (WatermarkEvent("i" * 150, 1000, is_aligned=True), LONG_WATERMARK, 169, 280),
+    (EventAnnouncement(5, WatermarkEvent("id", 1000, is_aligned=True)), "00000006 00000005" + WATERMARK, 29, 136),
+]
+
+
+@pytest.mark.parametrize(("event", "golden", "num_bytes", "num_filled_bytes"), FILLED)
+def test_flink_fills_some_events_with_zeros(event: Event, golden: str, num_bytes: int, num_filled_bytes: int) -> None:
+    """``EventSerializer.toBufferConsumer`` of Flink 2.3 sends the whole array that it wrote to; anything but these zeros is refused."""
+    body = bytes.fromhex(golden)
+    filled = body + bytes(num_filled_bytes - num_bytes)
+
+    assert (len(body), serialize_event(event)) == (num_bytes, body)
+    assert deserialize_event(memoryview(filled)) == event
+    for odd in (filled[:-1] + b"\x01", *([body + b"\0"] if num_bytes < 127 else [])):
+        with pytest.raises(RemoteProtocolError):
+            deserialize_event(memoryview(odd))
+
+
 @pytest.mark.parametrize(("event", "golden", "data_type"), GOLDEN)
 def test_an_event_that_is_cut_or_goes_on_is_refused(event: Event, golden: str, data_type: DataType) -> None:
     """Every byte counts; only what an unknown event wrote has no length of its own."""
@@ -317,7 +359,7 @@ def test_events_survive_the_wire(event: AnnouncedEvent, sequence_number: int) ->
     assert deserialize_event(memoryview(serialize_event(announcement))) == announcement
 
 
-@given(st.integers(0, 13), st.binary(max_size=60))
+@given(st.integers(0, 13), st.binary(max_size=150))
 def test_garbage_is_refused_or_is_an_event_with_exactly_these_bytes(kind: int, rest: bytes) -> None:
     """Nothing but ``RemoteProtocolError`` comes out, and nothing is read in two ways."""
     body = kind.to_bytes(4, "big") + rest
@@ -325,4 +367,7 @@ def test_garbage_is_refused_or_is_an_event_with_exactly_these_bytes(kind: int, r
         event = deserialize_event(memoryview(body))
     except RemoteProtocolError:
         return
-    assert serialize_event(event) == body
+    written = serialize_event(event)
+    assert body.startswith(written)
+    assert not any(body[len(written) :])
+    assert len(written) == len(body) or isinstance(event, CheckpointBarrier | WatermarkEvent | EventAnnouncement)
