@@ -1,0 +1,250 @@
+"""Server and client handlers with real partitions and gates, joined by bytes: what one says the other understands."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from netstack.errors import NetstackError, ProducerFailedError
+from netstack.gate.input_channel import ProducerState
+from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.request_backoff import RequestBackoff
+from netstack.ids import ResultPartitionID
+from netstack.wire.codec import SERVER_MESSAGE_IDS, encode
+from netstack.wire.decoder import FrameDecoder
+from netstack.wire.events import CheckpointBarrier, EndOfPartition, Event, OtherEvent
+from netstack.wire.messages import BufferResponse, PartitionRequest
+from tests.netstack.handlers.client_side import EXCLUSIVE, Client
+from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, partition_id_of, receiver_of
+from tests.netstack.handlers.test_flink_request_client import StateChecker
+
+EVENT = OtherEvent("org.example.Superstep", b"\7")
+
+
+class BothSides:
+    """One connection; ``pump`` carries bytes both ways, in small cuts, until nothing moves any more."""
+
+    def __init__(self) -> None:
+        self.server = ServerSide()
+        self.client = Client()
+        self._decoder = FrameDecoder(None, max_data_frame_bytes=4 * SEGMENT, accepted_ids=SERVER_MESSAGE_IDS)
+
+    def pump(self) -> None:
+        is_moving = True
+        while is_moving:
+            orders = b"".join(encode(message) for message in self.client.sent())  # type: ignore[arg-type]  # messages only
+            for message in self._decoder.feed(orders):
+                self.server.receive(message)
+            self.server.loop.run_pending()
+            self.server.channel.flush_outbound()
+            data = self.server.channel.read_all_outbound()
+            for start in range(0, len(data), 700):
+                self.client.connection.write_inbound(data[start : start + 700])
+            self.client.connection.flush_outbound()
+            is_moving = bool(orders or data)
+
+    def read(self, gate: SingleInputGate) -> list[BufferOrEvent]:
+        """Everything that comes, as long as something comes; buffers are recycled at once."""
+        found: list[BufferOrEvent] = []
+        while True:
+            self.pump()
+            one = gate.poll_next()
+            if one is None:
+                return found
+            if one.buffer is not None:
+                one.buffer.recycle()
+            found.append(one)
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+
+
+@pytest.fixture
+def both() -> Iterator[BothSides]:
+    sides = BothSides()
+    yield sides
+    sides.close()
+
+
+def events(found: list[BufferOrEvent]) -> list[Event]:
+    return [each.event for each in found if each.event is not None]
+
+
+@pytest.mark.parametrize(("num_exclusive", "num_floating"), [(2, 0), (1, 0), (2, 8), (1, 1), (0, 1), (0, 8)])
+def test_everything_arrives_whatever_buffers_the_receiver_has(both: BothSides, num_exclusive: int, num_floating: int) -> None:
+    """More data than credit, to a receiver with few buffers or with floating ones only (FLINK-16641): all of it, then the end."""
+    partition = both.server.partition(1)
+    gate = both.client.open_gate(1, num_exclusive=num_exclusive, num_floating=num_floating)
+    fill(partition, 20)
+    partition.finish()
+
+    found = both.read(gate)
+
+    assert sum(each.buffer is not None for each in found) == 20
+    assert events(found) == [EndOfPartition()]
+    assert gate.is_finished
+
+
+@pytest.mark.parametrize(("num_exclusive", "num_floating"), [(2, 4), (0, 2)])
+def test_a_barrier_blocks_until_the_consumer_resumes(both: BothSides, num_exclusive: int, num_floating: int) -> None:
+    """Nothing behind it passes; after the resumption everything does, also if both sides have to begin again without credit."""
+    partition = both.server.partition(1)
+    gate = both.client.open_gate(1, num_exclusive=num_exclusive, num_floating=num_floating)
+    barrier = CheckpointBarrier(7, 1000)
+    for _ in range(3):
+        fill(partition, 4)
+        partition.broadcast_event(barrier)
+    partition.finish()
+
+    for _ in range(3):
+        found = both.read(gate)
+        assert sum(each.buffer is not None for each in found) == 4
+        assert events(found) == [barrier]
+        assert both.server.queue.statistics()[0].is_blocked
+        gate.resume_consumption(0)
+
+    assert events(both.read(gate)) == [EndOfPartition()]
+
+
+def test_a_priority_event_overtakes_what_waits_for_credit(both: BothSides) -> None:
+    """An unaligned barrier needs no credit and no turn behind the data."""
+    partition = both.server.partition(1)
+    gate = both.client.open_gate(1)
+    fill(partition, 6)
+    both.pump()
+
+    partition.broadcast_event(CheckpointBarrier(7, 1000).as_unaligned(), is_priority=True)
+    both.pump()
+    first = gate.poll_next()
+
+    assert first is not None
+    assert isinstance(first.event, CheckpointBarrier)
+    assert sum(each.buffer is not None for each in both.read(gate)) == 6
+
+
+def test_a_task_event_goes_upstream(both: BothSides) -> None:
+    """From the gate to whoever subscribed at the producer's process."""
+    both.server.partition(1)
+    gate = both.client.open_gate(1)
+    seen: list[Event] = []
+    both.server.manager.task_events.subscribe(partition_id_of(1), EVENT.class_name, seen.append)
+    both.pump()
+
+    gate.send_task_event(EVENT)
+    both.pump()
+
+    assert seen == [EVENT]
+
+
+def test_a_buffer_size_that_the_consumer_announces_is_kept_by_the_producer(both: BothSides) -> None:
+    """Smaller buffers from the next one on; announced before the partition is there it is ignored."""
+    gate = both.client.open_gate(1, num_floating=8)
+    gate.announce_buffer_size(300)
+    both.pump()
+    partition = both.server.partition(1)
+    both.pump()
+
+    gate.announce_buffer_size(400)
+    both.pump()
+    for _ in range(12):
+        partition.emit_record(bytes(100), 0)
+    partition.finish()
+    sizes = []
+    while True:
+        both.pump()
+        one = gate.poll_next()
+        if one is None:
+            break
+        if one.buffer is not None:
+            sizes.append(one.buffer.size)
+            one.buffer.recycle()
+
+    assert sum(sizes) == 1200
+    assert max(sizes) == 400
+
+
+def test_a_request_is_repeated_until_the_partition_is_there(both: BothSides) -> None:
+    """Refused after the timeout, the consumer asks for the producer's state and requests again, under the same id."""
+    checker = StateChecker(ProducerState.READY, ProducerState.READY)
+    gate = SingleInputGate("consumer", state_checker=checker)
+    backoff = RequestBackoff(100, 30_000, listener_timeout_ms=10_000)
+    channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, both.client, backoff=backoff)
+    channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
+    gate.add_channel(channel)
+    both.client.gates.append(gate)
+    gate.request_partitions()
+    both.pump()
+    for _ in range(2):
+        both.server.loop.advance(CONFIG.partition_request_timeout_s)
+        both.pump()
+
+    fill(both.server.partition(1), 3)
+
+    assert sum(each.buffer is not None for each in both.read(gate)) == 3
+    assert checker.asked == [partition_id_of(1)] * 2
+
+
+def test_a_request_for_a_taken_subpartition_fails_that_channel_only(both: BothSides) -> None:
+    """On the wire its error names no receiver, as Flink's; the neighbours on the connection read on all the same."""
+    partition = both.server.partition(1)
+    good = both.client.open_gate(1)
+    other = SingleInputGate("second consumer")
+    channel = RemoteInputChannel(other, 0, receiver_of(2), partition_id_of(1), 0, both.client)
+    channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
+    other.add_channel(channel)
+    other.request_partitions()
+    both.client.gates.append(other)
+
+    both.pump()
+    fill(partition, 3)
+
+    with pytest.raises(NetstackError, match="read by somebody else"):
+        other.poll_next()
+    assert sum(each.buffer is not None for each in both.read(good)) == 3
+
+
+def test_a_failed_producer_is_the_error_of_its_consumer_only(both: BothSides) -> None:
+    """What it sent before is read first; then the cause, in words."""
+    failing, healthy = both.server.partition(1), both.server.partition(2)
+    gates = [both.client.open_gate(number) for number in (1, 2)]
+    both.pump()
+
+    failing.fail(ValueError("out of cheese"))
+    fill(healthy, 3)
+    both.pump()
+
+    with pytest.raises(ProducerFailedError, match="out of cheese"):
+        gates[0].poll_next()
+    assert sum(each.buffer is not None for each in both.read(gates[1])) == 3
+
+
+def test_sequence_numbers_wrap_on_both_sides(both: BothSides) -> None:
+    """Over the greatest signed 32-bit integer and on; sent and expected as Java would."""
+    partition = both.server.partition(1)
+    _, [channel] = both.client.open_channels(1)
+    partition._subpartitions[0]._sequence_number = 2**31 - 2  # type: ignore[attr-defined]  # as if that many had been sent
+    channel._expected_sequence_number = 2**31 - 2
+    fill(partition, 6)
+    partition.finish()
+
+    found = both.read(both.client.gates[0])
+
+    assert sum(each.buffer is not None for each in found) == 6
+    assert events(found) == [EndOfPartition()]
+
+
+def test_a_range_of_subpartitions_is_one_flow(both: BothSides) -> None:
+    """As Flink's consumers of several subpartitions ask for it: one receiver, one credit, all of the data, each end once."""
+    partition = both.server.partition(1, num_subpartitions=3)
+    for index in range(3):
+        fill(partition, 2, index)
+    partition.finish()
+    id_of_range: ResultPartitionID = partition_id_of(1)
+
+    both.server.receive(PartitionRequest(id_of_range, 0, 2, receiver_of(1), 20))
+    sent = both.server.sent()
+
+    responses = [each for each in sent if isinstance(each, BufferResponse)]
+    assert sorted(each.subpartition for each in responses if each.data_type.is_buffer) == [0, 0, 1, 1, 2, 2]
+    assert [each.sequence_number for each in responses] == list(range(len(sent)))
