@@ -57,7 +57,7 @@ class _Connection:
 
     def __repr__(self) -> str:
         state = "open" if self._is_open else "connecting" if self._attempt is not None else "idle"
-        return f"<connection to {self.connection_id} {state}, {len(self._users)} users>"
+        return f"<connection to {self.connection_id} {state}, {len(self._users)} users, {len(self._delayed)} delayed>"
 
     @property
     def _is_open(self) -> bool:
@@ -144,7 +144,6 @@ class _Connection:
         waiting, self._waiting = self._waiting, []
         error = self._error_of(attempt)
         if error is not None:
-            self._users.difference_update(each.channel_id for each in waiting)
             if self.is_idle:
                 self._on_idle(self)
             run_all([partial(each.on_error, error) for each in waiting])

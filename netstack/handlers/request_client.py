@@ -237,7 +237,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         channels, self._channels = list(self._channels.values()), {}
         self._orders.clear()
         for channel in channels:
-            _tell(channel, self._error)
+            _tell(channel, error)
 
     # ---------------------------------------------------------------- helpers
 

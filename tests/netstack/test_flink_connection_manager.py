@@ -25,7 +25,7 @@ from netstack.wire.messages import (
     ResumeConsumption,
     TaskEventRequest,
 )
-from tests.netstack.connections import CONFIG, DEADLINE_S, Consumer, Peer, no_listener, requests, serve, until
+from tests.netstack.connections import CONFIG, DEADLINE_S, Consumer, Peer, requests, serve, until
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 
 NOT_REUSED = dataclasses.replace(CONFIG, reuse_connections=False)
@@ -104,6 +104,7 @@ async def test_a_delayed_request_of_a_channel_that_left_is_not_sent() -> None:
     gate = consumer.gate(address, 1)
     await until(lambda: len(peer.received) == 1)
     consumer.manager.client(address).request_subpartition(remote(gate), 3_600_000)
+    await until(lambda: "1 delayed" in repr(consumer.manager))
 
     gate.close()
     await until(lambda: consumer.manager.num_connections == 0)
@@ -114,28 +115,60 @@ async def test_a_delayed_request_of_a_channel_that_left_is_not_sent() -> None:
 
 
 async def test_a_delayed_request_connects_again_if_it_has_to() -> None:
-    """Nothing is cached of the connection that was there before; and closing the manager tells whoever still waits."""
+    """The connection of the first request was lost while it waited."""
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
-    with no_listener() as nobody:
-        gate = consumer.gate(nobody, 1)
-        assert isinstance(await consumer.error_of(gate), ConnectError)
-    late, later = consumer.gate(address, 2), consumer.gate(address, 3)
-    await until(lambda: len(peer.received) == 2)
+    first, later = consumer.gate(address, 1), consumer.gate(address, 2, is_requested=False)
+    await until(lambda: len(peer.received) == 1)
     peer.contexts[0].close()
-    await consumer.error_of(late)
-    remote(later)._error = None  # so that it may ask again
-    client = consumer.manager.client(address)
+    await consumer.error_of(first)
 
-    client.request_subpartition(remote(later), 1)
-    await until(lambda: len(peer.received) == 3)
-    client.request_subpartition(remote(later), 3_600_000)
-    await until(lambda: "1 users" in repr(consumer.manager) or "2 users" in repr(consumer.manager))
+    consumer.manager.client(address).request_subpartition(remote(later), 1)
+    await until(lambda: len(peer.received) == 2)
+
+    assert requests(peer) == [receiver_of(1), receiver_of(2)]
+    assert len(peer.contexts) == 2
+    await consumer.close()
+    await server.close()
+
+
+async def test_a_delayed_request_ends_with_the_manager() -> None:
+    """Whoever waits for its turn learns that it will not come."""
+    consumer = Consumer()
+    gate = consumer.gate(ConnectionID("127.0.0.1", 1), is_requested=False)
+    consumer.manager.client(ConnectionID("127.0.0.1", 1)).request_subpartition(remote(gate), 3_600_000)
+    await until(lambda: "1 delayed" in repr(consumer.manager))
+
     await consumer.manager.close()
 
-    with pytest.raises(ResourceClosedError):
-        later.poll_next()
-    assert len(peer.contexts) == 2
+    assert isinstance(await consumer.error_of(gate), ResourceClosedError)
+    await consumer.close()
+
+
+async def test_a_new_connection_waits_until_the_old_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the old one lingers: a peer never sees two."""
+    consumer, peer = Consumer(NOT_REUSED), Peer()
+    server, address = await serve(peer)
+    made: list[NetworkChannel] = []
+    were_closed: list[bool] = []
+
+    async def recording(
+        config: NetstackConfig, connection_id: ConnectionID, handlers_factory: HandlersFactory, timeout_s: float
+    ) -> NetworkChannel:
+        were_closed.extend("closed" in repr(channel) for channel in made)
+        made.append(await connect(config, connection_id, handlers_factory, timeout_s))
+        return made[-1]
+
+    monkeypatch.setattr("netstack.connection_manager.connect", recording)
+    first = consumer.gate(address, 1)
+    await until(lambda: len(peer.received) == 1)
+
+    first.close()
+    await until(lambda: not made[0].is_active)
+    consumer.gate(address, 2)
+    await until(lambda: receiver_of(2) in requests(peer))
+
+    assert were_closed == [True]
     await consumer.close()
     await server.close()
 

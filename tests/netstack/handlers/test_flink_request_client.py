@@ -360,6 +360,44 @@ def test_orders_wait_for_the_socket_and_keep_their_order(client: Client) -> None
     ]
 
 
+def test_orders_of_a_channel_that_left_before_the_socket_took_them(client: Client) -> None:
+    """The cancel is the last word: behind it they would name a stranger."""
+    _, [leaving] = client.open_channels(1)
+    _, [staying] = client.open_channels(2)
+    client.sent()
+    client.block()
+    for channel in (leaving, staying):
+        client.handler.resume_consumption(channel)
+
+    client.handler.cancel(leaving)
+    client.unblock()
+
+    assert client.sent() == [CancelPartitionRequest(receiver_of(1)), ResumeConsumption(receiver_of(2))]
+
+
+def test_a_receiver_that_was_a_stranger_can_be_cancelled_later(client: Client) -> None:
+    """Told to stop before it asked, as after a lost order; as a channel it is told again."""
+    client.connection.write_inbound(response(1))
+    gate = client.open_gate(1)
+    client.connection.write_inbound(response(1, sequence_number=29))
+
+    with pytest.raises(RemoteProtocolError):
+        gate.poll_next()
+    cancel = CancelPartitionRequest(receiver_of(1))
+    assert client.sent() == [cancel, PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), EXCLUSIVE), cancel]
+
+
+def test_a_backlog_of_a_channel_that_was_released_is_ignored(client: Client) -> None:
+    """Its order to cancel is still under way; it takes no floating buffers any more."""
+    gate, [channel] = client.open_channels(1, num_floating=4)
+    client.is_deaf = True
+    gate.close()
+
+    client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 3)))
+
+    assert channel.sender_backlog == 0
+
+
 def test_orders_of_a_connection_that_ended_are_dropped(client: Client) -> None:
     """They are neither sent nor kept."""
     _, [channel] = client.open_channels(1)

@@ -266,6 +266,19 @@ def test_hist_24738_every_message_in_every_state(server: ServerSide, message: ob
     assert (2, 0) in server.data()
 
 
+def test_orders_for_a_reader_that_has_ended_do_not_reach_its_view(server: ServerSide) -> None:
+    """Its receiver did not know yet when it gave them."""
+    view = ScriptedView(DATA)
+    open_reader(server, view)
+    server.receive(AddCredit(ME, 2**31 - 1))
+
+    for order in (ResumeConsumption(ME), AckAllUserRecordsProcessed(ME), NewBufferSize(ME, 300), SegmentId(ME, 0, 1), AddCredit(ME, 1)):
+        server.receive(order)
+
+    assert view.orders == []
+    assert len(server.sent()) == 1
+
+
 def test_an_acknowledgement_that_the_producer_chokes_on_is_told(server: ServerSide) -> None:
     """Its own trouble; the connection and the reader go on."""
     view = ScriptedView(DATA)
@@ -294,8 +307,9 @@ def test_requests_that_wait_are_limited_per_connection(server: ServerSide) -> No
         server.channel.write_inbound(request(1, subpartition=number, receiver=number + 1))
     assert server.sent() == []
 
-    server.receive(request(1, receiver=5000))
+    server.receive(request(2, receiver=5000))
     [error] = server.sent()
+    assert "1 awaited" in repr(server.manager), "nobody waits for the partition of the refused request"
     server.receive(CancelPartitionRequest(ME))
     server.receive(request(1, receiver=5001))
 
