@@ -14,7 +14,7 @@ from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitio
 from netstack.partition.in_flight import InFlightData
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.view import ResultSubpartitionView
+from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
 from netstack.wire.events import CheckpointBarrier, EndOfSuperstep, StopMode
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import TIMEOUTABLE, UNALIGNED, Reading, barrier, drain, event, partition_id_of, unaligned_barrier
@@ -70,6 +70,14 @@ def test_hist_25664_buffers_added_while_blocked_are_told_on_resume(num_buffers: 
     it.close()
 
 
+def poll_content(it: Reading) -> tuple[BufferAndBacklog, bytes]:
+    found = it.view.next_buffer()
+    assert found is not None
+    content = bytes(found.buffer.view)
+    found.buffer.recycle()
+    return found, content
+
+
 @pytest.mark.parametrize("num_polls_between", [0, 1])
 def test_hist_40521_two_priority_events_in_flight(num_polls_between: int) -> None:
     """Told once while the first is queued, and again after it was polled; both are polled in order, before the data."""
@@ -77,11 +85,13 @@ def test_hist_40521_two_priority_events_in_flight(num_polls_between: int) -> Non
     it.add(1)
     it.add(2)
     it.subpartition.add(unaligned_barrier(1))
-    found = [it.poll() for _ in range(num_polls_between)]
+    polled = [poll_content(it) for _ in range(num_polls_between)]
     it.subpartition.add(unaligned_barrier(2))
 
-    found += [it.poll() for _ in range(4 - num_polls_between)]
+    polled += [poll_content(it) for _ in range(4 - num_polls_between)]
+    found, contents = [one for one, _ in polled], [content for _, content in polled]
 
+    assert [content[11] for content in contents[:2]] == [1, 2], "the checkpoints, in order"
     assert [one.buffer.size for one in found] == [34, 34, 1, 2]
     assert [one.sequence_number for one in found] == [0, 1, 2, 3]
     assert found[0].next_data_type is (DataType.DATA_BUFFER if num_polls_between else DataType.PRIORITIZED_EVENT_BUFFER)

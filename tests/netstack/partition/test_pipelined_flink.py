@@ -450,6 +450,30 @@ def test_abort_checkpoint_of_a_timeoutable_barrier(it: Reading) -> None:
     assert it.poll().buffer.data_type is DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
 
 
+def test_another_event_does_not_end_the_wait_for_a_barrier(it: Reading) -> None:
+    """PipelinedSubpartition.completeTimeoutableCheckpointBarrier: only the poll of that very barrier does."""
+    it.subpartition.add(event())
+    it.subpartition.add(barrier(3, TIMEOUTABLE))
+    it.poll()
+    before = in_flight(it)
+    it.poll()
+
+    assert (before, in_flight(it)) == ([(3, "pending", [])], [(3, "done", [])])
+
+
+def test_a_late_view_is_told_of_priority_events() -> None:
+    """PipelinedSubpartition.createReadView: what came before the reader is told to it, once."""
+    subpartition, listener = PipelinedSubpartition(0, RecordingParent()), RecordingListener()
+    subpartition.add(unaligned_barrier(1))
+    subpartition.add(unaligned_barrier(2))
+
+    view = subpartition.create_read_view(listener)
+
+    assert view is not None
+    assert (listener.count, listener.priority_sequence_numbers, view.availability(False)) == (1, [0], (True, 0))
+    view.release()
+
+
 def test_release_fails_the_data_before_a_barrier(it: Reading) -> None:
     """PipelinedSubpartitionTest.testReleaseParent with a barrier: nobody waits for ever."""
     it.subpartition.add(barrier(3, TIMEOUTABLE))

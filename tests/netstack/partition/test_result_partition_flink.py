@@ -300,6 +300,18 @@ def test_buffer_size_not_changed(it: Producing) -> None:
     assert [it.poll(0), it.poll(1), it.poll(0), it.poll(1)] == [SIZE] * 4
 
 
+def test_a_buffer_size_of_zero_says_nothing(it: Producing) -> None:
+    """BufferWritingResultPartition.resizeBuffer: only a positive size does; in a broadcast the others' wishes count."""
+    sized(it, 0, 0)
+    it.partition.emit_record(bytes(10), 0)
+    it.partition.emit_record(bytes(10), 0)
+    sized(it, 5, 0)
+    for _ in range(2):
+        it.partition.broadcast_record(bytes(4))
+
+    assert [it.poll(index) for index in (0, 0, 0, 1, 1)] == [20, 5, 3, 5, 3]
+
+
 @pytest.mark.parametrize("is_broadcast", [False, True])
 def test_emit_record_expands_last_buffer(is_broadcast: bool) -> None:
     """ResultPartitionTest.testEmitRecordExpandsLastBuffer: one buffer in the pool; a small wish makes no writer wait."""
