@@ -6,7 +6,6 @@ Invariants: those of ``BufferManager`` for credit and buffers.
             The loop appends to ``_received`` under the lock, so that a checkpoint that starts on the task thread sees every buffer either
             as queued or as still to come; the task pops without it.  The gate is told when an append made the length one: an append
             that did not was behind an element whose poll will see that there is more.
-            What a checkpoint persists is handed to the writer in the order of arrival, by one thread at a time, outside the lock.
 Units:      credit in buffers; sizes in bytes.
 Lock order: ``InputChannel._lock``, shared with the buffer manager, is a leaf: client, gate, pools, buffers and the channel state writer
             are called after it (FLINK-9676).
@@ -14,15 +13,13 @@ Source:     Flink ``RemoteInputChannel``.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer
 from netstack.buffer.wakeups import run_all
 from netstack.errors import (
-    CheckpointSubsumedError,
     LocalProtocolError,
     NetstackError,
     PartitionNotFoundError,
@@ -31,38 +28,21 @@ from netstack.errors import (
     ResourceClosedError,
 )
 from netstack.gate.buffer_manager import BufferManager, FloatingBufferPool
-from netstack.gate.channel_state_persister import ChannelStatePersister
+from netstack.gate.in_flight_recorder import InFlightRecorder, SequenceBuffer
 from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, ChannelStatistics, InputChannel
 from netstack.gate.partition_request_client import PartitionRequestClient
 from netstack.gate.prioritized_deque import PrioritizedDeque
 from netstack.gate.request_backoff import RequestBackoff
+from netstack.gate.sequence_numbers import MAX_SEQUENCE_NUMBER, next_sequence_number
 from netstack.ids import InputChannelID, ResultPartitionID
-from netstack.partition.channel_state import NO_CHANNEL_STATE, SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
+from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, Event, EventAnnouncement, deserialize_event, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
 _BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpoint barrier
-_MAX_SEQUENCE_NUMBER: Final = 2**31 - 1  # then comes -2**31, as in Java
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
-
-
-class SequenceBuffer(NamedTuple):
-    """A received buffer with its number."""
-
-    buffer: NetworkBuffer
-    sequence_number: int
-
-
-def next_sequence_number(sequence_number: int) -> int:
-    """The number after it; they are 32-bit integers that wrap."""
-    return -_MAX_SEQUENCE_NUMBER - 1 if sequence_number == _MAX_SEQUENCE_NUMBER else sequence_number + 1
-
-
-def is_before(first: int, second: int) -> bool:
-    """Whether ``first`` was given out before ``second``; they are less than 2^31 apart."""
-    return (first - second) & 0x8000_0000 != 0
 
 
 class RemoteInputChannel(InputChannel):
@@ -94,8 +74,6 @@ class RemoteInputChannel(InputChannel):
         self.sender_backlog = 0  # Written by the loop thread; read anywhere, one message stale is fine.
         self.buffer_manager = BufferManager(self._lock, self._announce_credit)
         self._client = client
-        self._state_writer = state_writer
-        self._info = InputChannelInfo(0, index) if channel_info is None else channel_info
         self._is_requested = False  # Written by the task thread.
         # Written by the loop thread.
         self._expected_sequence_number = 0
@@ -104,11 +82,8 @@ class RemoteInputChannel(InputChannel):
         self._num_bytes_received = 0
         # Appended under _lock; popped by the task thread and the release, each popleft is atomic.
         self._received: PrioritizedDeque[SequenceBuffer] = PrioritizedDeque()
-        # Guarded by _lock.
-        self._persister = ChannelStatePersister()
-        self._last_barrier: tuple[int, int] | None = None  # id and sequence number, until its checkpoint has been stopped
-        self._to_persist: deque[tuple[int, list[NetworkBuffer]]] = deque()
-        self._is_persisting = False
+        info = InputChannelInfo(0, index) if channel_info is None else channel_info
+        self._in_flight = InFlightRecorder(self._lock, state_writer, info)
 
     @property
     def initial_credit(self) -> int:
@@ -240,33 +215,19 @@ class RemoteInputChannel(InputChannel):
         Raises:
             CheckpointSubsumedError: a later checkpoint's barrier is here already.
         """
-        checkpoint_id = barrier.checkpoint_id
         with self._lock:
-            if self._last_barrier is not None:
-                last_id = self._last_barrier[0]
-                if checkpoint_id < last_id:
-                    raise CheckpointSubsumedError(
-                        f"channel {self.index}: the barrier of checkpoint {checkpoint_id} is not known any more, checkpoint {last_id} came"
-                    )
-                if checkpoint_id > last_id:
-                    self._last_barrier = None
-            self._persister.start(checkpoint_id)
-            buffers = self._in_flight_locked()
-            if buffers:
-                self._to_persist.append((checkpoint_id, buffers))
-        self._persist()
+            self._in_flight.start_locked(barrier.checkpoint_id, self._received.rest)
+        self._in_flight.hand_over()
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
         """Persist nothing more for it; task thread."""
         with self._lock:
-            self._persister.stop(checkpoint_id)
-            if self._last_barrier is not None and self._last_barrier[0] == checkpoint_id:
-                self._last_barrier = None
+            self._in_flight.stop_locked(checkpoint_id)
 
     def in_flight_buffers(self) -> list[NetworkBuffer]:
         """The data that is queued before the last barrier, or all; the caller recycles it."""
         with self._lock:
-            return self._in_flight_locked()
+            return self._in_flight.in_flight_locked(self._received.rest)
 
     def convert_to_priority_event(self, sequence_number: int) -> None:
         """Let the announced barrier with that number overtake the data before it; task thread.
@@ -275,8 +236,9 @@ class RemoteInputChannel(InputChannel):
             LocalProtocolError: it is not queued, or not the last barrier.
         """
         with self._lock:
-            if self._last_barrier is None or self._last_barrier[1] != sequence_number or not self._persister.has_barrier_received:
-                raise LocalProtocolError(f"channel {self.index}: {sequence_number} is not the last barrier, that is {self._last_barrier}")
+            if not self._in_flight.is_last_barrier_locked(sequence_number):
+                last = self._in_flight.last_barrier
+                raise LocalProtocolError(f"channel {self.index}: {sequence_number} is not the last barrier, that is {last}")
             rest = self._received.rest
             found = next((each for each in rest if each.sequence_number == sequence_number), None)
             if found is None or found.buffer.is_buffer:
@@ -289,30 +251,6 @@ class RemoteInputChannel(InputChannel):
         found.buffer.recycle()
         if is_first:
             self.gate.notify_priority_event_force(self)  # its number was seen when it was announced
-
-    def _in_flight_locked(self) -> list[NetworkBuffer]:
-        buffers = []
-        for buffer, sequence_number in self._received.rest:
-            if not buffer.is_buffer:
-                continue
-            if self._last_barrier is not None and not is_before(sequence_number, self._last_barrier[1]):
-                break
-            buffers.append(buffer.retain())
-        return buffers
-
-    def _persist(self) -> None:
-        """Hand over what has to be persisted; if another thread is doing that, it takes ours along."""
-        while True:
-            with self._lock:
-                if self._is_persisting or not self._to_persist:
-                    return
-                self._is_persisting = True
-                checkpoint_id, buffers = self._to_persist.popleft()
-            try:
-                self._state_writer.add_input_data(checkpoint_id, self._info, SEQUENCE_NUMBER_UNKNOWN, buffers)
-            finally:
-                with self._lock:
-                    self._is_persisting = False
 
     # ---------------------------------------------------------------- loop thread
 
@@ -382,13 +320,11 @@ class RemoteInputChannel(InputChannel):
         with self._lock:
             is_taken = sequence_number == self._expected_sequence_number and not self._is_released
             if is_taken:
-                self._expected_sequence_number = (
-                    sequence_number + 1 if sequence_number != _MAX_SEQUENCE_NUMBER else -_MAX_SEQUENCE_NUMBER - 1
-                )
+                self._expected_sequence_number = sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
                 self._num_bytes_received += buffer.size
-                is_pending = self._persister.is_pending
+                is_pending = self._in_flight.is_pending
                 if is_pending:
-                    self._to_persist.append((self._persister.last_seen_barrier, [buffer.retain()]))
+                    self._in_flight.note_buffer_locked(buffer)
                 rest.append(_new(SequenceBuffer, (buffer, sequence_number)))
                 is_first = len(rest) == 1
                 if backlog >= 0:
@@ -403,7 +339,7 @@ class RemoteInputChannel(InputChannel):
         if is_missing:
             self.buffer_manager.request_floating()
         if is_pending:
-            self._persist()
+            self._in_flight.hand_over()
         return None
 
     def _receive_event(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
@@ -431,7 +367,7 @@ class RemoteInputChannel(InputChannel):
                 elif backlog >= 0:
                     is_missing = self.buffer_manager.require_locked(backlog)
                 if barrier is not None:
-                    self._note_barrier_locked(barrier, sequence_number)
+                    self._in_flight.note_barrier_locked(barrier.checkpoint_id, sequence_number)
                 if data_type is _PRIORITY:
                     received.priority.append(SequenceBuffer(buffer, sequence_number))
                 else:
@@ -491,12 +427,6 @@ class RemoteInputChannel(InputChannel):
             self._expected_sequence_number = sequence_number
         return error
 
-    def _note_barrier_locked(self, barrier: CheckpointBarrier, sequence_number: int) -> None:
-        checkpoint_id = barrier.checkpoint_id
-        if self._persister.on_barrier(checkpoint_id) and (self._last_barrier is None or checkpoint_id > self._last_barrier[0]):
-            # The task has not started the checkpoint; then it will want to know what was before the barrier.
-            self._last_barrier = (checkpoint_id, sequence_number)
-
     def _refuse(self, buffer: NetworkBuffer | None, sequence_number: int) -> NetstackError | None:
         """A buffer came after the release, or out of order."""
         if self._is_released:
@@ -550,8 +480,7 @@ class RemoteInputChannel(InputChannel):
             if self._is_released:
                 return
             self._is_released = True
-            garbage = [buffer for _, buffers in self._to_persist for buffer in buffers]
-            self._to_persist.clear()
+            garbage = self._in_flight.drop_locked()
             self._drain_locked(garbage)
         # The manager first: what is recycled after it goes home instead of becoming credit.
         calls: list[Callable[[], None]] = [self.buffer_manager.release, *(buffer.recycle for buffer in garbage)]
@@ -629,7 +558,7 @@ class RemoteInputChannel(InputChannel):
             if self._is_released:
                 return
             assert all(not each.buffer.is_buffer for each in self._received.priority), "data has no priority"
-            assert not self._to_persist or self._is_persisting, "something to persist lies around"
+            self._in_flight.check_invariants_locked()
 
     def _describe(self) -> str:
         return f"{len(self._received)} queued, {self.buffer_manager!r}"

@@ -16,7 +16,7 @@ from functools import partial
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.wakeups import run_all
-from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, InputGate, wait_for_next
+from netstack.gate.gate_api import BufferOrEvent, EndOfDataStatus, InputGate, wait_for_next
 from netstack.gate.prioritized_deque import PrioritizedDeque
 from netstack.wire.events import EndOfPartition, Event
 

@@ -191,6 +191,21 @@ def test_floating_buffers_arrive_as_what_the_sender_says() -> None:
     it.end()
 
 
+def test_hist_8747_an_offer_that_is_not_needed_does_not_keep_the_channel_out_of_the_line() -> None:
+    """It asked, needed less when the offer came, and later needs more again: it asks again."""
+    it = Fixture(4, 1, 2)
+    held = it.floating()
+    it.channel.on_sender_backlog(1)
+    it.channel.on_sender_backlog(0)
+
+    held.recycle()
+    before = (it.state(), it.pool.num_available)
+    it.channel.on_sender_backlog(2)
+
+    assert (before, it.state(), it.pool.num_available) == (((2, 2, False), 1), (3, 4, True), 0)
+    it.end()
+
+
 # ---------------------------------------------------------------- no exclusive buffers
 
 
@@ -458,7 +473,7 @@ def run(threads: list[threading.Thread]) -> None:
         assert not thread.is_alive(), "a deadlock"
 
 
-def test_the_pool_is_asked_outside_the_channels_lock() -> None:
+def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
     """FLINK-9676, FLINK-22946: requests, offers, surplus buffers and orders run while nobody holds the channel's lock."""
     it = Fixture(16, 14, 2)
     lock = it.channel._lock

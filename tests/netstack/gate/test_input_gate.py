@@ -89,7 +89,7 @@ def it() -> Iterator[Fixture]:
 
 
 def test_partitions_are_requested_once_in_order(it: Fixture) -> None:
-    """The second call does nothing."""
+    """SingleInputGateTest: testPartitionRequestLogic, testSetupLogic: the second call does nothing."""
     it.gate.request_partitions()
 
     assert it.client.orders == [("request", 0), ("request", 1)]
@@ -123,7 +123,7 @@ def test_a_gate_without_channels_is_finished_once_requested() -> None:
 
 
 def test_availability_follows_the_queue(it: Fixture) -> None:
-    """Pending while there is nothing, done while there is something, a fresh future after the last poll."""
+    """SingleInputGateTest: testIsAvailable: pending while there is nothing, done while there is something, a fresh future after it."""
     first = it.gate.available_future()
     told: list[str] = []
     first.add_done_callback(lambda: told.append("data"))
@@ -150,7 +150,7 @@ def test_a_callback_may_poll(it: Fixture) -> None:
 
 
 def test_more_available_tells_whether_to_poll_on(it: Fixture) -> None:
-    """Data of any channel counts."""
+    """SingleInputGateTest: testIsMoreAvailableReadingFromSingleInputChannel: data of any channel counts."""
     it.receive(0)
     it.receive(0)
     it.receive(1)
@@ -190,8 +190,8 @@ def test_a_notification_during_the_poll_is_not_lost(it: Fixture) -> None:
 
 @pytest.mark.parametrize("is_prefilled", [True, False])
 @pytest.mark.parametrize("kind", ["remote", "local", "mixed"])
-def test_channels_take_turns(kind: str, is_prefilled: bool) -> None:
-    """At no time is a channel more than one buffer ahead of another that has data (FLINK-5169)."""
+def test_hist_5169_channels_take_turns(kind: str, is_prefilled: bool) -> None:
+    """InputGateFairnessTest: local, remote and mixed, prefilled or not: no channel is more than one buffer ahead of another with data."""
     num_remote, num_local = {"remote": (6, 0), "local": (0, 6), "mixed": (3, 3)}[kind]
     it = Fixture(num_remote, num_local)
 
@@ -219,7 +219,7 @@ def test_channels_take_turns(kind: str, is_prefilled: bool) -> None:
 
 
 def test_two_channels_are_read_to_their_ends(it: Fixture) -> None:
-    """Data and events in order; each channel is released at its end, the gate is finished at the last one and stays available."""
+    """SingleInputGateTest: testGetNext...: in order, each channel is released at its end, the finished gate stays available."""
     for index in range(2):
         it.receive(index, b"%d" % index)
         it.receive_event(index, EndOfData(StopMode.DRAIN))
@@ -243,7 +243,7 @@ def test_two_channels_are_read_to_their_ends(it: Fixture) -> None:
 
 
 def test_a_notification_after_the_end_is_nothing(it: Fixture) -> None:
-    """Before and after the last channel: nothing is queued, nothing is raised (FLINK-8750, FLINK-22368)."""
+    """SingleInputGateTest: testNotifyAfterEndOfPartition: before and after the last channel nothing is queued (FLINK-8750)."""
     it.receive_event(0, EndOfPartition())
     it.poll()
 

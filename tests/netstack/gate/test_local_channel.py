@@ -209,7 +209,7 @@ def test_a_view_that_comes_too_late_is_released_at_once(it: Fixture) -> None:
 
 
 @pytest.mark.slow
-def test_registering_requesting_and_releasing_race(tiny_switch_interval: None) -> None:
+def test_hist_12510_registering_requesting_and_releasing_race(tiny_switch_interval: None) -> None:
     """In any order: the partition ends up released once it is closed, nothing waits, nothing leaks (FLINK-12510)."""
     for _ in range(150):
         it = Fixture()

@@ -363,8 +363,8 @@ def test_the_acknowledgement_is_passed_on(it: Fixture) -> None:
 
 
 @pytest.mark.slow
-def test_receiving_polling_and_releasing_race(tiny_switch_interval: None) -> None:
-    """A loop that receives, a task that polls and recycles, a canceler that releases: every segment comes home, once (FLINK-17823)."""
+def test_hist_17823_receiving_polling_and_releasing_race(tiny_switch_interval: None) -> None:
+    """RemoteInputChannelTest: testConcurrentGetNextBufferAndRelease, testConcurrentOnBufferAndRelease: every segment comes home, once."""
     for _ in range(150):
         it = Fixture(4)
         is_over = threading.Event()

@@ -8,7 +8,8 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError, RemoteProtocolError
 from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel, is_before, next_sequence_number
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.sequence_numbers import is_before, next_sequence_number
 from netstack.ids import input_channel_id
 from netstack.partition.channel_state import InputChannelInfo
 from netstack.wire.events import (

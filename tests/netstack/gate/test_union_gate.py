@@ -12,7 +12,8 @@ from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectionLostError, ResourceClosedError
-from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, InputGate, SingleInputGate
+from netstack.gate.gate_api import BufferOrEvent, EndOfDataStatus, InputGate
+from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.union_gate import UnionInputGate
 from netstack.gate.unknown_channel import UnknownInputChannel

@@ -1,0 +1,101 @@
+"""What a task sees of its input, whether it is one gate or several.
+
+Side:   shared.
+Units:  sizes in bytes, timeouts in seconds.
+Source: Flink ``InputGate``, ``BufferOrEvent``, ``PullingAsyncDataInput.EndOfDataStatus``.
+"""
+
+import threading
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from netstack.availability import AvailabilityFuture
+from netstack.buffer.segment import NetworkBuffer
+from netstack.wire.events import Event
+
+
+class BufferOrEvent(NamedTuple):
+    """What a poll found: data, which the caller recycles, or an event."""
+
+    channel_index: int
+    buffer: NetworkBuffer | None
+    event: Event | None
+    more_available: bool
+    more_priority_events: bool = False
+    size: int = 0  # bytes of the buffer, or of the event as it travelled
+
+
+class EndOfDataStatus(Enum):
+    """What the ends of data seen so far ask for."""
+
+    NOT_END_OF_DATA = auto()
+    DRAINED = auto()
+    """Every channel ended its data, and all want windows and timers fired."""
+    STOPPED = auto()
+    """Every channel ended its data, at least one without draining."""
+
+
+class Decompressor(Protocol):
+    """Restores compressed buffers."""
+
+    def decompress(self, buffer: NetworkBuffer) -> NetworkBuffer:
+        """The original in place of ``buffer``: one reference in, one out; in case of an error none."""
+
+
+class InputGate(Protocol):
+    """What a task does with its input, whether it is one gate or several."""
+
+    @property
+    def num_channels(self) -> int:
+        """How many channels it has; they are told apart by their index."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every channel reached the end of its partition."""
+
+    @property
+    def end_of_data_status(self) -> EndOfDataStatus:
+        """Whether every channel reached the end of its data, and how."""
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done if a poll may find something, or the gate is finished or closed."""
+
+    def priority_event_available_future(self) -> AvailabilityFuture:
+        """Done while a priority event can be polled."""
+
+    def poll_next(self) -> BufferOrEvent | None:
+        """The next buffer or event, or None; never blocks."""
+
+    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
+        """The next buffer or event; blocks."""
+
+    def request_partitions(self) -> None:
+        """Ask for the data."""
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Let the producer behind a channel go on after a blocking event."""
+
+    def acknowledge_all_records_processed(self, channel_index: int) -> None:
+        """Tell the producer behind a channel that everything up to its end of data was processed."""
+
+    def send_task_event(self, event: Event) -> None:
+        """Bring ``event`` to all producers."""
+
+    def close(self) -> None:
+        """Release every channel and wake whoever waits."""
+
+
+def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[], int]) -> BufferOrEvent | None:
+    """Poll ``gate`` until it yields something, is finished, or the time is over; the thread sleeps in between."""
+    deadline_ns = None if timeout_s is None else clock_ns() + int(timeout_s * 1e9)
+    while True:
+        found = gate.poll_next()
+        if found is not None or gate.is_finished:
+            return found
+        remaining_s = None if deadline_ns is None else (deadline_ns - clock_ns()) / 1e9
+        if remaining_s is not None and remaining_s <= 0:
+            return None
+        is_available = threading.Event()
+        gate.available_future().add_done_callback(is_available.set)
+        is_available.wait(remaining_s)

@@ -1,0 +1,126 @@
+"""The part of a remote channel's queue that belongs to an unaligned checkpoint, on its way to the writer.
+
+Side:       shared.  The loop notes what arrives, the task starts and stops checkpoints; both hand over.
+Invariants: buffers reach the writer in the order of their arrival, from one thread at a time, outside the lock: whoever finds another
+            thread at it leaves its buffers there, and that thread takes them along.
+            While a checkpoint is started whose barrier has not come, every data buffer that arrives is noted; one whose barrier came
+            before the start gets the queued data before the barrier.
+Lock order: the channel's lock, which is shared with it, is a leaf; ``_locked`` methods are called under it, the writer outside it.
+Source:     Flink ``RemoteInputChannel.checkpointStarted``, ``getInflightBuffersUnsafe``; ``ChannelStatePersister``.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from netstack.buffer.segment import NetworkBuffer
+from netstack.errors import CheckpointSubsumedError
+from netstack.gate.channel_state_persister import ChannelStatePersister
+from netstack.gate.sequence_numbers import is_before
+from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
+
+
+class SequenceBuffer(NamedTuple):
+    """A received buffer with its number."""
+
+    buffer: NetworkBuffer
+    sequence_number: int
+
+
+class InFlightRecorder:
+    """One channel's checkpoints.
+
+    Ownership: holds a reference of each buffer that is to be persisted, and gives it to the writer.
+    """
+
+    __slots__ = ("_info", "_is_handing_over", "_lock", "_persister", "_to_persist", "_writer", "last_barrier")
+
+    def __init__(self, lock: threading.Lock, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
+        self._lock = lock
+        self._writer = writer
+        self._info = info
+        # Guarded by _lock.
+        self._persister = ChannelStatePersister()
+        self._to_persist: deque[tuple[int, list[NetworkBuffer]]] = deque()
+        self._is_handing_over = False
+        self.last_barrier: tuple[int, int] | None = None  # id and sequence number, until its checkpoint has been stopped
+
+    def __repr__(self) -> str:
+        return f"<InFlightRecorder {self._persister!r}, {len(self._to_persist)} to persist>"
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether data that arrives now has to be noted."""
+        return self._persister.is_pending
+
+    def start_locked(self, checkpoint_id: int, queued: Iterable[SequenceBuffer]) -> None:
+        """The task started a checkpoint; note what is ``queued`` before its barrier, or all if that has not come.
+
+        Raises:
+            CheckpointSubsumedError: a later checkpoint's barrier is here already.
+        """
+        if self.last_barrier is not None:
+            last_id = self.last_barrier[0]
+            if checkpoint_id < last_id:
+                raise CheckpointSubsumedError(f"the barrier of checkpoint {checkpoint_id} is not known any more, checkpoint {last_id} came")
+            if checkpoint_id > last_id:
+                self.last_barrier = None  # an obsolete one, which the task did not look at
+        self._persister.start(checkpoint_id)
+        buffers = self.in_flight_locked(queued)
+        if buffers:
+            self._to_persist.append((checkpoint_id, buffers))
+
+    def stop_locked(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete or aborted."""
+        self._persister.stop(checkpoint_id)
+        if self.last_barrier is not None and self.last_barrier[0] == checkpoint_id:
+            self.last_barrier = None
+
+    def note_buffer_locked(self, buffer: NetworkBuffer) -> None:
+        """A data buffer arrived while ``is_pending``."""
+        self._to_persist.append((self._persister.last_seen_barrier, [buffer.retain()]))
+
+    def note_barrier_locked(self, checkpoint_id: int, sequence_number: int) -> None:
+        """A barrier arrived: if the task has not started the checkpoint, it will want to know what was before it."""
+        if self._persister.on_barrier(checkpoint_id) and (self.last_barrier is None or checkpoint_id > self.last_barrier[0]):
+            self.last_barrier = (checkpoint_id, sequence_number)
+
+    def is_last_barrier_locked(self, sequence_number: int) -> bool:
+        """Whether that is the number of the last barrier, whose checkpoint goes on."""
+        return self.last_barrier is not None and self.last_barrier[1] == sequence_number and self._persister.has_barrier_received
+
+    def in_flight_locked(self, queued: Iterable[SequenceBuffer]) -> list[NetworkBuffer]:
+        """The data in ``queued`` before the last barrier, or all; with a reference of each for the caller."""
+        buffers = []
+        for buffer, sequence_number in queued:
+            if not buffer.is_buffer:
+                continue
+            if self.last_barrier is not None and not is_before(sequence_number, self.last_barrier[1]):
+                break
+            buffers.append(buffer.retain())
+        return buffers
+
+    def drop_locked(self) -> list[NetworkBuffer]:
+        """What was noted and will not be persisted any more; the caller recycles it."""
+        buffers = [buffer for _, noted in self._to_persist for buffer in noted]
+        self._to_persist.clear()
+        return buffers
+
+    def hand_over(self) -> None:
+        """Give the writer what was noted; outside the lock, any thread."""
+        while True:
+            with self._lock:
+                if self._is_handing_over or not self._to_persist:
+                    return
+                self._is_handing_over = True
+                checkpoint_id, buffers = self._to_persist.popleft()
+            try:
+                self._writer.add_input_data(checkpoint_id, self._info, SEQUENCE_NUMBER_UNKNOWN, buffers)
+            finally:
+                with self._lock:
+                    self._is_handing_over = False
+
+    def check_invariants_locked(self) -> None:
+        """Assert the invariants of this module; the caller holds the lock."""
+        assert not self._to_persist or self._is_handing_over, "something to persist lies around"
