@@ -59,6 +59,7 @@ class UnionInputGate:
         self._availability = AvailabilityHelper()
         self._priority_availability = AvailabilityHelper()
         for member in self._members:
+            self._watch_priority(member)
             self._watch(member)
 
     def __repr__(self) -> str:
@@ -134,9 +135,11 @@ class UnionInputGate:
             is_more = is_failed or (found is not None and (found.more_available or found.more_priority_events))
             has_priority = found is not None and found.more_priority_events
             more_available, more_priority_events = self._settle(member, is_more=is_more, has_priority=has_priority)
+        if not has_priority:
+            self._watch_priority(member)
         if not is_more and not gate.is_finished:
             self._watch(member)
-            more_available = bool(self._queue)
+        more_available = more_available or bool(self._queue)
         if found is None:
             return None
         if isinstance(found.event, EndOfPartition) and self.is_finished:
@@ -147,28 +150,37 @@ class UnionInputGate:
 
     def _settle(self, member: _Member, *, is_more: bool, has_priority: bool) -> tuple[bool, bool]:
         """Put ``member`` back if it has more; whether the queue has anything, and anything with priority."""
+        pending = None
         with self._lock:
             queue = self._queue
             if is_more:
                 self._enqueue_locked(member, has_priority=has_priority)
-            if not queue.priority:
+            if queue.priority:
+                pending = self._priority_availability.unavailable_to_reset_available()
+            else:
                 self._priority_availability.reset_unavailable()
             if not queue and not self.is_finished:
                 self._availability.reset_unavailable()
-            return bool(queue), bool(queue.priority)
+            found = bool(queue), bool(queue.priority)
+        if pending is not None:
+            pending.complete()
+        return found
 
     # ---------------------------------------------------------------- availability of the gates
 
     def _watch(self, member: _Member) -> None:
         """Have ``member`` queued when it becomes available; at once if it is."""
-        future = member.gate.priority_event_available_future()
-        if member.watched_priority is not future:
-            member.watched_priority = None if future.is_done else future
-            future.add_done_callback(partial(self._on_available, member, has_priority=True))
-        future = member.gate.available_future()
-        if member.watched is not future:
-            member.watched = None if future.is_done else future
-            future.add_done_callback(partial(self._on_available, member, has_priority=False))
+        if member.watched is not None and not member.watched.is_done:
+            return  # a gate replaces its future only once it is done
+        future = member.watched = member.gate.available_future()
+        future.add_done_callback(partial(self._on_available, member, has_priority=False))
+
+    def _watch_priority(self, member: _Member) -> None:
+        """Have ``member`` queued with priority when it has a priority event; at once if it has one."""
+        if member.watched_priority is not None and not member.watched_priority.is_done:
+            return
+        future = member.watched_priority = member.gate.priority_event_available_future()
+        future.add_done_callback(partial(self._on_available, member, has_priority=True))
 
     def _on_available(self, member: _Member, *, has_priority: bool) -> None:
         with self._lock:

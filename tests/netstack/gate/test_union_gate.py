@@ -236,6 +236,23 @@ def test_priority_goes_first(it: Fixture) -> None:
     assert (states, again.channel_index, again.event) == ([True, False, True], 1, UNALIGNED)
 
 
+def test_priority_events_of_a_gate_that_still_has_data_are_noticed(it: Fixture) -> None:
+    """The gate stands in the queue with its data, and comes to the front with its next priority event."""
+    it.receive(0)
+    it.receive(0)
+    it.receive(4)
+    it.receive_priority(0)
+    it.poll()
+    before = it.union.priority_event_available_future()
+
+    it.receive_priority(0)
+    it.receive_priority(0)
+    is_told = before.is_done
+    found = [it.poll() for _ in range(2)]
+
+    assert (is_told, [one.event for one in found], found[0].more_priority_events) == (True, [UNALIGNED, UNALIGNED], True)
+
+
 def test_more_priority_events_are_told(it: Fixture) -> None:
     """Of the same gate and of another one."""
     for index in (0, 1, 6):
