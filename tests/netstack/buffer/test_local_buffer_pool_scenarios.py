@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from netstack.buffer.builder import BufferBuilder
-from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
@@ -736,6 +736,64 @@ def test_hist_13245_a_subpartition_is_counted_down_once(network: NetworkBufferPo
     assert pool.is_available
     builders[2].close()
     pool.check_invariants()
+
+
+def test_a_pool_that_has_a_free_segment_leaves_its_place_in_line_to_others() -> None:
+    """LocalBufferPool onGlobalPoolAvailable: its own segment came back meanwhile, so what the network pool offers goes to the next."""
+    network = NetworkBufferPool(6, 16)
+    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=None)
+    of_user = [take(user) for _ in range(6)]
+    first, second = (network.create_buffer_pool(owner="waiting", num_required=1, max_buffers=None) for _ in range(2))
+    user.recycle(of_user.pop())
+    user.recycle(of_user.pop())
+    of_first, of_second = take(first), take(second)
+    assert [account.pool for account in network._waiting] == [first, second]
+
+    first.recycle(of_first)
+    user.recycle(of_user.pop())
+
+    assert (first.num_available, second.num_available) == (1, 1)
+    second.recycle(of_second)
+    recycle(user, of_user)
+    network.check_invariants()
+    network.destroy()
+
+
+def test_a_segment_that_comes_while_the_pool_shrinks_again_goes_home(network: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forced interleaving: between the fetch and its arrival somebody else made the pool smaller."""
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None)
+    pool.set_num_buffers(1)
+    segment = take(pool)
+    fetch = network.take_or_wait
+
+    def shrink_after_fetch(account: PoolAccount) -> MemorySegment | None:
+        fetched = fetch(account)
+        network.resize(account, 1)
+        return fetched
+
+    with monkeypatch.context() as patch:
+        patch.setattr(network, "take_or_wait", shrink_after_fetch)
+        pool.set_num_buffers(2)
+
+    assert (pool.num_requested, pool.num_available, network.num_used) == (1, 0, 1)
+    pool.check_invariants()
+    pool.recycle(segment)
+
+
+def test_a_reserved_segment_that_meets_the_end_of_its_pool_goes_home(network: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forced interleaving: destroyed between the promise and the arrival."""
+    pool = network.create_buffer_pool(owner="pool", num_required=3, max_buffers=3)
+    reserve = network.reserve
+
+    def destroy_after_reserve(account: PoolAccount, num_segments: int, timeout_s: float | None, owner: str) -> list[MemorySegment]:
+        segments = reserve(account, num_segments, timeout_s, owner)
+        pool.destroy()
+        return segments
+
+    monkeypatch.setattr(network, "reserve", destroy_after_reserve)
+    pool.reserve_segments(3)
+
+    assert (pool.is_destroyed, network.num_used) == (True, 0)
 
 
 @pytest.mark.slow

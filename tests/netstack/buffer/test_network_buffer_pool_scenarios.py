@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.builder import BufferBuilder
-from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
 from netstack.buffer.network_buffer_pool import NetworkBufferPool, NetworkBufferPoolStatistics
 from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
@@ -328,6 +328,53 @@ def test_usage_and_its_warnings() -> None:
     first.destroy()
     assert (usage(), network.usage_warning()) == ((40, 80), "Memory usage [80%] went back to normal")
     assert network.usage_warning() is None
+    network.destroy()
+
+
+def test_small_amounts_are_told_in_bytes() -> None:
+    """NetworkBufferPoolTest: no unit below a kilobyte."""
+    network = NetworkBufferPool(2, 64)
+    create(network, 2, 4)
+
+    assert "(totalMemory=128 bytes, requestedMemory=256 bytes, missingMemory=128 bytes)" in (network.usage_warning() or "")
+    network.destroy()
+
+
+@pytest.mark.parametrize(("num_segments", "size"), [(0, 8), (1, 0)])
+def test_a_pool_of_nothing_is_refused(num_segments: int, size: int) -> None:
+    """Neither no segments nor empty ones."""
+    with pytest.raises(ValueError, match="make no pool"):
+        NetworkBufferPool(num_segments, size)
+
+
+def test_a_pool_that_is_created_while_everything_ends_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forced interleaving: the end comes between the promise and the pool."""
+    network = NetworkBufferPool(4, 8)
+    redistribute = network._redistribute_locked
+
+    def end_meanwhile() -> list[PoolAccount]:
+        network._is_destroyed = True
+        return redistribute()
+
+    monkeypatch.setattr(network, "_redistribute_locked", end_meanwhile)
+    with pytest.raises(ResourceClosedError):
+        create(network, 2)
+
+    assert (network.num_pools, network.num_available) == (0, 4)
+
+
+def test_a_reservation_after_the_end_is_refused() -> None:
+    """Also if the local pool does not know of it yet."""
+    network = NetworkBufferPool(4, 8)
+    pool = create(network, 4, 4)
+    taken = [take(pool)]
+    network._is_destroyed = True
+
+    with pytest.raises(ResourceClosedError, match="destroyed before pool requested"):
+        pool.reserve_segments(4)
+
+    network._is_destroyed = False
+    recycle(pool, taken)
     network.destroy()
 
 
