@@ -156,6 +156,43 @@ def test_no_schedule_leaves_a_writer_behind_when_its_pool_ends(monkeypatch: pyte
         assert network.num_available == 2, f"seed {seed}"
 
 
+@pytest.mark.slow
+def test_hist_25407_failing_requests_among_pools_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLINK-25407: the error path of a request took the locks in the other order; here requests are refused, fail later or succeed."""
+    schedule_locks(monkeypatch)
+    results: set[str] = set()
+
+    def request(network: NetworkBufferPool, rng: random.Random) -> None:
+        for _ in range(3):
+            try:
+                segments = network.request_unpooled("gate", rng.randint(1, 6), 0.0)
+            except InsufficientNetworkBuffersError as error:
+                results.add(str(error).split(" ", 1)[0])
+            else:
+                results.add("succeeded")
+                network.recycle_unpooled(segments)
+
+    for seed in range(NUM_SEEDS // 2):
+        rng = random.Random(seed)
+        network = NetworkBufferPool(6, 1)
+        pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None)
+        programs = [
+            partial(request, network, rng),
+            partial(churn, network, rng, 2),
+            partial(request, network, rng),
+            partial(write, pool, 3),
+        ]
+        try:
+            Scheduler(seed).run(programs)
+            network.check_invariants()
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error!r}, {network!r}") from error
+        network.destroy()
+        assert network.num_available == 6, f"seed {seed}"
+
+    assert results == {"Insufficient", "Timeout", "succeeded"}
+
+
 def test_a_lost_wakeup_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduler itself: a thread that waits for a segment nobody brings back is stuck, at once and without a time-out."""
     schedule_locks(monkeypatch)
