@@ -16,7 +16,8 @@ MIN_SEGMENT_SIZE_BYTES = 256
 _LEAST: Final = {
     "exclusive_buffers_per_channel": 1,
     "floating_buffers_per_gate": 0,
-    "max_buffers_per_channel": 1,
+    # One open buffer and one that broadcast left behind may stay for ever in a quiet subpartition: with less its writer stops itself.
+    "max_buffers_per_channel": 3,
     "max_overdraft_buffers_per_gate": 0,
     "connect_retries": 0,
     "max_waiting_requests": 1,
