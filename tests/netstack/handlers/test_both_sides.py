@@ -107,6 +107,21 @@ def test_a_barrier_blocks_until_the_consumer_resumes(both: BothSides, num_exclus
     assert events(both.read(gate)) == [EndOfPartition()]
 
 
+def test_a_blocking_event_reports_no_backlog(both: BothSides) -> None:
+    """What is queued behind a barrier cannot be polled; a receiver of Flink's fails if it is told of it."""
+    partition = both.server.partition(1)
+    both.server.receive(PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), 20))
+    fill(partition, 2)
+    partition.broadcast_event(CheckpointBarrier(7, 1000))
+    fill(partition, 5)
+
+    responses = [each for each in both.server.sent() if isinstance(each, BufferResponse)]
+
+    assert responses[-1].data_type.is_blocking_upstream
+    assert responses[-1].backlog == 0
+    assert sum(each.data_type.is_buffer for each in responses) == 2
+
+
 def test_a_priority_event_overtakes_what_waits_for_credit(both: BothSides) -> None:
     """An unaligned barrier needs no credit and no turn behind the data."""
     partition = both.server.partition(1)
