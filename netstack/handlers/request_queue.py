@@ -96,7 +96,7 @@ class PartitionRequestQueue(ChannelHandler):
             if self._ready.add(reader) and not self._is_continuation_scheduled:
                 self._write_available()
         elif backlog > 0 and reader.needs_backlog_announcement:
-            self.reply(BacklogAnnouncement(reader.receiver, backlog))
+            self._tell(BacklogAnnouncement(reader.receiver, backlog))
 
     def statistics(self) -> list[ViewReaderStatistics]:
         """One row per reader of the connection; loop thread."""
@@ -118,7 +118,8 @@ class PartitionRequestQueue(ChannelHandler):
         try:
             reader.credit.grant(credit)
         except RemoteProtocolError as error:
-            self._fail_reader(reader, ErrorCode.PROTOCOL, error)
+            self._end_reader(reader)
+            self.reply(ErrorResponse(ErrorCode.PROTOCOL, describe_error(error), receiver))
             return
         self.enqueue_available_reader(reader)
 
@@ -185,12 +186,11 @@ class PartitionRequestQueue(ChannelHandler):
         text = f"{what} of the unknown receiver {receiver.hex()}"
         self.reply(ErrorResponse(ErrorCode.UNKNOWN_RECEIVER, text, None, about=receiver))
 
-    def _fail_reader(self, reader: CreditBasedSequenceNumberingViewReader, code: ErrorCode, error: BaseException) -> None:
-        """End one reader and tell its receiver; its id stays known until the receiver cancels, for what is still under way."""
+    def _end_reader(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
+        """End one reader before its error is told; its id stays known until the receiver cancels, for what is still under way."""
         self._ready.discard(reader)
         reader.release()
         self._write_gathered()  # what it sent before goes before
-        self.reply(ErrorResponse(code, describe_error(error), reader.receiver))
 
     def release_all(self) -> None:
         """Release every reader; nothing is sent any more."""
@@ -201,23 +201,25 @@ class PartitionRequestQueue(ChannelHandler):
 
     # ---------------------------------------------------------------- writing
 
-    def reply(self, message: ErrorResponse | BacklogAnnouncement) -> None:
-        """Answer the peer; one that makes us answer and does not read is cut off."""
+    def reply(self, message: ErrorResponse) -> None:
+        """Answer what the peer said or asked for; one that makes us answer and does not read is cut off."""
         ctx = self._ctx
         if ctx is None or self._is_closed:
             return
-        if isinstance(message, ErrorResponse):
-            if self._logs.take():
-                _log.warning("answered with an error", peer=ctx.channel.peer, code=message.code.name, error=message.message[:200])
-            num_bytes = BUFFER_RESPONSE_HEADER_BYTES + len(message.message.encode("utf-8", "replace"))
-        else:
-            num_bytes = BUFFER_RESPONSE_HEADER_BYTES
+        if self._logs.take():
+            _log.warning("answered with an error", peer=ctx.channel.peer, code=message.code.name, error=message.message[:200])
+        num_bytes = BUFFER_RESPONSE_HEADER_BYTES + len(message.message.encode("utf-8", "replace"))
         if self._replies.spend(num_bytes, is_writable=ctx.channel.is_writable):
             ctx.write_and_flush(message)
             return
         _log.warning("closing the connection of a peer that does not read our answers", peer=ctx.channel.peer, replies=repr(self._replies))
         self.release_all()
         ctx.close()
+
+    def _tell(self, message: ErrorResponse | BacklogAnnouncement) -> None:
+        """Tell a receiver what happened on our side: once per reader or notification of its producer, whatever the peer does."""
+        if self._ctx is not None and not self._is_closed:
+            self._ctx.write_and_flush(message)
 
     def _write_available(self) -> None:
         ctx = self._ctx
@@ -278,7 +280,8 @@ class PartitionRequestQueue(ChannelHandler):
             cause = reader.failure_cause
             if cause is not None:
                 # It stays known until the receiver cancels it: what the receiver sent before it heard of the failure is no mistake.
-                self._fail_reader(reader, ErrorCode.PRODUCER_FAILED, cause)
+                self._end_reader(reader)
+                self._tell(ErrorResponse(ErrorCode.PRODUCER_FAILED, describe_error(cause), reader.receiver))
             return 0
         buffer, backlog, next_data_type, sequence_number = next_one
         credit = reader.credit

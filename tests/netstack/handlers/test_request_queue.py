@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from netstack.errors import RemoteProtocolError
+from netstack.errors import ProducerFailedError, RemoteProtocolError
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
+from netstack.partition.view import BufferAndBacklog
 from netstack.wire.events import EndOfData, StopMode, deserialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -17,6 +18,7 @@ from netstack.wire.messages import (
     ErrorCode,
     ErrorResponse,
 )
+from tests.netstack.handlers.doubles import ScriptedView, block, open_reader, unblock
 from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, receiver_of, request
 from tests.netstack.wire.samples import content
 
@@ -191,6 +193,42 @@ def test_a_failed_producer_is_reported_to_its_receiver_once(server: ServerSide) 
     assert [(each.code, each.receiver) for each in errors] == [(ErrorCode.PRODUCER_FAILED, receiver_of(1))]
     assert "out of cheese" in errors[0].message
     assert any(isinstance(each, BufferResponse) and each.receiver == receiver_of(2) for each in sent)
+
+
+def test_a_thousand_producers_may_fail_while_the_socket_takes_nothing(server: ServerSide) -> None:
+    """Their errors are our news and no answers to the peer: it is not cut off, and hears of each once."""
+    views = [ScriptedView() for _ in range(1500)]
+    readers = [open_reader(server, view, receiver=number) for number, view in enumerate(views)]
+    block(server)
+    for view, reader in zip(views, readers, strict=True):
+        view.is_released, view.failure_cause = True, ProducerFailedError("out of cheese")
+        reader.notify_data_available()
+    server.loop.run_pending()
+
+    unblock(server)
+
+    told = [each.receiver for each in server.sent() if isinstance(each, ErrorResponse)]
+    assert len(told) == 1500
+    assert set(told) == {receiver_of(number) for number in range(1500)}
+    assert server.channel.is_open
+
+
+class FailingView(ScriptedView):
+    """Hands out one element and promises another one; then its producer fails."""
+
+    def next_buffer(self) -> BufferAndBacklog | None:
+        found = super().next_buffer()
+        if found is None:
+            self.is_released, self.failure_cause = True, ProducerFailedError("out of cheese")
+            return None
+        return found._replace(next_data_type=DataType.DATA_BUFFER)
+
+
+def test_what_a_producer_sent_before_it_failed_arrives_before_its_error(server: ServerSide) -> None:
+    """Also if both are found in one pass."""
+    open_reader(server, FailingView(DataType.DATA_BUFFER, DataType.DATA_BUFFER), credit=5).notify_data_available()
+
+    assert [type(each) for each in server.sent()] == [BufferResponse, BufferResponse, ErrorResponse]
 
 
 def test_what_was_under_way_when_the_producer_failed_is_no_mistake(server: ServerSide) -> None:
