@@ -8,7 +8,8 @@ Invariants: granted == spent + available, where *granted* is the initial credit 
             While there is unannounced credit, either its announcement is under way or the sender still has more credit than the low
             mark: half of the initial credit.  Announcing every buffer would cost a message and two wake-ups each, and the sender would
             never have more than one buffer to write at a time.
-            If fewer are free than are required, the channel stands in the pool's line, or is asking the pool just now (FLINK-8747).
+            If fewer are free than are required, and the channel did not have enough of its own when it last heard of a backlog, it stands
+            in the pool's line, or is asking the pool just now (FLINK-8747).
 Units:      buffers; one credit each.
 Lock order: the channel's lock, which is shared with it, is a leaf: pool, network pool and channel are called after it (FLINK-9676).
 Source:     Flink ``BufferManager`` and its ``AvailableBufferQueue``.
@@ -20,11 +21,14 @@ from typing import Final, Protocol
 
 from netstack.buffer.local_buffer_pool import BufferListener
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.buffer.segment import BufferLease, MemorySegment, NetworkBuffer
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.wire.messages import DataType
 
+# A channel with at least so many exclusive buffers asks for floating ones only while half of its own are in use: each trip of a floating
+# buffer through the pool costs as much as all else that is done to it (bench: transport).  Flink, with its two, asks in any case.
+_MIN_FOR_CONTENT: Final = 4
 # A sender with so little credit is told of every new one, at once: what Flink does in any case.
 _MIN_LOW_CREDIT: Final = 2
 
@@ -51,6 +55,7 @@ class BufferManager:
         "_exclusive",
         "_floating",
         "_is_announcing",
+        "_is_content",
         "_is_released",
         "_lock",
         "_low_credit",
@@ -81,6 +86,7 @@ class BufferManager:
         self.num_unannounced = 0
         self._is_announcing = False  # ``on_credit`` was or is about to be called, and nobody has taken the credit yet
         self._low_credit = _MIN_LOW_CREDIT
+        self._is_content = False  # had enough of its own buffers when the sender last spoke of its backlog
         self._is_released = False
 
     def __repr__(self) -> str:
@@ -122,18 +128,22 @@ class BufferManager:
 
     def request_buffer(self, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
         """A buffer for data of the sender, floating ones first; its credit is spent.  None without credit, or after the release."""
+        segment = buffer = None
         with self._lock:
             if self.num_spent == self.num_granted:
                 return None
             self.num_spent += 1
             self.num_required -= 1
-            buffer = self._floating.pop() if self._floating else None
-            segment = self._exclusive.pop() if buffer is None else None
+            if self._floating:
+                buffer = self._floating.pop()
+            else:
+                segment = self._exclusive.pop()
             is_due = self.num_unannounced > 0 and self._is_due_locked()
         if is_due:
             self._on_credit()
         if segment is not None:
-            return NetworkBuffer(segment, self, size_bytes, data_type, is_compressed=is_compressed)
+            lease = BufferLease(segment, self)
+            return NetworkBuffer.of_lease(lease, 0, size_bytes, data_type, is_buffer=True, is_compressed=is_compressed)
         assert buffer is not None, "one of the two was there"
         buffer.size = size_bytes
         buffer.data_type = data_type
@@ -142,8 +152,10 @@ class BufferManager:
 
     def require_locked(self, backlog: int) -> bool:
         """The sender has ``backlog`` buffers more; whether ``request_floating`` must be called, after the lock."""
-        self.num_required = backlog + self.initial_credit
-        return self._num_missing_locked() > 0
+        initial_credit = self.initial_credit
+        self.num_required = backlog + initial_credit
+        self._is_content = initial_credit >= _MIN_FOR_CONTENT and 2 * len(self._exclusive) > initial_credit
+        return not self._is_content and self._num_missing_locked() > 0
 
     def request_floating(self) -> None:
         """Get what is missing from the gate's pool, or stand in its line; the credit is announced."""
@@ -264,7 +276,9 @@ class BufferManager:
             is_low = available <= self._low_credit
             assert not (self.num_unannounced and is_low) or self._is_announcing, f"{self.num_unannounced} credits that nobody announces"
             assert len(self._exclusive) <= self.initial_credit, "more segments came back than went out"
-            assert self._num_missing_locked() <= 0, f"{num_free} of {self.num_required} buffers, but the channel waits for none"
+            assert self._is_content or self._num_missing_locked() <= 0, (
+                f"{num_free} of {self.num_required} buffers, but the channel waits for none"
+            )
 
     # ---------------------------------------------------------------- helpers
 

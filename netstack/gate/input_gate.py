@@ -37,6 +37,7 @@ from netstack.wire.messages import DataType
 __all__ = ["BufferOrEvent", "EndOfDataStatus", "SingleInputGate"]  # what a poll yields is imported from here, too
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
+_NONE: Final = DataType.NONE
 _NS_PER_MS: Final = 1_000_000
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
@@ -235,10 +236,11 @@ class SingleInputGate:
             ResourceClosedError: the gate was closed.
             NetstackError: the error of the channel whose turn it was; it is raised again at its next turn.
         """
-        queue = self._queue
+        queue, lock = self._queue, self._lock
         while True:
-            with self._lock:
-                if queue.priority:
+            with lock:
+                was_prioritized = bool(queue.priority)
+                if was_prioritized:
                     channel = queue.priority.popleft()
                     channel.is_prioritized = False
                 elif queue.rest:
@@ -248,7 +250,7 @@ class SingleInputGate:
                         break
                     return None
                 channel.is_queued = False
-            found = self._poll_channel(channel)
+            found = self._poll_channel(channel, was_prioritized=was_prioritized)
             if found is not None:
                 return found
         raise ResourceClosedError(f"the input gate of {self.owner} was closed")
@@ -262,28 +264,44 @@ class SingleInputGate:
         """
         return wait_for_next(self, timeout_s, self._clock_ns)
 
-    def _poll_channel(self, channel: InputChannel) -> BufferOrEvent | None:
+    def _poll_channel(self, channel: InputChannel, *, was_prioritized: bool) -> BufferOrEvent | None:
         next_data_type = DataType.EVENT_BUFFER  # a channel that raises stays in the queue
         found = None
         try:
             found = channel.next_buffer()
-            next_data_type = DataType.NONE if found is None else found.next_data_type
+            next_data_type = _NONE if found is None else found[2]
         finally:
             queue = self._queue
             with self._lock:
-                if next_data_type is not DataType.NONE and not self._is_closed:
-                    self._enqueue_locked(channel, has_priority=next_data_type is _PRIORITY)
-                if found is not None and found.buffer.data_type is _PRIORITY:
-                    channel.last_priority_sequence_number = found.sequence_number
-                has_priority_events = bool(queue.priority)
-                if not has_priority_events and self._priority_availability.is_available and not self._is_closed:
-                    self._priority_availability.reset_unavailable()
-                more_available = has_priority_events or bool(queue.rest)
+                if next_data_type is not _NONE and not self._is_closed:
+                    if channel.is_queued or next_data_type is _PRIORITY:
+                        self._enqueue_locked(channel, has_priority=next_data_type is _PRIORITY)
+                    else:
+                        channel.is_queued = True
+                        queue.rest.append(channel)
+                more_priority_events = bool(queue.priority)
+                if was_prioritized:
+                    self._after_priority_locked(channel, found)
+                more_available = more_priority_events or bool(queue.rest)
                 if not (more_available or self._is_closed or self.is_finished):
                     self._availability.reset_unavailable()
         if found is None:
             return None
-        return self._buffer_or_event(channel, found, more_available=more_available, more_priority_events=has_priority_events)
+        buffer = found[0]
+        if not buffer.is_buffer:
+            return self._event(channel, buffer, more_available=more_available, more_priority_events=more_priority_events)
+        if buffer.is_compressed:
+            buffer = self._decompress(channel, buffer)
+        size = buffer.size
+        if self._throughput is not None:
+            self._throughput.add_bytes(size, self._now_ms())
+        return _new(BufferOrEvent, (channel.index, buffer, None, more_available, more_priority_events, size))
+
+    def _after_priority_locked(self, channel: InputChannel, found: BufferAndAvailability | None) -> None:
+        if found is not None and found.buffer.data_type is _PRIORITY:
+            channel.last_priority_sequence_number = found.sequence_number
+        if not self._queue.priority and not self._is_closed:
+            self._priority_availability.reset_unavailable()
 
     def _enqueue_locked(self, channel: InputChannel, *, has_priority: bool) -> None:
         """Put ``channel`` where it belongs; it may have been queued while it was polled."""
@@ -296,19 +314,6 @@ class SingleInputGate:
             queue.rest.remove(channel)
             queue.priority.append(channel)
             channel.is_prioritized = True
-
-    def _buffer_or_event(
-        self, channel: InputChannel, found: BufferAndAvailability, *, more_available: bool, more_priority_events: bool
-    ) -> BufferOrEvent:
-        buffer = found.buffer
-        if not buffer.is_buffer:
-            return self._event(channel, buffer, more_available=more_available, more_priority_events=more_priority_events)
-        if buffer.is_compressed:
-            buffer = self._decompress(channel, buffer)
-        size = buffer.size
-        if self._throughput is not None:
-            self._throughput.add_bytes(size, self._now_ms())
-        return _new(BufferOrEvent, (channel.index, buffer, None, more_available, more_priority_events, size))
 
     def _event(self, channel: InputChannel, buffer: NetworkBuffer, *, more_available: bool, more_priority_events: bool) -> BufferOrEvent:
         size = buffer.size

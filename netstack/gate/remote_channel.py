@@ -40,6 +40,7 @@ from netstack.wire.events import CheckpointBarrier, Event, EventAnnouncement, de
 from netstack.wire.messages import BufferResponse, DataType
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
+_NONE: Final = DataType.NONE
 _TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
 _BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpoint barrier
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
@@ -80,6 +81,7 @@ class RemoteInputChannel(InputChannel):
         self._has_ended = False
         self._is_blocked = False  # Also cleared by the task, when the sender can do nothing but wait for that.
         self._num_bytes_received = 0
+        self._max_buffer_bytes = 0  # Written before the request.
         # Appended under _lock; popped by the task thread and the release, each popleft is atomic.
         self._received: PrioritizedDeque[SequenceBuffer] = PrioritizedDeque()
         info = InputChannelInfo(0, index) if channel_info is None else channel_info
@@ -102,6 +104,7 @@ class RemoteInputChannel(InputChannel):
         """
         if num_segments < 0:
             raise ValueError(f"channel {self.index} cannot have {num_segments} exclusive segments")
+        self._max_buffer_bytes = pool.segment_size_bytes
         self.buffer_manager.assign_exclusive(pool, num_segments, f"{self.gate.owner} (input channel {self.index})", timeout_s)
 
     def set_floating_pool(self, pool: FloatingBufferPool) -> None:
@@ -163,9 +166,9 @@ class RemoteInputChannel(InputChannel):
         self.num_bytes_in += buffer.size
         self.num_buffers_in += 1
         try:
-            next_data_type = (priority or rest)[0].buffer.data_type
-        except IndexError:  # nothing is left, or a release took it just now
-            next_data_type = DataType.NONE
+            next_data_type = (priority or rest)[0][0].data_type if priority or rest else _NONE
+        except IndexError:  # a release took it just now
+            next_data_type = _NONE
         return _new(BufferAndAvailability, (buffer, 0, next_data_type, sequence_number))
 
     def resume_consumption(self) -> None:
@@ -259,12 +262,11 @@ class RemoteInputChannel(InputChannel):
 
         None after the release, or if the sender has no credit or the payload does not fit: ``on_response`` then says what is wrong.
         """
-        if not data_type.is_buffer:
-            return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
-        manager = self.buffer_manager
-        if size_bytes > manager.segment_size_bytes:
-            return None
-        return manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
+        if data_type.is_buffer:
+            if size_bytes > self._max_buffer_bytes:
+                return None
+            return self.buffer_manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
+        return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
 
     def request_buffer(self) -> NetworkBuffer | None:
         """A buffer for one data buffer of the sender, its credit is spent; None without credit, or after the release."""
@@ -276,18 +278,17 @@ class RemoteInputChannel(InputChannel):
         Raises:
             RemoteProtocolError: the sequence number is wrong, the sender overdrew its credit, or the message contradicts itself.
         """
-        buffer = response.buffer
-        sequence_number = response.sequence_number
+        _, _, sequence_number, backlog, _, _, partial_sizes, buffer = response
         if buffer is None:
             self._check_released_without_buffer()
             return
         assert isinstance(buffer, NetworkBuffer), "what this channel allocated comes back"
-        if response.partial_sizes:
+        if partial_sizes:
             error = self._on_partial_buffers(buffer, response)
         elif buffer.size or not buffer.is_buffer:
-            error = self._receive(buffer, sequence_number, response.backlog)
+            error = self._receive(buffer, sequence_number, backlog)
         else:
-            error = self._receive_empty(sequence_number, response.backlog)
+            error = self._receive_empty(sequence_number, backlog)
             # After the error is set: a broken channel announces no credit.  The sender paid for nothing; it gets its credit back.
             buffer.recycle()
         if error is not None:

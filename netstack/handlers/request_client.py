@@ -146,9 +146,10 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Serve one message of the server."""
+        if type(message) is BufferResponse:
+            self._on_buffer(message)
+            return
         match message:
-            case BufferResponse():
-                self._on_buffer(message)
             case ErrorResponse():
                 self._on_error_response(ctx, message)
             case BacklogAnnouncement(receiver, backlog):
@@ -157,7 +158,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
                 raise RemoteProtocolError(f"a client does not serve {type(message).__name__}")
 
     def _on_buffer(self, response: BufferResponse) -> None:
-        channel = self._channels.get(response.receiver)
+        channel = self._channels.get(response[0])
         if channel is None or channel.is_released:
             # Forgotten at once: an acknowledgement of it that is still under way to us would reach the server after the cancel.
             self._channels.pop(response.receiver, None)
