@@ -153,8 +153,9 @@ class ServerTap(ChannelHandler):
         ctx.fire_channel_read(message)
 
     def write(self, ctx: ChannelHandlerContext, message: object) -> None:
-        if type(message) is OutboundBuffer:
-            self._count(message, self._ledger.flow(message.receiver))
+        for each in message if isinstance(message, list) else [message]:
+            if type(each) is OutboundBuffer:
+                self._count(each, self._ledger.flow(each.receiver))
         ctx.write(message)
 
     def _count(self, message: OutboundBuffer, flow: Flow) -> None:
