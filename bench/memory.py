@@ -3,7 +3,8 @@
 Side:    any.
 Stall:   two TaskManagers, an endless source in one, a consumer that blocks at its first chunk in the other.  The resident memory of both is
          sampled; the figure is the highest sample after the first second minus the sample at one second, of the TaskManager where it is
-         larger.  The producer never stops: what holds it is its pool, and what bounds the consumer is its credit.
+         larger.  The producer never stops: what holds it is its pool, and what bounds the consumer is its credit.  Both should also rest
+         meanwhile (``cpu_s_per_tm``).
 Cycles:  two network stacks in this process, connected by TCP.  Each cycle opens a partition and a gate and ends in one of five ways
          (cancelled before, during and after the first buffers, failed by the producer, read to the end); a fresh consumer stack, with a
          connection and a loop of its own, every hundred cycles.  The figure is how many buffers, file descriptors, threads, asyncio tasks,
@@ -38,7 +39,6 @@ from netstack import (
     SecurityConfig,
     SingleInputGate,
     StandaloneNetwork,
-    next_or_wait,
     wait_consumed,
 )
 
@@ -68,14 +68,22 @@ def stall(seconds: float) -> dict[str, Any]:
         try:
             with Cluster(folder) as cluster, running(cluster, vertices, [edge]):
                 wait_for_fifo(stalled_fd)
-                samples = sample_rss([tm.pid for tm in cluster.task_managers], seconds)
+                pids = [tm.pid for tm in cluster.task_managers]
+                before = [ProcessUse.of(pid).cpu_s for pid in pids]
+                samples = sample_rss(pids, seconds)
+                cpu_s = [ProcessUse.of(pid).cpu_s - start for pid, start in zip(pids, before, strict=True)]
                 os.close(release_fd)  # end of file: the consumer goes on, so that the job can be cancelled at once
                 release_fd = -1
         finally:
             os.close(stalled_fd)
             if release_fd >= 0:
                 os.close(release_fd)
-    return {"seconds": seconds, "growth_bytes_per_tm": growth(samples), "rss_bytes_per_tm": [rss for _, rss in samples]}
+    return {
+        "seconds": seconds,
+        "cpu_s_per_tm": cpu_s,
+        "growth_bytes_per_tm": growth(samples),
+        "rss_bytes_per_tm": [rss for _, rss in samples],
+    }
 
 
 def sample_rss(pids: Sequence[int], seconds: float) -> list[tuple[float, list[int]]]:
@@ -154,7 +162,7 @@ def cancel_with_a_buffer_in_hand(partition: ResultPartition, gate: SingleInputGa
     """It is recycled after its channel was released."""
     partition.emit_record(bytes(100), 0)
     partition.flush_all()
-    found = next_or_wait(gate, TIMEOUT_S)
+    found = gate.get_next(TIMEOUT_S)
     gate.close()
     if found is not None and found.buffer is not None:
         found.buffer.recycle()
@@ -193,8 +201,10 @@ WAYS: Final[Sequence[Callable[[ResultPartition, SingleInputGate], None]]] = (
 
 def read(gate: SingleInputGate) -> bool:
     """One buffer, and back with it; False if there was nothing left."""
-    found = next_or_wait(gate, TIMEOUT_S)
-    if found is not None and found.buffer is not None:
+    found = gate.get_next(TIMEOUT_S)
+    if found is None:
+        assert gate.is_finished, f"nothing came within {TIMEOUT_S} s: {gate!r}"
+    elif found.buffer is not None:
         found.buffer.recycle()
     return found is not None
 

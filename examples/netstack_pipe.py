@@ -22,7 +22,6 @@ from netstack import (
     SecurityConfig,
     StandaloneNetwork,
     StopMode,
-    next_or_wait,
     wait_consumed,
 )
 
@@ -55,7 +54,7 @@ def receive(address: ConnectionID, copy: Path, secret: bytes) -> int:
     num_bytes = 0
     with network(secret) as net, copy.open("wb") as file:
         gate = net.open_gate([ChannelSpec(PARTITION, subpartition=0, connection=address, initial_credit=4)])
-        while (found := next_or_wait(gate, timeout_s=60)) is not None:
+        while (found := gate.get_next()) is not None:  # waits; None after the end
             if found.buffer is not None:
                 num_bytes += file.write(found.buffer.view)
                 found.buffer.recycle()  # one credit for the sender; from here on the view is gone

@@ -23,7 +23,8 @@ from netstack.errors import (
     TransportError,
 )
 from netstack.eventloop import EventLoopThread
-from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.gate.gate_api import BufferOrEvent
+from netstack.gate.input_gate import SingleInputGate
 from netstack.ids import (
     ConnectionID,
     ExecutionAttemptID,
@@ -35,7 +36,7 @@ from netstack.ids import (
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig, TlsConfig
-from netstack.standalone import StandaloneNetwork, next_or_wait, wait_consumed
+from netstack.standalone import StandaloneNetwork, wait_consumed
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
 
 __all__ = [
@@ -71,7 +72,6 @@ __all__ = [
     "TlsConfig",
     "TransportError",
     "execution_attempt_id",
-    "next_or_wait",
     "partition_id",
     "wait_consumed",
 ]

@@ -19,7 +19,7 @@ from netstack.channel.message_codec import MessageDecoder, MessageEncoder
 from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
-from netstack.errors import LocalProtocolError, ResourceClosedError
+from netstack.errors import ConfigError, LocalProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.gate.input_channel import InputChannel, PartitionStateChecker
 from netstack.gate.input_gate import SingleInputGate
@@ -159,6 +159,7 @@ class NetworkEnvironment:
             state_checker: whom to ask whether a producer whose partition is not found is alive; if so, it is asked again.  None: an error.
 
         Raises:
+            ConfigError: a remote channel would have neither exclusive nor floating buffers.
             InsufficientNetworkBuffersError: the network memory cannot give every remote channel its exclusive buffers.
             ResourceClosedError: the environment was closed.
         """
@@ -200,6 +201,10 @@ class NetworkEnvironment:
         client = self._connections.client(spec.connection)
         channel = RemoteInputChannel(gate, index, new_input_channel_id(), spec.partition_id, spec.subpartition, client, backoff=backoff)
         credit = config.exclusive_buffers_per_channel if spec.initial_credit is None else spec.initial_credit
+        if not credit and not config.floating_buffers_per_gate:
+            raise ConfigError(
+                f"channel {index} of {gate.owner}: initial_credit is 0 and floating_buffers_per_gate too: it could never receive"
+            )
         timeout_s = 0.0 if self._loop.is_current_thread() else config.request_buffers_timeout_s
         channel.assign_exclusive_segments(self.buffer_pool, credit, timeout_s)
         return channel

@@ -7,7 +7,6 @@ Absent:     everything that decides *what* is moved: ids, tasks and serializers 
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -15,7 +14,7 @@ from typing import Final, Self
 from netstack.config import NetstackConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.eventloop import EventLoopThread
-from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.gate.input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID
 from netstack.partition.result_partition import ResultPartition
 
@@ -74,7 +73,7 @@ class StandaloneNetwork:
         return self._environment.create_result_partition(self._name, partition_id, num_subpartitions)
 
     def open_gate(self, channels: Sequence[ChannelSpec]) -> SingleInputGate:
-        """A gate whose channels have sent their requests; the caller reads it (``next_or_wait``) and closes it, at the end or to cancel.
+        """A gate whose channels have sent their requests; the caller reads it (``get_next``) and closes it, at the end or to cancel.
 
         Raises:
             InsufficientNetworkBuffersError: the network memory is too small for the credit of all channels.
@@ -91,26 +90,6 @@ class StandaloneNetwork:
             self._loop.submit(self._environment.close()).result(_CLOSE_TIMEOUT_S)
         finally:
             self._loop.close()
-
-
-def next_or_wait(gate: SingleInputGate, timeout_s: float | None = None) -> BufferOrEvent | None:
-    """The next buffer, which the caller recycles, or event; waits for it.  None after the end of all channels.
-
-    Raises:
-        TimeoutError: nothing came within ``timeout_s``; trying again is allowed.
-        NetstackError: a channel failed, or the gate was closed.
-    """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    while not gate.is_finished:
-        found = gate.poll_next()
-        if found is not None:
-            return found
-        signal = threading.Lock()  # the cheapest one-shot signal
-        signal.acquire()
-        gate.available_future().add_done_callback(signal.release)
-        if not signal.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
-            raise TimeoutError(f"nothing came within {timeout_s:g} s: {gate!r}")
-    return None
 
 
 def wait_consumed(partition: ResultPartition, timeout_s: float | None = None) -> bool:

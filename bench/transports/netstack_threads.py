@@ -3,13 +3,11 @@
 Side:  any; the main thread is the task thread.
 """
 
-import threading
 from collections.abc import Callable
 
 from bench.transports.calls import counted
 from bench.transports.common import PayloadSource, Setting, Stop, Verifier
 from bench.transports.netstack_side import open_gate, open_partition
-from netstack.gate.input_gate import SingleInputGate
 
 
 def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:
@@ -28,19 +26,8 @@ def consume(setting: Setting, port: int, verifier: Verifier) -> None:
     check = verifier.check
     with open_gate(setting, port) as (loop, gate), counted(setting, "consumer", loop):
         gate.request_partitions()
-        poll_next = gate.poll_next
-        while not gate.is_finished:
-            found = poll_next()
-            if found is None:
-                wait_for_input(gate)
-            elif found.buffer is not None:
+        get_next = gate.get_next
+        while (found := get_next()) is not None:
+            if found.buffer is not None:
                 check(found.buffer.view)
                 found.buffer.recycle()
-
-
-def wait_for_input(gate: SingleInputGate) -> None:
-    """Park until the gate is available; a raw lock is the cheapest one-shot signal."""
-    signal = threading.Lock()
-    signal.acquire()
-    gate.available_future().add_done_callback(signal.release)
-    signal.acquire()

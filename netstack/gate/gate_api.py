@@ -96,6 +96,7 @@ def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[
         remaining_s = None if deadline_ns is None else (deadline_ns - clock_ns()) / 1e9
         if remaining_s is not None and remaining_s <= 0:
             return None
-        is_available = threading.Event()
-        gate.available_future().add_done_callback(is_available.set)
-        is_available.wait(remaining_s)
+        signal = threading.Lock()  # the cheapest one-shot signal
+        signal.acquire()
+        gate.available_future().add_done_callback(signal.release)
+        signal.acquire(timeout=-1 if remaining_s is None else remaining_s)

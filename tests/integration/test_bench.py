@@ -128,6 +128,7 @@ def test_a_stalled_consumer_and_broken_off_reads_leave_nothing_behind() -> None:
     stall, cycles = memory.run(1, quick=True)
 
     assert stall.runs[0] < 8.0, stall.details
+    assert sum(stall.details["samples"][0]["cpu_s_per_tm"]) < 1.0, "a stalled job spins"
     assert cycles.details["samples"][0]["leaked"] == {}
     assert cycles.runs == [0.0]
 

@@ -9,6 +9,7 @@ import pytest
 import netstack
 from netstack import (
     ChannelSpec,
+    ConfigError,
     ConnectionID,
     EndOfData,
     EndOfPartition,
@@ -23,7 +24,6 @@ from netstack import (
     SingleInputGate,
     StandaloneNetwork,
     StopMode,
-    next_or_wait,
     wait_consumed,
 )
 
@@ -31,9 +31,12 @@ PARTITION = ResultPartitionID(IntermediateResultPartitionID(bytes(range(20))), E
 TIMEOUT_S = 30.0  # of every wait; none is expected to take long
 
 
-def config(secret: bytes = bytes(32)) -> NetstackConfig:
+def config(floating_buffers: int = 0) -> NetstackConfig:
     return NetstackConfig(
-        floating_buffers_per_gate=0, segment_size_bytes=1024, network_memory_bytes=64 * 1024, security=SecurityConfig.hmac(secret)
+        floating_buffers_per_gate=floating_buffers,
+        segment_size_bytes=1024,
+        network_memory_bytes=64 * 1024,
+        security=SecurityConfig.hmac(bytes(32)),
     )
 
 
@@ -54,8 +57,9 @@ def channel(address: ConnectionID, subpartition: int = 0, initial_credit: int = 
 
 
 def read_one(gate: SingleInputGate) -> bytes | Event | None:
-    found = next_or_wait(gate, TIMEOUT_S)
+    found = gate.get_next(TIMEOUT_S)
     if found is None:
+        assert gate.is_finished, "nothing came in time"
         return None
     if found.buffer is None:
         assert found.event is not None
@@ -101,7 +105,7 @@ def test_a_reader_that_recycles_nothing_gets_no_more_than_its_initial_credit(
     for _ in range(4):
         partition.emit_record(b"x" * 1024, 0)
     partition.flush(0)
-    held = [next_or_wait(slow, TIMEOUT_S) for _ in range(3)]
+    held = [slow.get_next(TIMEOUT_S) for _ in range(3)]
 
     # What follows on the same connection proves that the fourth buffer is not under way.
     partition.emit_record(b"y" * 1024, 1)
@@ -145,25 +149,53 @@ def test_a_partition_that_is_closed_unfinished_is_an_error_at_its_reader(produce
     partition.close()
 
     with pytest.raises(ProducerFailedError, match="closed before it was finished"):
-        next_or_wait(gate, TIMEOUT_S)
+        gate.get_next(TIMEOUT_S)
     gate.close()
 
 
-def test_waiting_ends_after_the_timeout_or_when_the_gate_is_closed(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+def test_a_waiting_reader_wakes_up_when_its_gate_is_closed(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
     partition = producer.create_partition(PARTITION)
     gate = consumer.open_gate([channel(producer.serve())])
-
-    with pytest.raises(TimeoutError, match="nothing came within 0 s"):
-        next_or_wait(gate, 0.0)
     closer = threading.Thread(target=gate.close)
+
     closer.start()
     with pytest.raises(ResourceClosedError):
-        next_or_wait(gate, TIMEOUT_S)
+        gate.get_next(TIMEOUT_S)
 
     closer.join()
     partition.close()
+
+
+def test_waiting_for_a_consumer_ends_with_its_time(producer: StandaloneNetwork) -> None:
+    partition = producer.create_partition(PARTITION)
+
+    assert not wait_consumed(partition, 0.0)
+    partition.close()
     assert wait_consumed(partition, 0.0)
-    assert not wait_consumed(producer.create_partition(PARTITION), 0.0)
+
+
+def test_a_gate_without_credit_of_its_own_lives_on_floating_buffers(producer: StandaloneNetwork) -> None:
+    partition = producer.create_partition(PARTITION)
+    consumer = StandaloneNetwork(config(floating_buffers=4), "consumer")
+    gate = consumer.open_gate([channel(producer.serve(), initial_credit=0)])
+
+    for number in range(30):  # more than there are floating buffers
+        partition.emit_record(bytes([number]) * 1024, 0)
+        partition.flush_all()
+        assert read_one(gate) == bytes([number]) * 1024
+    partition.finish()
+    partition.close()
+
+    assert [read_one(gate), read_one(gate)] == [EndOfPartition(), None]
+    consumer.close()
+
+
+def test_a_gate_that_could_never_get_a_buffer_is_refused(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+    with pytest.raises(ConfigError, match="initial_credit is 0 and floating_buffers_per_gate too"):
+        consumer.open_gate([channel(producer.serve(), initial_credit=0)])
+
+    pool = consumer.environment.buffer_pool
+    assert pool.num_available == pool.num_total
 
 
 def test_close_twice_ends_the_loop_once(producer: StandaloneNetwork) -> None:
