@@ -7,7 +7,7 @@ import pytest
 from netstack.partition.approximate import PipelinedApproximateSubpartition
 from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.pipelined import PipelinedSubpartitionView
-from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, barrier
+from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, barrier, event
 
 SIZE = 8
 
@@ -127,7 +127,28 @@ def test_a_new_reader_is_not_blocked_by_the_barrier_of_the_last(it: Approximate)
     it.new_view()
     first.resume_consumption()
 
-    assert it.read() == [b"one", b"two"]
+    assert (it.view.has_data(1), it.read()) == (True, [b"one", b"two"])
+
+
+def test_the_present_reader_resumes_itself(it: Approximate) -> None:
+    """PipelinedApproximateSubpartitionView.resumeConsumption: as any other view."""
+    it.subpartition.add(barrier())
+    it.add(b"one")
+    it.read()
+
+    it.view.resume_consumption()
+
+    assert it.read() == [b"one"]
+
+
+def test_events_do_not_end_the_search_for_a_record(it: Approximate) -> None:
+    """PipelinedApproximateSubpartition.buildSliceBuffer: an event is no start of a record, and is not skipped."""
+    it.subpartition.add(event())
+    it.add(b"rest-new", 5)
+
+    it.new_view()
+
+    assert it.read() == [b"\0\0\0\7", b"new"]
 
 
 def test_types_say_how_they_are_consumed_and_released() -> None:

@@ -17,7 +17,7 @@ from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
 from netstack.wire.messages import DataType
-from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, event, partition_id_of
+from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, partition_id_of
 
 SIZE = 64
 DEADLINE_S = 20
@@ -324,7 +324,11 @@ def test_recycle_current_buffer_on_failure(single: Single, call: str, monkeypatc
 
     monkeypatch.setattr(single.data, "write", fail)
     single.subpartition.add(single.consumer())
-    calls = {"add": lambda: single.subpartition.add(event()), "flush": single.subpartition.flush, "finish": single.subpartition.finish}
+    calls = {
+        "add": lambda: single.subpartition.add(single.consumer()),
+        "flush": single.subpartition.flush,
+        "finish": single.subpartition.finish,
+    }
 
     with pytest.raises(ResourceBrokenError, match="no space left"):
         calls[call]()
@@ -359,3 +363,31 @@ def test_a_release_while_the_task_writes_leaves_the_file_to_the_task(single: Sin
 
     assert single.subpartition.add(single.consumer()) == -1
     assert (single.data.path.exists(), single.subpartition.create_read_view(RecordingListener())) == (False, None)
+
+
+def test_empty_buffers_are_not_written(single: Single) -> None:
+    """A writer that was flushed and had nothing more to say."""
+    builder = single.arena.builder(SIZE)
+    single.subpartition.add(builder.create_buffer_consumer())
+    builder.close()
+
+    single.subpartition.finish()
+
+    assert (single.subpartition.num_data_buffers, single.data.num_bytes) == (0, 12)
+
+
+def test_who_waits_for_room_is_not_told_after_its_release(tmp_path: Path) -> None:
+    """A buffer that comes home late wakes nobody."""
+    it = Blocking(tmp_path, BoundedDataKind.FILE)
+    it.partition.emit_record(bytes(5 * SIZE), 0)
+    it.end()
+    view = it.view()
+    found = [view.next_buffer() for _ in range(3)]
+
+    view.release()
+    for one in found:
+        if one is not None:
+            one.buffer.recycle()
+
+    assert (len([one for one in found if one is not None]), it.listener.count) == (2, 1)
+    it.close()

@@ -290,7 +290,6 @@ def test_a_partition_that_comes_while_the_timer_is_started_wins(it: Fixture) -> 
 
     waiting.timers.call_later = register_first  # type: ignore[method-assign]
     waiting.ask()
-    waiting.timers.advance(1000)
 
     assert (waiting.calls, len(waiting.timers)) == (["partition"], 0)
     waiting.manager.shutdown()

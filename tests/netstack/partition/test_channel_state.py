@@ -1,0 +1,22 @@
+"""``NoChannelState``: whatever it gets goes home."""
+
+from netstack.partition.channel_state import NO_CHANNEL_STATE, InputChannelInfo, ResultSubpartitionInfo
+from netstack.partition.in_flight import InFlightData
+from tests.netstack.partition.doubles import Arena
+
+
+def test_it_recycles_everything() -> None:
+    """Of inputs, of outputs, and of outputs that are known only later."""
+    arena, data = Arena(), InFlightData()
+    builder = arena.builder(8)
+    consumer = builder.create_buffer_consumer()
+    builder.append_and_commit(b"abc")
+    builder.close()
+
+    NO_CHANNEL_STATE.add_input_data(1, InputChannelInfo(0, 1), 2, [consumer.build()])
+    NO_CHANNEL_STATE.add_output_data(1, ResultSubpartitionInfo(0, 1), 2, [consumer.build()])
+    NO_CHANNEL_STATE.add_output_data_future(1, ResultSubpartitionInfo(0, 1), 2, data)
+    data.complete([consumer.build()])
+
+    consumer.close()
+    assert arena.num_out == 0
