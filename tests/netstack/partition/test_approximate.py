@@ -58,9 +58,11 @@ def test_a_second_reader_takes_the_place_of_the_first(it: Approximate) -> None:
     it.read()
     first = it.view
 
+    poll_as_first = first.poller()
     it.new_view()
     it.add(b"two")
 
+    assert poll_as_first() is None
     assert (first.is_released, first.next_buffer(), first.has_data(1), first.availability(True)) == (True, None, False, (False, 0))
     found = it.view.next_buffer()
     assert found is not None

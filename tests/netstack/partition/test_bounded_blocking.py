@@ -391,3 +391,20 @@ def test_who_waits_for_room_is_not_told_after_its_release(tmp_path: Path) -> Non
 
     assert (len([one for one in found if one is not None]), it.listener.count) == (2, 1)
     it.close()
+
+
+def test_readers_and_subpartitions_say_how_they_stand(single: Single) -> None:
+    """For logs: state, readers, what is left; and a poller is the reader's own ``next_buffer``."""
+    single.subpartition.add(single.consumer())
+    before = repr(single.subpartition)
+    single.subpartition.finish()
+    reader = single.subpartition.create_read_view(RecordingListener())
+    assert reader is not None
+    found = reader.poller()()
+    assert found is not None
+    found.buffer.recycle()
+
+    assert ("0 open" in before, "0 finished, 1 readers" in repr(single.subpartition)) == (True, True)
+    assert "Reader open, 0 data buffers left" in repr(reader)
+    reader.release()
+    assert "Reader released" in repr(reader)
