@@ -348,6 +348,20 @@ def test_a_destroyed_pool_leaves_the_exclusive_buffers() -> None:
     it.end()
 
 
+def test_a_floating_buffer_that_is_needed_is_not_given_back() -> None:
+    """The exclusive one that comes home makes it enough, not too much; no pool would replace what was given away."""
+    it = Fixture(8, 2, 2)
+    held = it.exclusive()
+    it.channel.on_sender_backlog(2)
+    before = it.state()
+    it.pool.destroy()
+
+    held.recycle()
+
+    assert (before, it.state()) == ((3, 4, True), (4, 4, False))
+    it.end()
+
+
 def test_a_released_channel_wants_nothing() -> None:
     """RemoteInputChannelTest: testConcurrentNotifyBufferAvailableAndRelease, one after the other: its place in the line goes on."""
     it = Fixture(8, 1, 2, 2)

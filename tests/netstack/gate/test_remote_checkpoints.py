@@ -165,6 +165,8 @@ def test_a_timeoutable_barrier_is_announced(it: Fixture) -> None:
     assert announcement.next_data_type is DataType.DATA_BUFFER
     assert (first_data, barrier.sequence_number, barrier.buffer.data_type) == ([0, 1], 2, DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER)
     assert it.poll_numbers(2) == [3, 4]
+    assert isinstance(it.gate, RecordingGate)
+    assert it.gate.priority == [2]
 
 
 def test_only_the_first_priority_event_is_news(it: Fixture) -> None:
@@ -330,9 +332,20 @@ def test_a_newer_barrier_subsumes_an_older_checkpoint(it: Fixture) -> None:
     with pytest.raises(CheckpointSubsumedError, match="checkpoint 4 is not known any more, checkpoint 5 came"):
         it.channel.checkpoint_started(CheckpointBarrier(4, 1, UNALIGNED.options))
 
-    it.channel.checkpoint_started(CheckpointBarrier(6, 1, UNALIGNED.options))
     it.send(1)
-    assert [(checkpoint, sizes) for checkpoint, _, sizes in it.writer.persisted] == [(6, [1])]
+    it.channel.checkpoint_started(CheckpointBarrier(6, 1, UNALIGNED.options))
+    it.send(2)
+    assert [(checkpoint, sizes) for checkpoint, _, sizes in it.writer.persisted] == [(6, [1]), (6, [2])], "an obsolete barrier ends nothing"
+
+
+def test_the_first_barrier_of_a_checkpoint_counts(it: Fixture) -> None:
+    """A second one with its id does not bring what is between them into the checkpoint."""
+    it.send(1)
+    it.send_barrier(UNALIGNED)
+    it.send(2)
+    it.send_barrier(UNALIGNED)
+
+    assert it.in_flight() == [1]
 
 
 def test_an_error_of_the_writer_loses_no_buffer(it: Fixture) -> None:
