@@ -63,7 +63,8 @@ def test_what_does_not_fit_is_left_to_the_caller(as_view: bool) -> None:
     consumer = builder.create_buffer_consumer()
     data = b"abcdef"
 
-    first = builder.append_and_commit(memoryview(data) if as_view else data)
+    first = builder.append(memoryview(data) if as_view else data)
+    builder.commit()
     second = builder.append_and_commit(b"x")
 
     assert (first, second, builder.is_full, builder.writable_bytes, read(consumer)) == (4, 0, True, 0, b"abcd")
@@ -351,3 +352,48 @@ def test_a_trimmed_builder_can_get_its_room_back() -> None:
     builder.trim(2 * SIZE)
 
     assert (was_full, read(consumer), builder.capacity_bytes, consumer.segment_size_bytes) == (True, b"abcdef", SIZE, SIZE)
+
+
+def test_take_hands_the_reference_on_when_the_writer_has_finished() -> None:
+    """Open: one reference more, the consumer goes on.  Finished: the rest with the consumer's own reference; nothing is left to close."""
+    builder, recycler = make_builder()
+    consumer = builder.create_buffer_consumer()
+    nothing = consumer.take()
+    builder.append_and_commit(b"ab")
+    first = consumer.take()
+    builder.append(b"cd")
+    builder.close()
+    rest = consumer.take()
+    consumer.close()
+
+    assert first is not None
+    assert rest is not None
+    assert (nothing, bytes(first.view), bytes(rest.view), consumer.is_finished, consumer.take()) == (None, b"ab", b"cd", True, None)
+    rest.recycle()
+    assert recycler.count == 0
+    first.recycle()
+    assert recycler.count == 1
+
+
+def test_a_repr_tells_state_and_bytes() -> None:
+    """What one needs to find out who waits for whom."""
+    builder, _ = make_builder()
+    consumer = builder.create_buffer_consumer()
+    builder.append(b"abc")
+    texts = [repr(builder), repr(consumer)]
+    builder.finish()
+    read(consumer)
+    texts += [repr(builder), repr(consumer)]
+    builder.close()
+    consumer.close()
+    texts += [repr(builder), repr(consumer)]
+
+    assert texts == [
+        "<BufferBuilder open, 3 of 16 bytes>",
+        "<BufferConsumer DATA_BUFFER open, 0 bytes read>",
+        "<BufferBuilder finished, 3 of 16 bytes>",
+        "<BufferConsumer DATA_BUFFER finished, 3 bytes read>",
+        "<BufferBuilder closed, 3 of 16 bytes>",
+        "<BufferConsumer DATA_BUFFER closed, 3 bytes read>",
+    ]
+    assert builder.recycler is not None

@@ -604,3 +604,39 @@ def test_hist_15030_the_minimum_suffices_while_every_subpartition_has_an_open_bu
     for builder in builders:
         builder.close()
     network.destroy()
+
+
+def test_reprs_tell_what_is_held_and_who_waits() -> None:
+    """One line each, for a report of who holds the memory."""
+    network = NetworkBufferPool(4, 8)
+    pool = network.create_buffer_pool(owner="map (1/2)", num_required=2, max_buffers=None)
+    first = repr(network), repr(pool)
+    network.destroy()
+
+    assert first == (
+        "<NetworkBufferPool 3 of 4 segments free, 2 reserved>",
+        "<LocalBufferPool of map (1/2): 1 requested (2 guaranteed, 4 now, at most None), 1 free>",
+    )
+    assert repr(network) == "<NetworkBufferPool destroyed 4 of 4 segments free, 0 reserved>"
+    assert repr(pool).startswith("<LocalBufferPool of map (1/2): destroyed, 0 requested")
+
+
+def test_a_place_in_line_ends_when_the_pool_gets_its_segment_another_way() -> None:
+    """It shrank while it waited, a segment became free, and it grew again: one segment, not two."""
+    network = NetworkBufferPool(4, 8)
+    user = create(network, 1)
+    used = [take(user) for _ in range(4)]
+    pool = create(network, 1)
+    user.recycle(used.pop())
+    segment = take(pool)
+    assert [account.pool for account in network._waiting] == [pool]
+    pool.set_num_buffers(1)
+    user.recycle(used.pop())
+
+    pool.set_num_buffers(2)
+
+    assert (list(network._waiting), pool.num_available, pool.is_available) == ([], 1, True)
+    network.check_invariants()
+    pool.recycle(segment)
+    recycle(user, used)
+    network.destroy()
