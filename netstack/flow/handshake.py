@@ -16,7 +16,7 @@ from enum import Enum, IntEnum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from netstack.errors import LocalProtocolError, NetstackError
-from netstack.wire.codec import encode
+from netstack.wire.codec import CLIENT_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
 from netstack.wire.messages import Hello, Message, Proof, Ready
 
 PROTOCOL_VERSION_MIN: Final = 1
@@ -120,6 +120,11 @@ class Handshake:
     def version(self) -> int:
         """The agreed version; 0 before both hellos are known."""
         return self._version
+
+    @property
+    def welcome_ids(self) -> frozenset[int]:
+        """The messages that the peer may send once the connection is ready."""
+        return CLIENT_MESSAGE_IDS if self._is_client else SERVER_MESSAGE_IDS
 
     @property
     def is_over(self) -> bool:

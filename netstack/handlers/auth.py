@@ -19,7 +19,7 @@ from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerCont
 from netstack.channel.message_codec import MessageDecoder
 from netstack.errors import AuthenticationError, LocalProtocolError, NetstackError
 from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
-from netstack.wire.codec import ALL_MESSAGE_IDS, HANDSHAKE_MESSAGE_IDS
+from netstack.wire.codec import HANDSHAKE_MESSAGE_IDS
 from netstack.wire.messages import Hello, Proof, Ready
 
 _log = structlog.get_logger(__name__)
@@ -143,7 +143,7 @@ class AuthenticationHandler(ChannelHandler):
     def _become_ready(self, ctx: ChannelHandlerContext) -> None:
         self._cancel_timer()
         assert self._decoder is not None, "found when the handler was added"
-        self._decoder.accept(ALL_MESSAGE_IDS - HANDSHAKE_MESSAGE_IDS)
+        self._decoder.accept(self._handshake.welcome_ids)
         ctx.pipeline.remove(ctx)
         ctx.fire_channel_active()
         self._on_ready(ctx.channel)

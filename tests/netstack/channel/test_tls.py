@@ -1,0 +1,280 @@
+"""NettyClientServerSslTest: mutual TLS 1.3 on real sockets and both loops, with certificates of a CA made for the test."""
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from netstack.channel.client import connect
+from netstack.channel.handler import ChannelHandlerContext
+from netstack.channel.message_codec import OutboundBuffer
+from netstack.channel.server import NetworkServer
+from netstack.channel.tls import client_context, server_context
+from netstack.errors import AuthenticationError, ConfigError, ConnectError
+from netstack.ids import ConnectionID
+from netstack.security import SecurityConfig, TlsConfig
+from netstack.wire.codec import encode
+from netstack.wire.messages import AddCredit, BufferResponse, Hello
+from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers
+from tests.netstack.channel.sockets import run as run_strictly
+from tests.netstack.wire.samples import RECEIVER, HeapBuffer
+
+pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
+
+SECRET = bytes(range(32))
+PAGE = bytes(range(256)) * 128
+
+
+def run(loop_name: str, main: Coroutine[Any, Any, None]) -> None:
+    """Asyncio's loop, in debug mode only, also tells its exception handler of every TLS handshake that failed."""
+    run_strictly(loop_name, main, expected_error="Error on transport creation for incoming connection")
+
+
+@dataclass
+class Authority:
+    """A CA whose certificates are in one folder."""
+
+    folder: Path
+    ca: trustme.CA
+
+    def issue(self, name: str, *identities: str) -> TlsConfig:
+        """A new identity of this CA."""
+        files = [self.folder / f"{name}-{part}.pem" for part in ("certificate", "key", "ca")]
+        certificate = self.ca.issue_cert(*(identities or ("127.0.0.1", "localhost")))
+        for index, blob in enumerate(certificate.cert_chain_pems):
+            blob.write_to_path(str(files[0]), append=index > 0)
+        certificate.private_key_pem.write_to_path(str(files[1]))
+        self.ca.cert_pem.write_to_path(str(files[2]))
+        return TlsConfig(files[0], files[1], files[2])
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), trustme.CA())
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("stranger"), trustme.CA())
+
+
+def security(tls: TlsConfig, secret: bytes = SECRET) -> SecurityConfig:
+    return replace(SecurityConfig.mutual_tls(tls, secret), failure_delay_s=0.02)
+
+
+def fingerprint(tls: TlsConfig) -> str:
+    der = ssl.PEM_cert_to_DER_cert(tls.certificate_file.read_text().split("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n")
+    return hashlib.sha256(der).hexdigest()
+
+
+class Producer(Inbox):
+    """Answers a message with 200 pages."""
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        super().channel_read(ctx, message)
+        for number in range(200):
+            ctx.write(OutboundBuffer(RECEIVER, 0, number, 0, HeapBuffer(PAGE)))
+        ctx.flush()
+
+
+@asynccontextmanager
+async def serving(tls: TlsConfig, inbox: Inbox) -> AsyncIterator[tuple[NetworkServer, ConnectionID]]:
+    server = NetworkServer(replace(CONFIG, security=security(tls)), handlers(inbox))
+    try:
+        yield server, ConnectionID(*await server.start("127.0.0.1", 0))
+    finally:
+        await server.close()
+
+
+def test_valid_ssl_connection(loop_name: str, authority: Authority) -> None:
+    """testValidSslConnection: both ends have certificates of the CA.  Messages and a payload go both ways."""
+
+    async def main() -> None:
+        server_inbox, client_inbox = Producer(), Inbox()
+        async with serving(authority.issue("server"), server_inbox) as (server, address):
+            config = replace(CONFIG, security=security(authority.issue("client")))
+            channel = await connect(config, address, handlers(client_inbox), timeout_s=10)
+
+            assert channel.peer_certificate is not None
+            channel.write_and_flush(AddCredit(RECEIVER, 3))
+            assert await server_inbox.messages.get() == AddCredit(RECEIVER, 3)
+            for number in range(200):
+                response = await client_inbox.messages.get()
+                assert isinstance(response, BufferResponse)
+                assert response.sequence_number == number
+                assert response.buffer is not None
+                assert bytes(response.buffer.view) == PAGE
+            assert channel.pending_bytes == 0
+            assert server.admission_statistics().num_unauthenticated == 0
+            channel.close()
+            await channel.wait_closed()
+            assert client_inbox.errors == []
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize("broken", ["certificate_file", "key_file", "ca_file"])
+def test_invalid_ssl_configuration(loop_name: str, authority: Authority, broken: str, tmp_path: Path) -> None:
+    """testInvalidSslConfiguration: a file that is missing or nonsense fails at the start, with the side and the files."""
+
+    async def main() -> None:
+        nonsense = tmp_path / "nonsense.pem"
+        nonsense.write_text("nonsense")
+        for path in (tmp_path / "missing.pem", nonsense):
+            tls = replace(authority.issue("server"), **{broken: path})  # type: ignore[arg-type]  # all three are paths
+            config = replace(CONFIG, security=security(tls))
+            with pytest.raises(ConfigError, match="failed to initialize the TLS context of the server"):
+                await NetworkServer(config, handlers(Inbox())).start("127.0.0.1", 0)
+            with pytest.raises(ConfigError, match="failed to initialize the TLS context of the client"):
+                await connect(config, ConnectionID("127.0.0.1", 1), handlers(Inbox()), timeout_s=10)
+
+    run(loop_name, main())
+
+
+def test_ssl_handshake_error(loop_name: str, authority: Authority, stranger: Authority) -> None:
+    """testSslHandshakeError: a server of another CA is refused by the client."""
+
+    async def main() -> None:
+        inbox = Inbox()
+        async with serving(stranger.issue("server"), Inbox()) as (_, address):
+            config = replace(CONFIG, security=security(authority.issue("client")))
+            with pytest.raises(AuthenticationError, match="TLS failed"):
+                await connect(config, address, handlers(inbox), timeout_s=10)
+            assert "active" not in inbox.log
+
+    run(loop_name, main())
+
+
+def test_client_untrusted_certificate(loop_name: str, authority: Authority, stranger: Authority) -> None:
+    """testClientUntrustedCertificate: TLS 1.3 lets such a client write before it is refused; it is not connected all the same."""
+
+    async def main() -> None:
+        inbox, client_inbox = Inbox(), Inbox()
+        async with serving(authority.issue("server"), inbox) as (server, address):
+            tls = replace(stranger.issue("client"), ca_file=authority.issue("server").ca_file)
+            with pytest.raises(ConnectError):
+                await connect(replace(CONFIG, security=security(tls)), address, handlers(client_inbox), timeout_s=10)
+            assert "active" not in inbox.log + client_inbox.log
+            assert server.admission_statistics().num_connections == 0
+
+    run(loop_name, main())
+
+
+def test_ssl_pinning_for_valid_fingerprint(loop_name: str, authority: Authority) -> None:
+    """testSslPinningForValidFingerprint: each end expects exactly the other's certificate."""
+
+    async def main() -> None:
+        server_tls, client_tls = authority.issue("server"), authority.issue("client")
+        pinned_server = replace(server_tls, peer_fingerprints=frozenset({fingerprint(client_tls)}))
+        pinned_client = replace(client_tls, peer_fingerprints=frozenset({fingerprint(server_tls)}))
+        async with serving(pinned_server, Inbox()) as (_, address):
+            channel = await connect(replace(CONFIG, security=security(pinned_client)), address, handlers(Inbox()), timeout_s=10)
+            assert channel.is_active
+            channel.close()
+            await channel.wait_closed()
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize("who_pins", ["server", "client"])
+def test_ssl_pinning_for_invalid_fingerprint(loop_name: str, authority: Authority, who_pins: str) -> None:
+    """testSslPinningForInvalidFingerprint: another certificate of the same CA is not enough."""
+
+    async def main() -> None:
+        tls = {"server": authority.issue("server"), "client": authority.issue("client")}
+        tls[who_pins] = replace(tls[who_pins], peer_fingerprints=frozenset({"ab" * 32}))
+        inbox = Inbox()
+        async with serving(tls["server"], inbox) as (_, address):
+            with pytest.raises(AuthenticationError):
+                await connect(replace(CONFIG, security=security(tls["client"])), address, handlers(Inbox()), timeout_s=10)
+        assert "active" not in inbox.log
+
+    run(loop_name, main())
+
+
+def test_the_certificate_must_name_the_dialled_host(loop_name: str, authority: Authority) -> None:
+    """Unless that is switched off, for one certificate on all machines."""
+
+    async def main() -> None:
+        async with serving(authority.issue("elsewhere", "elsewhere.example"), Inbox()) as (_, address):
+            tls = authority.issue("client")
+            with pytest.raises(AuthenticationError, match="TLS failed"):
+                await connect(replace(CONFIG, security=security(tls)), address, handlers(Inbox()), timeout_s=10)
+            lenient = replace(tls, verify_hostname=False)
+            channel = await connect(replace(CONFIG, security=security(lenient)), address, handlers(Inbox()), timeout_s=10)
+            channel.close()
+            await channel.wait_closed()
+
+    run(loop_name, main())
+
+
+def test_a_right_certificate_with_another_secret_is_not_enough(loop_name: str, authority: Authority) -> None:
+    async def main() -> None:
+        inbox = Inbox()
+        async with serving(authority.issue("server"), inbox) as (_, address):
+            config = replace(CONFIG, security=security(authority.issue("client"), bytes(32)))
+            with pytest.raises(AuthenticationError, match="during the handshake"):
+                await connect(config, address, handlers(Inbox()), timeout_s=10)
+        assert "active" not in inbox.log
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize(
+    "first",
+    [encode(Hello(1, 1, 1, b"x" * 32)), b"GET / HTTP/1.1\r\n\r\n", encode(AddCredit(RECEIVER, 1)), b""],
+    ids=["hello", "http", "credit", "nothing"],
+)
+def test_plaintext_at_a_tls_port_is_cut(loop_name: str, authority: Authority, first: bytes) -> None:
+    """Bytes before the handshake never reach the decoder; silence is cut when its time is over."""
+
+    async def main() -> None:
+        inbox = Inbox()
+        config = replace(CONFIG, security=replace(security(authority.issue("server")), tls_handshake_timeout_s=0.2))
+        server = NetworkServer(config, handlers(inbox))
+        host, port = await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(first)
+        try:
+            received = await reader.read()
+        except ConnectionResetError:
+            received = b""
+        assert len(received) < 64, "at most an alert"
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        assert "active" not in inbox.log
+        await server.close()
+
+    run(loop_name, main())
+
+
+def test_only_tls_1_3(loop_name: str, authority: Authority) -> None:
+    async def main() -> None:
+        tls = authority.issue("server")
+        assert server_context(tls).minimum_version is client_context(tls).minimum_version is ssl.TLSVersion.TLSv1_3
+        async with serving(tls, Inbox()) as (_, address):
+            old = ssl.create_default_context(cafile=str(tls.ca_file))
+            old.load_cert_chain(tls.certificate_file, tls.key_file)
+            old.maximum_version = ssl.TLSVersion.TLSv1_2
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.open_connection(address.host, address.port, ssl=old)
+
+    run(loop_name, main())
+
+
+def test_with_tls_any_address_may_be_listened_on(loop_name: str, authority: Authority) -> None:
+    async def main() -> None:
+        server = NetworkServer(replace(CONFIG, security=security(authority.issue("server"))), handlers(Inbox()))
+        host, _ = await server.start("0.0.0.0", 0)
+        assert host == "0.0.0.0"
+        await server.close()
+
+    run(loop_name, main())

@@ -1,0 +1,281 @@
+"""What strangers try at the data port, with real sockets; everybody else is unharmed."""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from netstack.channel.client import connect
+from netstack.channel.server import NetworkServer
+from netstack.errors import AuthenticationError, ConfigError, ConnectError
+from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
+from netstack.ids import ConnectionID
+from netstack.security import SecurityConfig
+from netstack.wire.codec import FRAME_HEADER, MAGIC, encode
+from netstack.wire.messages import AddCredit, Hello, Proof, Ready
+from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
+from tests.netstack.handlers.attackers import HMAC_CONFIG, SECRET, SECURITY, Stranger, impostor, stranger, victim
+from tests.netstack.wire.samples import CONTROL_MESSAGES, RECEIVER
+
+pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
+
+HELLO = Hello(1, 1, Role.CONSUMER, b"s" * NONCE_BYTES)
+GARBAGE: dict[str, bytes] = {
+    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+    "length of 2^31-1": FRAME_HEADER.pack(0x7FFFFFFF, MAGIC, 64),
+    "data frame of 2^31-1": FRAME_HEADER.pack(0x7FFFFFFF, MAGIC, 0),
+    "bad magic": FRAME_HEADER.pack(46, 0xDEADBEEF, 64) + bytes(37),
+    "unknown id": FRAME_HEADER.pack(46, MAGIC, 99) + bytes(37),
+    "proof first": encode(Proof(bytes(32))),
+    "ready first": encode(Ready(1)),
+    "two hellos": encode(HELLO) * 2,
+    "wrong role": encode(replace(HELLO, role=Role.PRODUCER)),
+    "unknown role": encode(replace(HELLO, role=77)),
+    "future version": encode(replace(HELLO, version_min=2, version_max=9)),
+    "zeros": bytes(600),
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_before_authentication_is_cut(loop_name: str, name: str) -> None:
+    """The stranger learns nothing but our hello, if it said hello; no handler ever hears of it."""
+
+    async def main() -> None:
+        async with victim() as it:
+            async with stranger(it.address) as enemy:
+                enemy.send(GARBAGE[name])
+                assert len(await enemy.rest()) in (0, 46)
+            await it.check_unharmed()
+            assert it.server.num_failed_authentications == 1
+
+    run(loop_name, main())
+
+
+def test_every_message_before_authentication_is_refused(loop_name: str) -> None:
+    """Spark CVE-2020-9480: whatever is asked for, nothing is acted on, neither at once nor behind a hello."""
+
+    async def main() -> None:
+        async with victim(replace(SECURITY, failure_delay_s=0)) as it:
+            for message in CONTROL_MESSAGES:
+                for before in ((), (HELLO,)):
+                    async with stranger(it.address) as enemy:
+                        enemy.send(*before, message)
+                        await enemy.rest()
+            await it.check_unharmed()
+
+    run(loop_name, main())
+
+
+def test_a_silent_stranger_is_cut_when_its_time_is_over(loop_name: str) -> None:
+    async def main() -> None:
+        async with victim(replace(SECURITY, handshake_timeout_s=0.05)) as it:
+            async with stranger(it.address) as enemy:
+                assert await enemy.is_cut()
+            await it.check_unharmed()
+
+    run(loop_name, main())
+
+
+def test_a_stranger_that_drips_is_cut_when_its_time_is_over(loop_name: str) -> None:
+    """One byte at a time is no sign of life that counts."""
+
+    async def main() -> None:
+        async with victim(replace(SECURITY, handshake_timeout_s=0.1)) as it:
+            async with stranger(it.address) as enemy:
+                for byte in encode(HELLO)[:-1]:
+                    enemy.send(bytes([byte]))
+                    await enemy.writer.drain()
+                    await asyncio.sleep(0)
+                assert await enemy.is_cut()
+            await it.check_unharmed()
+
+    run(loop_name, main())
+
+
+async def handshake(enemy: Stranger, secret: bytes, nonce: bytes) -> Handshake:
+    machine = Handshake(Role.CONSUMER, derive_key(secret), nonce)
+    enemy.send(*machine.connected(is_encrypted=False))
+    return machine
+
+
+def test_another_secret_gets_nothing_that_was_made_with_ours(loop_name: str) -> None:
+    async def main() -> None:
+        async with victim() as it:
+            async with stranger(it.address) as enemy:
+                machine = await handshake(enemy, bytes(32), b"s" * 32)
+                (hello,) = await enemy.receive()
+                enemy.send(*machine.receive(hello))
+                assert await enemy.is_cut()
+            await it.check_unharmed()
+
+    run(loop_name, main())
+
+
+def test_a_truncated_proof_waits_in_vain(loop_name: str) -> None:
+    async def main() -> None:
+        async with victim(replace(SECURITY, handshake_timeout_s=0.05)) as it:
+            async with stranger(it.address) as enemy:
+                machine = await handshake(enemy, SECRET, b"s" * 32)
+                (hello,) = await enemy.receive()
+                enemy.send(encode(machine.receive(hello)[0])[:-1])
+                assert await enemy.is_cut()
+            await it.check_unharmed()
+
+    run(loop_name, main())
+
+
+def test_a_replayed_conversation_is_cut(loop_name: str) -> None:
+    """What a friend once said, byte for byte."""
+
+    async def main() -> None:
+        async with victim() as it:
+            async with stranger(it.address) as friend:
+                machine = await handshake(friend, SECRET, b"s" * 32)
+                said = encode(Hello(1, 1, Role.CONSUMER, b"s" * 32))
+                (hello,) = await friend.receive()
+                (proof,) = machine.receive(hello)
+                friend.send(proof)
+                assert [type(each) for each in await friend.receive()] == [Proof, Ready]
+            async with stranger(it.address) as enemy:
+                enemy.send(said)
+                await enemy.receive()
+                enemy.send(proof)
+                assert await enemy.is_cut()
+
+    run(loop_name, main())
+
+
+def test_reflection_is_cut_on_both_sides(loop_name: str) -> None:
+    """A stranger sends everything back to where it came from."""
+
+    async def main() -> None:
+        async with victim() as it:
+            async with stranger(it.address) as enemy:
+                enemy.send(HELLO)
+                enemy.send(*await enemy.receive())
+                assert await enemy.is_cut()
+            await it.check_unharmed()
+
+        inbox = Inbox()
+        async with impostor(None) as address:
+            with pytest.raises(AuthenticationError, match="wrong role"):
+                await connect(HMAC_CONFIG, address, handlers(inbox), timeout_s=10)
+        assert "active" not in inbox.log
+
+    run(loop_name, main())
+
+
+def test_bytes_behind_the_proof_are_not_understood(loop_name: str) -> None:
+    """An honest client waits for READY; of one that does not, nothing is acted on, even if its proof is right."""
+
+    async def main() -> None:
+        async with victim() as it:
+            async with stranger(it.address) as enemy:
+                machine = await handshake(enemy, SECRET, b"s" * 32)
+                (hello,) = await enemy.receive()
+                enemy.send(*machine.receive(hello), AddCredit(RECEIVER, 1))
+                assert [type(each) for each in await enemy.receive()] == [Proof, Ready]
+            assert it.inbox.messages.empty()
+            (error,) = it.inbox.errors
+            assert "message id 6" in str(error)
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", encode(Ready(1)), encode(Proof(bytes(32))), b""])
+def test_a_server_that_cannot_prove_itself_gets_nothing(loop_name: str, answer: bytes) -> None:
+    """The client's handlers never hear of it, and the error says what to look at."""
+
+    async def main() -> None:
+        inbox = Inbox()
+        async with impostor(answer) as address:
+            with pytest.raises(AuthenticationError, match="same secret file"):
+                await connect(HMAC_CONFIG, address, handlers(inbox), timeout_s=10)
+        assert "active" not in inbox.log
+
+    run(loop_name, main())
+
+
+def test_a_client_with_another_secret_is_told_so(loop_name: str) -> None:
+    async def main() -> None:
+        async with victim() as it:
+            config = replace(CONFIG, security=SecurityConfig.hmac(bytes(32)))
+            with pytest.raises(
+                AuthenticationError, match="closed the connection during the handshake; do both processes use the same secret"
+            ):
+                await connect(config, it.address, handlers(Inbox()), timeout_s=10)
+            await it.check_unharmed()
+
+    run(loop_name, main())
+
+
+def test_strangers_make_room_for_strangers_and_never_cost_a_friend(loop_name: str) -> None:
+    """65 silent ones: the oldest is cut, at once; friends come in all the same."""
+
+    async def main() -> None:
+        async with victim() as it, AsyncExitStack() as stack:
+            enemies = [await stack.enter_async_context(stranger(it.address)) for _ in range(65)]
+            assert await enemies[0].is_cut()
+            await it.check_unharmed()
+            statistics = it.server.admission_statistics()
+            assert statistics.num_unauthenticated <= 64
+            assert statistics.num_evicted >= 1
+
+    run(loop_name, main())
+
+
+def test_a_connection_too_many_is_refused(loop_name: str) -> None:
+    """All places are taken by friends: the next one is cut, the others go on."""
+
+    async def main() -> None:
+        config = replace(HMAC_CONFIG, max_connections=1)
+        server = NetworkServer(config, handlers(Inbox()))
+        address = ConnectionID(*await server.start("127.0.0.1", 0))
+        friend = await connect(config, address, handlers(Inbox()), timeout_s=10)
+
+        with pytest.raises(ConnectError):
+            await connect(config, address, handlers(Inbox()), timeout_s=10)
+
+        assert friend.is_active
+        assert server.admission_statistics().num_refused == 1
+        await server.close()
+        await friend.wait_closed()
+
+    run(loop_name, main())
+
+
+def test_nothing_listens_and_nothing_is_dialled_by_accident(loop_name: str) -> None:
+    """Without a choice of security, or beyond loopback without TLS."""
+
+    async def main() -> None:
+        bare = replace(CONFIG, security=None)
+        server = NetworkServer(bare, handlers(Inbox()))
+        with pytest.raises(ConfigError, match=r"NetstackConfig\.security is not set"):
+            await server.start("127.0.0.1", 0)
+        with pytest.raises(ConfigError, match=r"NetstackConfig\.security is not set"):
+            await connect(bare, ConnectionID("127.0.0.1", 1), handlers(Inbox()), timeout_s=10)
+        for security in (SecurityConfig.none(), SecurityConfig.hmac(SECRET)):
+            config = replace(CONFIG, security=security)
+            with pytest.raises(ConnectError, match=r"cannot connect to 192\.0\.2\.1:1: only loopback addresses"):
+                await connect(config, ConnectionID("192.0.2.1", 1), handlers(Inbox()), timeout_s=10)
+            for host in ("0.0.0.0", "::", "192.0.2.1", socket.gethostname(), ""):
+                with pytest.raises(ConfigError, match="refusing to listen"):
+                    await NetworkServer(config, handlers(Inbox())).start(host, 0)
+
+    run(loop_name, main())
+
+
+def test_both_ends_have_the_same_mode_or_do_not_talk(loop_name: str) -> None:
+    """A plain client at a protected server and the other way round."""
+
+    async def main() -> None:
+        async with victim() as it:
+            plain = await connect(CONFIG, it.address, handlers(Inbox()), timeout_s=10)
+            plain.write_and_flush(AddCredit(RECEIVER, 1))
+            await plain.wait_closed()
+            await it.check_unharmed()
+
+    run(loop_name, main())
