@@ -224,8 +224,13 @@ class FailingView(ScriptedView):
         return found._replace(next_data_type=DataType.DATA_BUFFER)
 
 
-def test_what_a_producer_sent_before_it_failed_arrives_before_its_error(server: ServerSide) -> None:
-    """Also if both are found in one pass."""
+@pytest.mark.parametrize("max_gather_bytes", [1, 4096])
+def test_what_a_producer_sent_before_it_failed_arrives_before_its_error(
+    server: ServerSide, monkeypatch: pytest.MonkeyPatch, max_gather_bytes: int
+) -> None:
+    """Also if both are found on the way to one gather write."""
+    monkeypatch.setattr(server.queue, "_max_gather_bytes", max_gather_bytes)
+
     open_reader(server, FailingView(DataType.DATA_BUFFER, DataType.DATA_BUFFER), credit=5).notify_data_available()
 
     assert [type(each) for each in server.sent()] == [BufferResponse, BufferResponse, ErrorResponse]
