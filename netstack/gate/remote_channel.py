@@ -283,7 +283,8 @@ class RemoteInputChannel(InputChannel):
             self._check_released_without_buffer()
             return
         assert isinstance(buffer, NetworkBuffer), "what this channel allocated comes back"
-        if partial_sizes:
+        # One part is the buffer itself: Flink's sort-merge partitions write events and single buffers so.
+        if partial_sizes and partial_sizes != (buffer.size,):
             error = self._on_partial_buffers(buffer, response)
         elif buffer.size or not buffer.is_buffer:
             error = self._receive(buffer, sequence_number, backlog)

@@ -14,7 +14,7 @@ from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.ids import input_channel_id
 from netstack.testing.manual_clock import ManualClock
-from netstack.wire.events import CheckpointBarrier, OtherEvent, serialize_event
+from netstack.wire.events import CheckpointBarrier, EndOfData, OtherEvent, StopMode, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel
 from tests.netstack.gate.manual_timers import ManualStateChecker
@@ -270,6 +270,23 @@ def test_partial_buffers_must_add_up(it: Fixture, sizes: tuple[int, ...]) -> Non
         channel.on_response(response(channel, b"aabccc", sizes))
 
     assert channel.num_queued_buffers == 0
+    channel.check_invariants()
+
+
+def test_a_single_part_is_the_buffer_itself(it: Fixture) -> None:
+    """Also of an event: so Flink's blocking partitions send the end of data."""
+    channel = it.channel()
+
+    channel.on_response(response(channel, b"aabccc", (6,)))
+    channel.on_response(event(channel, 1, EndOfData(StopMode.DRAIN))._replace(partial_sizes=(5,)))
+    found = [one for _ in range(2) if (one := channel.next_buffer()) is not None]
+
+    assert [(one.buffer.data_type, one.buffer.size, one.sequence_number) for one in found] == [
+        (DataType.DATA_BUFFER, 6, 0),
+        (DataType.END_OF_DATA, 5, 1),
+    ]
+    for one in found:
+        one.buffer.recycle()
     channel.check_invariants()
 
 
