@@ -208,8 +208,6 @@ class SingleInputGate:
             channel.request_subpartition()
         for event in events:
             channel.send_task_event(event)
-        if self._is_closed:  # meanwhile; the close may have seen the old channel
-            channel.release()
         return True
 
     def retrigger_partition_request(self, partition_id: ResultPartitionID, subpartition: int) -> None:

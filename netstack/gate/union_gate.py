@@ -143,7 +143,6 @@ class UnionInputGate:
         if found is None:
             return None
         if isinstance(found.event, EndOfPartition) and self.is_finished:
-            self._make_available()
             more_available = False
         index = member.first_channel + found.channel_index
         return BufferOrEvent(index, found.buffer, found.event, more_available, more_priority_events, found.size)
@@ -199,12 +198,6 @@ class UnionInputGate:
         elif has_priority and not member.is_prioritized:
             queue.prioritize(member)
             member.is_prioritized = True
-
-    def _make_available(self) -> None:
-        with self._lock:
-            pending = self._availability.unavailable_to_reset_available()
-        if pending is not None:
-            pending.complete()
 
     # ---------------------------------------------------------------- orders, each to the gate of the channel, or to all
 

@@ -352,6 +352,17 @@ def test_a_wait_that_is_repeated_finds_the_partition(it: Fixture) -> None:
     assert timers.num_due == 0
 
 
+def test_a_view_that_is_open_is_not_opened_again(it: Fixture) -> None:
+    """A late answer about the producer: the partition came by itself meanwhile."""
+    channel = local(it, backoff=RequestBackoff(0, 100, listener_timeout_ms=10))
+    it.manager.register(it.partition)
+    channel.request_subpartition()
+
+    channel.on_producer_state(ProducerState.READY)
+
+    assert channel.next_buffer() is None
+
+
 # ---------------------------------------------------------------- orders to the producer
 
 

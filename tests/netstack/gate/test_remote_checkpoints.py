@@ -16,8 +16,10 @@ from netstack.wire.events import (
     Alignment,
     CheckpointBarrier,
     CheckpointOptions,
+    EndOfData,
     Event,
     EventAnnouncement,
+    StopMode,
     deserialize_event,
     event_data_type,
     serialize_event,
@@ -274,6 +276,15 @@ def test_what_was_polled_is_not_in_flight(it: Fixture, barrier: CheckpointBarrie
     numbers = it.poll_numbers(num_polled)
 
     assert (numbers, it.in_flight()) == ([2, 0][:num_polled], expected)
+
+
+def test_events_between_the_data_are_passed_over(it: Fixture) -> None:
+    """RemoteInputChannelTest: getInflightBuffers: only data is persisted, also what is behind an event."""
+    it.send(1)
+    it.send_event(EndOfData(StopMode.DRAIN))
+    it.send(2)
+
+    assert it.in_flight() == [1, 2]
 
 
 def test_without_a_barrier_everything_is_in_flight() -> None:
