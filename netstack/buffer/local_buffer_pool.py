@@ -14,9 +14,10 @@ Source:     Flink ``LocalBufferPool``.  Unlike there a blocked thread takes ever
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.builder import BufferBuilder
@@ -88,15 +89,15 @@ class PoolAccount:
 class SubpartitionRecycler:
     """Brings a segment home that counts for one subpartition."""
 
-    __slots__ = ("_pool", "_subpartition")
+    __slots__ = ("home", "home_index")
 
     def __init__(self, pool: "LocalBufferPool", subpartition: int) -> None:
-        self._pool = pool
-        self._subpartition = subpartition
+        self.home = pool
+        self.home_index = subpartition
 
     def recycle(self, segment: MemorySegment) -> None:
         """Take ``segment`` back; any thread."""
-        self._pool.recycle(segment, self._subpartition)
+        self.home.recycle(segment, self.home_index)
 
 
 class LocalBufferPool:
@@ -342,6 +343,43 @@ class LocalBufferPool:
             self._serve(listener, segment)
         for wakeup in wakeups:  # never more than one parked thread and one future, and releasing a parked thread cannot fail
             wakeup()
+
+    def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
+        """``recycle`` for several segments, each with its subpartition: one lock round, and whoever waits finds all of them."""
+        wakeups: list[Callable[[], object]] = []
+        calls: list[Callable[[], object]] = []
+        grants: list[tuple[PoolAccount, MemorySegment]] = []
+        account, free = self._account, self._free
+        with self._lock:
+            num_parked = len(self._parked)
+            for segment, subpartition in returned:
+                if self._ledger is not None:
+                    self._ledger.give_back(segment.index)
+                if subpartition >= 0:
+                    self._uncount_locked(subpartition, wakeups)
+                if free and not self._listeners and account.num_requested <= account.num_buffers and not self._is_destroyed:
+                    free.append(segment)  # beside another one, so whoever waits for one has been told
+                    continue
+                is_kept, listener = self._store_locked(segment, wakeups)
+                if not is_kept:
+                    grants += self._parent.take_back(account, (segment,))
+                elif listener is not None:
+                    calls.append(partial(self._serve, listener, segment))
+            while self._parked and num_parked - len(self._parked) < len(free):
+                wakeups.append(self._parked.popleft().release)
+        if grants:
+            calls.append(partial(self._parent.hand_out, grants))
+        run_all(calls + wakeups)
+
+    @property
+    def home(self) -> Self:
+        """Where what was requested for no subpartition goes back to: here."""
+        return self
+
+    @property
+    def home_index(self) -> int:
+        """As what: for no subpartition."""
+        return NO_SUBPARTITION
 
     def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
         """For the network pool: a segment this pool stood in line for; False if others should have it."""

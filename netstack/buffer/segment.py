@@ -12,9 +12,12 @@ Source:     Flink ``MemorySegment``, ``NetworkBuffer``, ``BufferRecycler``, ``Fr
 Absent:     composite and file-backed buffers.
 """
 
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from netstack.buffer.ledger import SegmentLedger, Trail
+from netstack.buffer.wakeups import run_all
 from netstack.config import is_debug
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
@@ -44,6 +47,13 @@ class BufferRecycler(Protocol):
 
     def recycle(self, segment: MemorySegment) -> None:
         """Take ``segment`` back; any thread."""
+
+
+class SegmentHome(Protocol):
+    """A recycler that takes back several segments at once; its recyclers name it as their ``home``, and their ``home_index`` there."""
+
+    def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
+        """Take back segments, each with the index that its recycler has here; any thread."""
 
 
 class FreeingBufferRecycler:
@@ -107,18 +117,24 @@ class BufferLease:
         Raises:
             BufferOwnershipError: the segment went back already.
         """
+        if self.release_quietly():
+            self._recycler.recycle(self.segment)
+
+    def release_quietly(self) -> bool:
+        """Count one holder less; True if that was the last one, and the caller has to send the segment home.
+
+        Raises:
+            BufferOwnershipError: the segment went back already.
+        """
         try:
             token = self._tokens.pop()
         except IndexError:
             raise self.misused("is released twice") from None
         if _DEBUG:
             self._trail.add("released")
-        if token is not _LAST:
-            return
-        segment = self.segment
-        if _DEBUG and not segment.view.readonly:
-            segment.view[:] = _POISON * len(segment.view)
-        self._recycler.recycle(segment)
+            if token is _LAST and not self.segment.view.readonly:
+                self.segment.view[:] = _POISON * len(self.segment.view)
+        return token is _LAST
 
     def abandon(self) -> None:
         """Forget the only holder without recycling: nobody took the buffer, its maker keeps the segment."""
@@ -239,3 +255,26 @@ class NetworkBuffer:
     def offset(self) -> int:
         """Where this buffer begins in its segment."""
         return self._offset
+
+
+def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
+    """Give one reference of each buffer back; segments that go to the same pool go there together, with one wake-up for who waits.
+
+    Raises:
+        BufferOwnershipError: one was recycled by its last holder already; the others were recycled all the same.
+    """
+    homes: dict[SegmentHome, list[tuple[MemorySegment, int]]] = {}
+    calls: list[Callable[[], object]] = []
+    for buffer in buffers:
+        lease = buffer.lease
+        recycler = lease.recycler
+        home: SegmentHome | None = getattr(recycler, "home", None)
+        if home is None or not lease.count:
+            calls.append(lease.release)  # which says what is wrong, if that is why
+        elif lease.release_quietly():
+            returned = (lease.segment, recycler.home_index)  # type: ignore[attr-defined]  # whoever has a home has an index there
+            if home in homes:
+                homes[home].append(returned)
+            else:
+                homes[home] = [returned]
+    run_all([*(partial(home.recycle_all, returned) for home, returned in homes.items()), *calls])

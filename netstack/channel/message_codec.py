@@ -5,10 +5,11 @@ Invariants: a buffer handed to ``MessageEncoder`` is recycled exactly once: when
 Source:     Flink ``NettyMessage.NettyMessageEncoder``, ``NettyMessageClientDecoderDelegate``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.buffer.wakeups import run_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.outbound_buffer import OutboundFrame, View
@@ -120,7 +121,15 @@ def _frame_of_all(messages: list[OutboundBuffer]) -> OutboundFrame:
 
 
 def _recycle_all(messages: list[OutboundBuffer]) -> None:
-    run_all([message.buffer.recycle for message in messages])
+    pooled: list[NetworkBuffer] = []
+    others: list[Callable[[], object]] = []
+    for message in messages:
+        buffer = message.buffer
+        if isinstance(buffer, NetworkBuffer):
+            pooled.append(buffer)
+        else:
+            others.append(buffer.recycle)
+    run_all([partial(recycle_all, pooled), *others])
 
 
 class MessageDecoder(ChannelHandler):

@@ -9,8 +9,9 @@ import pytest
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment
-from netstack.errors import ResourceClosedError
+from netstack.buffer.segment import MemorySegment, NetworkBuffer, recycle_all
+from netstack.errors import BufferOwnershipError, ResourceClosedError
+from netstack.wire.messages import DataType
 
 DEADLINE_S = 10
 
@@ -331,3 +332,71 @@ def test_a_parked_writer_looks_around_by_itself(network: NetworkBufferPool, pool
     writer.result.close()
     for segment in segments:
         pool.recycle(segment)
+
+
+# ---------------------------------------------------------------- many at once
+
+
+def buffers_of(pool: LocalBufferPool, number: int) -> list[NetworkBuffer]:
+    found = [pool.request_buffer_nowait() for _ in range(number)]
+    assert None not in found
+    return [buffer for buffer in found if buffer is not None]
+
+
+def test_buffers_that_are_recycled_together_are_all_free_before_anybody_is_told(pool: LocalBufferPool) -> None:
+    """One wake-up, and whoever comes finds all of them."""
+    buffers = buffers_of(pool, 3)
+    seen: list[int] = []
+    pool.available_future().add_done_callback(lambda: seen.append(pool.num_available))
+
+    recycle_all(buffers)
+
+    assert seen == [3]
+    pool.check_invariants()
+    pool.destroy()
+
+
+def test_every_parked_writer_gets_one_of_the_buffers_that_come_together(pool: LocalBufferPool) -> None:
+    """As if they had come one by one."""
+    buffers = buffers_of(pool, 3)
+    writers = [Blocked(pool) for _ in range(3)]
+
+    recycle_all(buffers)
+
+    for writer in writers:
+        writer.join()
+        assert writer.result is not None
+        writer.result.close()
+    pool.destroy()
+
+
+def test_together_home_from_two_pools_and_from_none(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+    """Each segment goes where it belongs; surplus of a pool that shrank goes on to the network pool."""
+    other = network.create_buffer_pool(owner="other", num_required=1, max_buffers=2, num_subpartitions=1, max_buffers_per_channel=1)
+    builder = other.request_builder_blocking(0)
+    counted = builder.create_buffer_consumer().build()
+    buffers = [*buffers_of(pool, 3), counted, NetworkBuffer.unpooled(b"event", DataType.EVENT_BUFFER)]
+    builder.close()
+    pool.set_num_buffers(2)
+
+    recycle_all(buffers)
+
+    assert (pool.num_available, other.is_available) == (2, False), "the consumer of the other pool's buffer holds it still"
+    pool.check_invariants()
+    other.check_invariants()
+    pool.destroy()
+    other.destroy()
+    counted_lease = counted.lease
+    counted_lease.release()
+
+
+def test_one_that_was_recycled_already_does_not_keep_the_others(pool: LocalBufferPool) -> None:
+    """They are home when the error comes."""
+    first, second, third = buffers_of(pool, 3)
+    second.recycle()
+
+    with pytest.raises(BufferOwnershipError, match="released twice"):
+        recycle_all([first, second, third])
+
+    assert pool.num_available == 3
+    pool.destroy()
