@@ -68,6 +68,7 @@ class _Attempt:
         finally:
             if not self._ready.done() or self._ready.cancelled() or self._ready.exception() is not None:
                 channel.abort()
+                await channel.wait_closed()  # whoever closes the loop next shall find nothing
         return channel
 
     def _tls_options(self) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""What the bootstraps set: watermarks, socket options, and the time after which a silent peer is dead."""
+
+import socket
+from dataclasses import replace
+
+import pytest
+
+from netstack.channel.client import connect
+from netstack.channel.message_codec import MessageEncoder, OutboundBuffer
+from netstack.channel.server import NetworkServer
+from netstack.config import NetstackConfig
+from netstack.ids import ConnectionID
+from netstack.testing.embedded_channel import EmbeddedChannel
+from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
+from tests.netstack.wire.samples import RECEIVER, HeapBuffer
+
+
+@pytest.mark.parametrize("page", [65536, 1024])
+def test_low_and_high_watermarks(page: int) -> None:
+    """NettyServerLowAndHighWatermarkTest: one page keeps the channel writable, the second does not, the flush makes it so again."""
+    inbox = Inbox()
+    channel = EmbeddedChannel(MessageEncoder(), inbox, config=NetstackConfig(segment_size_bytes=page, network_memory_bytes=4 * page))
+
+    channel.write(OutboundBuffer(RECEIVER, 0, 0, 0, HeapBuffer(bytes(page))))
+    assert channel.is_writable
+    channel.write(OutboundBuffer(RECEIVER, 0, 1, 0, HeapBuffer(bytes(page))))
+    assert not channel.is_writable
+    channel.flush_outbound()
+
+    assert channel.is_writable
+    assert inbox.log == ["active", "writable False", "writable True"]
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+def test_the_kernel_finds_a_peer_that_is_gone_within_30_s(loop_name: str) -> None:
+    """Keepalive after 10 s, four probes 5 s apart; 30 s for unacknowledged data.  Buffer sizes are the user's, if there are any."""
+
+    async def main() -> None:
+        config = replace(CONFIG, send_buffer_bytes=50_000, receive_buffer_bytes=60_000)
+        server = NetworkServer(config, handlers(Inbox()))
+        channel = await connect(config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=10)
+        assert channel._transport is not None
+        sock = channel._transport.get_extra_info("socket")
+
+        tcp = {
+            socket.TCP_NODELAY: 1,
+            socket.TCP_KEEPIDLE: 10,
+            socket.TCP_KEEPINTVL: 5,
+            socket.TCP_KEEPCNT: 4,
+            socket.TCP_USER_TIMEOUT: 30_000,
+        }
+        assert {option: sock.getsockopt(socket.IPPROTO_TCP, option) for option in tcp} == tcp
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000  # Linux doubles it for its own bookkeeping
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
+        channel.close()
+        await channel.wait_closed()
+        await server.close()
+
+    run(loop_name, main())
