@@ -18,7 +18,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fmt test-fast test-uvloop cov sim bench wheel clean
+.PHONY: help run test lint types fmt test-fast test-uvloop cov sim mutants bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ cov: $(VENV)/installed-dev  ## run the quick tests and list the lines and branch
 
 sim: $(VENV)/installed-dev  ## simulate the network stack: make sim STEPS=1000000 SEED=0 (SEED=n STEPS=1 replays one world, ARGS=--trace prints it)
 	@$(PY) -m tests.sim --steps $(STEPS) --seed $(SEED) $(ARGS)
+
+mutants: $(VENV)/installed-dev  ## put the historical bugs back in, one by one, and print which test notices each
+	@$(PY) -m tests.mutants $(ARGS)
 
 bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport|latency|memory
 	@$(PY) -m bench $(CASE) $(ARGS)

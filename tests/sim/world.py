@@ -43,6 +43,7 @@ from netstack.testing.manual_clock import ManualClock
 from netstack.wire.decoder import FrameDecoder
 from tests.sim.actors import Actor, Consumer, Flusher, LoopActor, Producer, Recycler, SimLoop, StateRecorder, Stream, WireActor
 from tests.sim.ledger import ClientTap, Ledger, ServerTap
+from tests.sim.locks import check_order, watched_locks
 from tests.sim.transport import Pipe, SimTransport
 
 _SEGMENT = 256
@@ -75,6 +76,7 @@ class Mix:
     staging_bytes: int
     direct_read_bytes: int
     batch_bytes: int
+    gather_bytes: int
     max_loop_batch: int
     shares_connections: bool
     faults: tuple[str, ...]
@@ -113,6 +115,7 @@ class Mix:
             staging_bytes=rng.choice((64, 310, 1000, 4096)),
             direct_read_bytes=rng.choice((1, 50, 200, 1 << 17)),
             batch_bytes=rng.choice((1, 300, 1000, 1 << 16)),
+            gather_bytes=rng.choice((1, 600, 1 << 16)),
             max_loop_batch=rng.choice((1, 1, 3, 20)),
             shares_connections=rng.random() < 0.7,
             faults=tuple(rng.choice(kinds) for _ in range(rng.randint(1, 3))) if has_faults else (),
@@ -141,6 +144,7 @@ class Mix:
             segment_size_bytes=self.segment_size,
             network_memory_bytes=self.segment_size,
             max_write_batch_bytes=self.batch_bytes,
+            max_gather_bytes=self.gather_bytes,
             exclusive_buffers_per_channel=max(1, self.exclusive),
         )
 
@@ -260,9 +264,10 @@ class Link(Actor):
     def check(self) -> None:
         """I2, I3, I8 and I11 of this connection."""
         self.ledger.check(self.queue)
-        high = self.world.config.high_watermark_bytes
-        pending = self.server.pending_bytes
-        assert pending <= high + self.world.mix.segment_size + 1024, f"I11: {pending} bytes pending at {self.server!r}"
+        config, pending = self.world.config, self.server.pending_bytes
+        high = config.high_watermark_bytes
+        limit = high + config.max_gather_bytes + config.segment_size_bytes + 1024
+        assert pending <= limit, f"I11: {pending} bytes pending at {self.server!r}"
         assert self.client.pending_bytes <= high + 4096, f"I11: {self.client.pending_bytes} bytes pending at {self.client!r}"
 
 
@@ -295,7 +300,8 @@ class World:
         self.consumers: list[Consumer] = []
         self.actors: list[Actor] = []
         self._cumulated: list[int] = []
-        self._build()
+        with watched_locks():
+            self._build()
         self._plan()
 
     def __repr__(self) -> str:
@@ -433,10 +439,12 @@ class World:
         before, make_handlers = asyncio.events._get_running_loop(), connection_manager._client_handlers
         connection_manager._client_handlers = _with_tap(make_handlers)
         try:
-            while self._step():
-                if self.step_number >= max_steps:
-                    raise AssertionError(f"not finished after {max_steps} steps: {self._unfinished()}")
-            self._check_end()
+            with watched_locks():
+                while self._step():
+                    if self.step_number >= max_steps:
+                        raise AssertionError(f"not finished after {max_steps} steps: {self._unfinished()}")
+                self._check_end()
+                check_order()
         except BaseException as error:
             raise SimulationError(
                 f"seed {self.seed}, step {self.step_number}, {self._actor}: {type(error).__name__}: {error}\n"

@@ -1,0 +1,357 @@
+"""The historical bugs of Flink's network stack, put back into this one: each is a text exchanged in one module.
+
+Side:       any.
+Invariants: ``old`` stands exactly once in its module (``test_mutants.py`` checks it); the patched module can be imported; ``killed_by``
+            passes without the patch.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+_SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
+_HANDLERS: Final = "tests/netstack/handlers/test_hist_handlers.py"
+_HISTORY: Final = "tests/netstack/partition/test_history.py"
+_POOLS: Final = "tests/netstack/buffer/test_local_buffer_pool_scenarios.py"
+_MANAGER: Final = "tests/netstack/gate/test_buffer_manager.py"
+_ORDERS: Final = "tests/netstack/gate/test_gate_orders.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One bug."""
+
+    id: str
+    flink: str
+    breaks: str
+    module: str
+    old: str
+    new: str
+    killed_by: str
+
+
+MUTANTS: Final = (
+    # ---------------------------------------------------------------- A. lost wake-ups
+    Mutant(
+        "flush_tells_nobody",
+        "8694 8760",
+        "a flush that makes the only buffer readable does not tell the reader",
+        "netstack.partition.pipelined",
+        "view = self._view if has_one_unfinished and not self._is_blocked else None",
+        "view = None",
+        "tests/netstack/partition/test_pipelined.py::test_hist_8694_8760_flush_always_without_a_timer_never_strands_data",
+    ),
+    Mutant(
+        "resume_tells_nobody",
+        "23223",
+        "what was added while the subpartition was blocked is not announced when it resumes",
+        "netstack.partition.pipelined",
+        "view = self._view if self._availability_locked()[0] else None",
+        "view = None",
+        f"{_HISTORY}::test_hist_23223_data_flushed_while_blocked_is_told_on_resume",
+    ),
+    Mutant(
+        "resume_tells_of_one_buffer_only",
+        "25664",
+        "as above, if more than one buffer was added",
+        "netstack.partition.pipelined",
+        "view = self._view if self._availability_locked()[0] else None",
+        "view = self._view if self._availability_locked()[0] and len(self._buffers) == 1 else None",
+        f"{_HISTORY}::test_hist_25664_buffers_added_while_blocked_are_told_on_resume",
+    ),
+    Mutant(
+        "priority_is_a_flag",
+        "40521",
+        "polling one priority event forgets that there is another",
+        "netstack.partition.pipelined",
+        "            self._num_priority -= 1\n",
+        "            self._num_priority = 0\n",
+        f"{_HISTORY}::test_hist_40521_two_priority_events_in_flight",
+    ),
+    Mutant(
+        "union_forgets_what_was_told_early",
+        "union view",
+        "a notification that comes before all views were made is lost",
+        "netstack.partition.union_view",
+        "            self._is_started = True\n            is_ready = bool(self._ready)",
+        "            self._is_started = True\n            is_ready = False",
+        "tests/netstack/partition/test_union_view.py::test_hist_union_view_told_before_it_was_created",
+    ),
+    Mutant(
+        "writability_is_ignored",
+        "13100",
+        "a socket that becomes writable again does not make anybody write",
+        "netstack.handlers.request_queue",
+        "        if ctx.channel.is_writable:\n            self._write_available()",
+        "        if ctx.channel.is_writable:\n            pass",
+        f"{_HANDLERS}::test_hist_13100_a_socket_that_took_nothing_for_long_resumes_by_itself",
+    ),
+    Mutant(
+        "pool_asks_never_again",
+        "29298",
+        "the pool whose last buffer was taken does not stand in line for the next one",
+        "netstack.buffer.local_buffer_pool",
+        "                spare = self._parent.take_or_wait(self._account)\n",
+        "                spare = None\n",
+        f"{_POOLS}::test_hist_29298_the_last_buffer_taken_in_the_callback_is_asked_for_again",
+    ),
+    Mutant(
+        "empty_pool_says_it_is_available",
+        "16972",
+        "a pool that gave its last segment away stays available",
+        "netstack.buffer.local_buffer_pool",
+        "                else:\n                    self._availability.reset_unavailable()\n        else:",
+        "        else:",
+        _SIM,
+    ),
+    Mutant(
+        "broken_callback_silences_the_others",
+        "9755",
+        "an exception of one callback keeps the callbacks behind it from being made",
+        "netstack.buffer.wakeups",
+        "            run_all(calls[position + 1 :])\n",
+        "",
+        "tests/netstack/handlers/test_request_queue.py::test_a_failing_callback_of_one_partition_does_not_keep_the_others",
+    ),
+    # ---------------------------------------------------------------- B. lock order
+    Mutant(
+        "floating_buffer_goes_back_under_the_lock",
+        "22946 9676",
+        "a surplus floating buffer is recycled while the channel's lock is held",
+        "netstack.gate.buffer_manager",
+        "                    surplus = floating.pop()\n",
+        "                    floating.pop().recycle()\n",
+        _SIM,
+    ),
+    Mutant(
+        "readers_are_told_under_the_lock_of_the_partition",
+        "28942 28785",
+        "releasing a partition calls its readers while its lock is held",
+        "netstack.partition.result_partition",
+        "            calls = self._release_locked(self._producer_failed(cause))\n        run_all(calls)",
+        "            calls = self._release_locked(self._producer_failed(cause))\n            run_all(calls)",
+        f"{_HISTORY}::test_hist_28942_28785_nobody_is_called_under_a_lock",
+    ),
+    # ---------------------------------------------------------------- C. starvation and credit
+    Mutant(
+        "offer_not_needed_ends_the_waiting",
+        "8747",
+        "a channel that did not need the offered buffer still believes that it stands in line",
+        "netstack.gate.buffer_manager",
+        "        with self._lock:\n            self.is_waiting = False\n            if self._num_missing_locked() <= 0:\n",
+        "        with self._lock:\n            was_waiting, self.is_waiting = self.is_waiting, False\n"
+        "            if self._num_missing_locked() <= 0:\n                self.is_waiting = was_waiting\n",
+        _SIM,
+    ),
+    Mutant(
+        "no_backlog_announcement",
+        "16641",
+        "a receiver without exclusive buffers never hears that there is something for it",
+        "netstack.handlers.request_queue",
+        "        elif backlog > 0 and reader.needs_backlog_announcement:",
+        "        elif backlog < 0 and reader.needs_backlog_announcement:",
+        "tests/netstack/handlers/test_flink_request_queue.py::test_announce_backlog",
+    ),
+    Mutant(
+        "blocked_channel_hoards",
+        "16404 8523",
+        "a channel that waits at its barrier keeps the floating buffers that another one needs",
+        "netstack.gate.remote_channel",
+        "                if self._is_blocked and self.initial_credit == 0:",
+        "                if self._is_blocked and self.initial_credit < 0:",
+        f"{_MANAGER}::test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer",
+    ),
+    Mutant(
+        "listeners_miss_what_the_network_pool_hands_out",
+        "24035",
+        "a listener hears of recycled segments only, not of those that come from the network pool",
+        "netstack.buffer.local_buffer_pool",
+        "        if listener is not None:\n            wakeups.append(lambda: self._serve(listener, segment))\n        return is_kept",
+        "        return is_kept",
+        f"{_POOLS}::test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out",
+    ),
+    Mutant(
+        "overdraft_eats_the_guarantees_of_others",
+        "31386 14872",
+        "a pool takes more than its share although others have not drawn their guarantees",
+        "netstack.buffer.network_buffer_pool",
+        "num_overdraft >= max_overdraft_buffers or len(self._free) <= self._num_owed:",
+        "num_overdraft >= max_overdraft_buffers or not self._free:",
+        f"{_POOLS}::test_overdraft_never_takes_what_others_were_promised",
+    ),
+    Mutant(
+        "channel_is_queued_twice",
+        "5169",
+        "every notification queues the channel once more, so busy channels push the others aside",
+        "netstack.gate.input_gate",
+        "            if channel.is_queued or self._is_closed or channel.is_released:\n                return",
+        "            if self._is_closed or channel.is_released:\n                return",
+        _SIM,
+    ),
+    # ---------------------------------------------------------------- D. leaks and double releases
+    Mutant(
+        "refused_buffer_is_recycled_twice",
+        "20654",
+        "a buffer that came out of order goes back twice: the same memory in two hands",
+        "netstack.gate.remote_channel",
+        "    def _break(self, buffer: NetworkBuffer | None, error: NetstackError) -> NetstackError:\n",
+        "    def _break(self, buffer: NetworkBuffer | None, error: NetstackError) -> NetstackError:\n"
+        "        if buffer is not None:\n            buffer.recycle()\n",
+        "tests/netstack/gate/test_remote_channel.py::test_a_wrong_sequence_number_surfaces_at_the_next_poll",
+    ),
+    Mutant(
+        "failed_write_keeps_the_buffer",
+        "7499 2089",
+        "nobody recycles a buffer whose frame could not be written",
+        "netstack.channel.message_codec",
+        "    except BaseException:\n        buffer.recycle()\n        raise\n    return OutboundFrame",
+        "    except BaseException:\n        raise\n    return OutboundFrame",
+        f"{_HANDLERS}::test_hist_7499_2089_a_write_that_fails_leaves_no_buffer_behind",
+    ),
+    Mutant(
+        "writer_shares_the_readers_reference",
+        "22424",
+        "when the consumer leaves, the memory is freed while its producer still writes into it",
+        "netstack.buffer.builder",
+        "        self._has_consumer = True\n        self._lease.retain()\n",
+        "        self._has_consumer = True\n",
+        f"{_HISTORY}::test_hist_22424_memory_stays_while_its_producer_writes",
+    ),
+    Mutant(
+        "half_filled_builders_stay_open",
+        "23724 32541",
+        "the buffer that was being written when the task ended is never given back",
+        "netstack.partition.result_partition",
+        "            self._is_closed = True\n        self._finish_builders()\n",
+        "            self._is_closed = True\n",
+        f"{_HISTORY}::test_hist_23724_32541_half_filled_builders_are_closed",
+    ),
+    Mutant(
+        "destroyed_pool_swallows_segments",
+        "19964",
+        "a segment that meets a destroyed pool vanishes there",
+        "netstack.buffer.local_buffer_pool",
+        "        if self._is_destroyed or account.num_requested > account.num_buffers:",
+        "        if account.num_requested > account.num_buffers:",
+        "tests/netstack/buffer/test_local_buffer_pool.py::test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost",
+    ),
+    Mutant(
+        "cancel_looks_at_ready_readers_only",
+        "13245",
+        "a reader that has no place in the queue is not released by its cancel",
+        "netstack.handlers.request_queue",
+        "        if reader is not None:\n            self._ready.discard(reader)\n            reader.release()",
+        "        if reader is not None and reader in self._ready:\n            self._ready.discard(reader)\n            reader.release()",
+        f"{_HANDLERS}::test_hist_13245_cancel_in_every_state_of_the_reader",
+    ),
+    # ---------------------------------------------------------------- E. the end of a partition
+    Mutant(
+        "ended_channel_is_queued_again",
+        "8750",
+        "a late notification queues a channel that has ended",
+        "netstack.gate.input_gate",
+        "            if channel.is_queued or self._is_closed or channel.is_released:\n                return",
+        "            if channel.is_queued or self._is_closed:\n                return",
+        "tests/sim/test_hist.py::test_hist_8750_a_late_notification_makes_nothing_available",
+    ),
+    Mutant(
+        "released_channel_stays_queued",
+        "22368",
+        "a channel that was queued again while it ended is not taken out",
+        "netstack.gate.input_gate",
+        "                self._queue.get_and_remove(lambda each: each is channel)\n                channel.is_queued =",
+        "                channel.is_queued =",
+        f"{_ORDERS}::test_hist_22368_an_ended_channel_does_not_stay_in_the_queue",
+    ),
+    # ---------------------------------------------------------------- F. requests and connections
+    Mutant(
+        "early_request_is_forgotten",
+        "1954 9413 25055",
+        "whoever asked before the partition was registered is not told when it comes",
+        "netstack.partition.manager",
+        "                calls += [*waiting.end(), waiting.on_partition]\n        self.task_events",
+        "                calls += [*waiting.end()]\n        self.task_events",
+        f"{_HANDLERS}::test_hist_1954_9413_25055_a_partition_that_comes_late_is_served",
+    ),
+    Mutant(
+        "view_that_fails_takes_the_connection_along",
+        "9057",
+        "an error while a view is made is nobody's, and the reader stays half-made",
+        "netstack.handlers.request_server",
+        "        except Exception as error:  # noqa: BLE001 - a view that cannot be made is one receiver's misfortune (FLINK-9057)",
+        "        except ZeroDivisionError as error:",
+        f"{_HANDLERS}::test_hist_9057_a_failure_at_any_step_of_making_a_reader",
+    ),
+    Mutant(
+        "events_for_unknown_producers_are_dropped",
+        "1496",
+        "task events that were sent before the producer was known are lost",
+        "netstack.gate.input_gate",
+        "            events = list(self._pending_events)\n",
+        "            events = []\n",
+        f"{_ORDERS}::test_hist_1496_events_for_unknown_producers_are_kept",
+    ),
+    Mutant(
+        "buffer_size_for_strangers_is_an_error",
+        "24738",
+        "a new buffer size that comes before the reader, or after its end, is a mistake",
+        "netstack.handlers.request_queue",
+        "        if reader is not None:\n            self._obeys(receiver, partial(reader.notify_new_buffer_size, size_bytes))",
+        '        if reader is None:\n            raise RemoteProtocolError("unknown")\n        reader.notify_new_buffer_size(size_bytes)',
+        f"{_HANDLERS}::test_hist_24738_a_new_buffer_size_in_every_state_of_the_receiver",
+    ),
+    Mutant(
+        "failed_connect_is_cached",
+        "20615",
+        "after one refused connection every later request waits for the attempt that failed",
+        "netstack.connection_manager",
+        "        self._attempt = None\n        waiting, self._waiting = self._waiting, []\n        error = self._error_of(attempt)\n",
+        "        waiting, self._waiting = self._waiting, []\n        error = self._error_of(attempt)\n",
+        "tests/netstack/test_flink_connection_manager.py::test_hist_20615_a_failed_connect_is_not_cached",
+    ),
+    Mutant(
+        "one_channel_fails_all",
+        "17992",
+        "an error in one channel ends every channel of the shared connection",
+        "netstack.handlers.request_client",
+        '        _tell(channel, _as_netstack_error(error, f"{channel!r} failed"))',
+        '        self.fail_all(_as_netstack_error(error, "failed"))',
+        f"{_HANDLERS}::test_hist_17992_one_poisoned_channel_of_a_hundred",
+    ),
+    Mutant(
+        "last_error_hides_the_first",
+        "18348",
+        "whoever asks later is told the end of the connection instead of what caused it",
+        "netstack.handlers.request_client",
+        "        if self._error is None:\n            self._error = error\n        channels, self._channels",
+        "        self._error = error\n        channels, self._channels",
+        "tests/netstack/handlers/test_request_client.py::test_the_first_error_is_the_one_that_is_told",
+    ),
+    # ---------------------------------------------------------------- credit, which the simulator watches
+    Mutant(
+        "credit_is_not_spent",
+        "I3",
+        "the sender forgets to pay for its buffers",
+        "netstack.flow.credit",
+        "        self.spent += 1\n",
+        "",
+        _SIM,
+    ),
+    Mutant(
+        "snapshot_misses_the_queue",
+        "20645 I6",
+        "an unaligned checkpoint does not persist what the input channel holds already",
+        "netstack.gate.remote_channel",
+        "            buffers = self._in_flight_locked()\n            if buffers:\n                self._to_persist",
+        "            buffers = []\n            if buffers:\n                self._to_persist",
+        _SIM,
+    ),
+    Mutant(
+        "recycled_before_it_was_sent",
+        "20654 I4",
+        "a buffer goes back as soon as it is handed to the transport, which still holds it",
+        "netstack.channel.message_codec",
+        "    return OutboundFrame((header, view), buffer.recycle)",
+        "    buffer.recycle()\n    return OutboundFrame((header, view), None)",
+        _SIM,
+    ),
+)
