@@ -39,6 +39,7 @@ from netstack.handlers.request_server import PartitionRequestServerHandler
 from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.security import SecurityConfig
 from netstack.testing.manual_clock import ManualClock
 from netstack.wire.decoder import FrameDecoder
 from tests.sim.actors import Actor, Consumer, Flusher, LoopActor, Producer, Recycler, SimLoop, StateRecorder, Stream, WireActor
@@ -49,6 +50,7 @@ from tests.sim.transport import Pipe, SimTransport
 _SEGMENT = 256
 _NS_PER_S = 1_000_000_000
 _DEEP_CHECK_EVERY = 32  # steps; the checks that walk over every segment
+_MAX_IDLE_TIMERS = 60  # in a row, without anybody doing anything: more virtual time than any timeout or back-off takes
 _WEIGHTS = (1, 1, 2, 4, 16, 64)
 
 
@@ -145,6 +147,7 @@ class Mix:
             network_memory_bytes=self.segment_size,
             max_write_batch_bytes=self.batch_bytes,
             max_gather_bytes=self.gather_bytes,
+            security=SecurityConfig.none(),
             exclusive_buffers_per_channel=max(1, self.exclusive),
         )
 
@@ -293,6 +296,7 @@ class World:
         self.trace: deque[str] = deque(maxlen=200)
         self._is_traced = is_traced
         self._actor = "world"
+        self._num_notes = self._num_notes_at_idle = self._num_idle = 0
         self.decompressor = BufferDecompressor(self.mix.segment_size)
         self.remote_channels: dict[InputChannelID, RemoteInputChannel] = {}
         self.links: list[Link] = []
@@ -391,7 +395,7 @@ class World:
                 state_writer=recorder,
                 clock_ns=self.clock.now_ns,
             )
-        client = node.connections.client(ConnectionID(f"node{home}", 0 if mix.shares_connections else number))
+        client = node.connections.client(ConnectionID(f"127.0.0.{1 + home}", 0 if mix.shares_connections else number))
         receiver = input_channel_id(number, index)
         channel = RemoteInputChannel(
             gate,
@@ -416,7 +420,7 @@ class World:
         self, client: Node, protocol_factory: Callable[[], NetworkChannel], host: str, port: int
     ) -> asyncio.Future[tuple[SimTransport, NetworkChannel]]:
         """A new connection, which takes its time."""
-        link = Link(self, f"link {len(self.links)}", client, self.nodes[int(host[4:])], protocol_factory())
+        link = Link(self, f"link {len(self.links)}", client, self.nodes[int(host.rpartition(".")[2]) - 1], protocol_factory())
         self.links.append(link)
         self.actors += [link, *link.wires]
         self._draw_weights()
@@ -486,20 +490,35 @@ class World:
         """Nobody has anything to do now: the next timer, the next late partition, or the end."""
         self._actor = "clock"
         times = [when for node in self.nodes if (when := node.loop.next_timer()) is not None]
+        # Connections look at their clocks for ever; that is not progress.
+        self._num_idle = 0 if self._num_notes != self._num_notes_at_idle else self._num_idle + 1
+        if self._num_idle > _MAX_IDLE_TIMERS:
+            times = []
         late = [producer.register_at for producer in self.producers if not (producer.is_registered or producer.is_done)]
         if late and (not times or self.rng.random() < 0.5):
             self.step_number = max(self.step_number, min(late))
         elif times:
             when = round(min(times) * _NS_PER_S)
             self.clock.advance(max(0, when - self.clock.now_ns()))
-            self.note("time", when)
+            self._num_notes_at_idle = self._num_notes
             for node in self.nodes:
                 node.loop.take_due_timers()
         elif self._faults:
             self._inject(self._faults.popleft()[1])
         else:
-            return self._cancel_job()
+            return self._cancel_job() or self._close_connections()
         return True
+
+    def _close_connections(self) -> bool:
+        """Everybody is done: both ends hang up; whether there was anything to close."""
+        is_open = False
+        for link in self.links:
+            for channel, loop in ((link.client, link.client_node.loop), (link.server, link.server_node.loop)):
+                if channel.is_active:
+                    is_open = True
+                    self.run_on(loop, channel.close)
+        self._num_idle = 0
+        return is_open
 
     def _cancel_job(self) -> bool:
         """A job of which a part failed, or was never deployed, is ended by its coordinator; whether there was anything to end."""
@@ -518,6 +537,7 @@ class World:
 
     def note(self, what: str, number: int) -> None:
         """Remember that something happened, for the trace and its hash."""
+        self._num_notes += 1
         text = f"{self._actor} {what} {number}"
         self.trace_hash = zlib.crc32(text.encode(), self.trace_hash)
         if self._is_traced:
