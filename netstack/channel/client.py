@@ -35,23 +35,29 @@ async def connect(
     security = required_security(config.security)
     if security.mode is not SecurityMode.TLS and not is_loopback(connection_id.host):
         raise ConnectError(f"cannot connect to {connection_id}: only loopback addresses are allowed with security mode {security.mode}")
-    return await _Attempt(config, security, connection_id, handlers_factory).run(timeout_s)
+    return await _Attempt(config, security, connection_id, handlers_factory, timeout_s).run()
 
 
 class _Attempt:
     """One connection on its way to be ready."""
 
     def __init__(
-        self, config: NetstackConfig, security: SecurityConfig, connection_id: ConnectionID, handlers_factory: HandlersFactory
+        self,
+        config: NetstackConfig,
+        security: SecurityConfig,
+        connection_id: ConnectionID,
+        handlers_factory: HandlersFactory,
+        timeout_s: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._security = security
         self._id = connection_id
+        self._timeout_s = timeout_s
         self._channel = NetworkChannel(config, lambda: self._handlers(handlers_factory))
 
-    async def run(self, timeout_s: float) -> NetworkChannel:
-        channel, address = self._channel, self._id
+    async def run(self) -> NetworkChannel:
+        channel, address, timeout_s = self._channel, self._id, self._timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 await self._loop.create_connection(lambda: channel, address.host, address.port, **self._tls_options())
@@ -91,7 +97,7 @@ class _Attempt:
         authentication = AuthenticationHandler(
             handshake,
             self._loop,
-            timeout_s=security.handshake_timeout_s,
+            timeout_s=self._timeout_s,  # the server's patience is short; a peer that is only busy, or frozen, is not an impostor
             failure_delay_s=0,
             pins=frozenset() if security.tls is None else security.tls.pins,
             on_ready=self._succeed,

@@ -1,5 +1,6 @@
 """What the bootstraps set: watermarks, socket options, and the time after which a silent peer is dead."""
 
+import asyncio
 import socket
 from dataclasses import replace
 
@@ -11,6 +12,8 @@ from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
 from netstack.testing.embedded_channel import EmbeddedChannel
+from netstack.wire.codec import encode
+from netstack.wire.messages import AddCredit
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.netstack.wire.samples import RECEIVER, HeapBuffer
 
@@ -54,6 +57,31 @@ def test_the_kernel_finds_a_peer_that_is_gone_within_30_s(loop_name: str) -> Non
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
         channel.close()
         await channel.wait_closed()
+        await server.close()
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+def test_a_peer_that_stops_in_the_middle_of_a_frame_is_cut(loop_name: str) -> None:
+    """Slowloris; the one that is silent between two frames stays."""
+
+    async def main() -> None:
+        inbox = Inbox()
+        server = NetworkServer(replace(CONFIG, dead_peer_timeout_s=0.06), handlers(inbox))
+        host, port = await server.start("127.0.0.1", 0)
+        silent = await connect(CONFIG, ConnectionID(host, port), handlers(Inbox()), timeout_s=10)
+        reader, writer = await asyncio.open_connection(host, port)
+
+        writer.write(encode(AddCredit(RECEIVER, 1))[:-1])
+        assert await reader.read() == b""
+
+        assert "stopped in the middle of a frame" in str(inbox.errors[0])
+        assert silent.is_active
+        silent.close()
+        await silent.wait_closed()
+        writer.close()
+        await writer.wait_closed()
         await server.close()
 
     run(loop_name, main())
