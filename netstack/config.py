@@ -14,7 +14,7 @@ from netstack.security import SecurityConfig
 
 MIN_SEGMENT_SIZE_BYTES = 256
 _LEAST: Final = {
-    "exclusive_buffers_per_channel": 1,
+    "exclusive_buffers_per_channel": 0,
     "floating_buffers_per_gate": 0,
     # One open buffer and one that broadcast left behind may stay for ever in a quiet subpartition: with less its writer stops itself.
     "max_buffers_per_channel": 3,

@@ -27,6 +27,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
+from netstack.wire.codec import CLIENT_MESSAGE_IDS
 
 _log = structlog.get_logger(__name__)
 
@@ -38,7 +39,7 @@ Order: TypeAlias = Callable[Concatenate[CreditBasedPartitionRequestClientHandler
 
 def _client_handlers(config: NetstackConfig, handler: CreditBasedPartitionRequestClientHandler) -> tuple[ChannelHandler, ...]:
     """The pipeline of an outgoing connection, head to tail."""
-    return (MessageEncoder(), MessageDecoder.of(config, handler), handler)
+    return (MessageEncoder(), MessageDecoder.of(config, handler, accepted_ids=CLIENT_MESSAGE_IDS), handler)
 
 
 class _Connection:

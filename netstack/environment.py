@@ -5,12 +5,15 @@ Source: Flink ``NettyShuffleEnvironment``.
 """
 
 import contextlib
+import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
-from netstack.buffer.compression import BufferDecompressor
+from netstack.buffer.compression import BufferCompressor, BufferDecompressor
 from netstack.buffer.debloater import BufferDebloater
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
@@ -28,10 +31,14 @@ from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.handlers.request_server import PartitionRequestServerHandler
+from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
 from netstack.loop_timers import LoopTimers
+from netstack.partition.bounded_blocking import BoundedBlockingResultPartition
 from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
+from netstack.wire.codec import SERVER_MESSAGE_IDS
 
 _log = structlog.get_logger(__name__)
 
@@ -64,6 +71,7 @@ class NetworkEnvironment:
         self._loop = loop
         self._connections = ConnectionManager(config, loop)
         self._server: NetworkServer | None = None
+        self._queues: weakref.WeakSet[PartitionRequestQueue] = weakref.WeakSet()  # Loop thread only; one per connection.
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -79,6 +87,13 @@ class NetworkEnvironment:
         """How many connections of consumers there are now; any thread, one pass stale is fine."""
         server = self._server
         return 0 if server is None else server.num_channels
+
+    def reader_statistics(self) -> list[ViewReaderStatistics]:
+        """One row per remote reader of this process's partitions, for a dump: its credit, backlog, what is blocked; loop thread.
+
+        The consumer's side of the same channels is in ``SingleInputGate.channel_statistics``.
+        """
+        return [row for queue in list(self._queues) for row in queue.statistics()]
 
     async def start(self, host: str, port: int) -> ConnectionID:
         """Listen for consumers; port 0 picks a free one.  Returns where the data port is.
@@ -104,37 +119,58 @@ class NetworkEnvironment:
 
     def _server_handlers(self) -> tuple[ChannelHandler, ...]:
         queue = PartitionRequestQueue(self.config, self._loop)
+        self._queues.add(queue)
         return (
             MessageEncoder(),
-            MessageDecoder.of(self.config),
+            MessageDecoder.of(self.config, accepted_ids=SERVER_MESSAGE_IDS),
             PartitionRequestServerHandler(self.config, self._loop, self.partition_manager, queue),
             queue,
         )
 
-    def create_result_partition(self, owner: str, partition_id: ResultPartitionID, num_subpartitions: int) -> ResultPartition:
-        """A pipelined partition, registered, so that consumers find it.
+    def create_result_partition(
+        self,
+        owner: str,
+        partition_id: ResultPartitionID,
+        num_subpartitions: int,
+        partition_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
+        directory: Path | None = None,
+    ) -> ResultPartition:
+        """A partition, registered, so that consumers find it.
+
+        Args:
+            owner: who writes; named in errors.
+            partition_id: the partition and the attempt that produces it.
+            num_subpartitions: one per consumer.
+            partition_type: pipelined unless it says otherwise.
+            directory: where a blocking partition keeps its files; None: the system's folder for temporary ones.
 
         Raises:
             InsufficientNetworkBuffersError: the network memory cannot guarantee ``num_subpartitions + 1`` buffers.
+            ResourceBrokenError: the files of a blocking partition cannot be made.
             ResourceClosedError: the environment was closed.
         """
         self._check_open()
         if num_subpartitions < 1:
             raise ValueError(f"{owner}: a partition of {num_subpartitions} subpartitions")
-        config = self.config
-        num_required = num_subpartitions + 1
-        num_wanted = num_subpartitions * config.exclusive_buffers_per_channel + config.floating_buffers_per_gate
-        pool = self.buffer_pool.create_buffer_pool(
-            owner=owner,
-            num_required=num_required,
-            max_buffers=max(num_required, num_wanted),
-            num_subpartitions=num_subpartitions,
-            max_buffers_per_channel=config.max_buffers_per_channel,
-            max_overdraft_buffers=config.max_overdraft_buffers_per_gate,
-        )
-        self._warn_of_usage()
+        pool = self._output_pool(owner, num_subpartitions, partition_type)
+        compressor = None if self.config.compression is None else BufferCompressor(self.config.compression)
         try:
-            partition = ResultPartition(partition_id, num_subpartitions, pool, owner)
+            partition: ResultPartition
+            if partition_type.is_blocking:
+                folder = Path(tempfile.gettempdir()) if directory is None else directory
+                partition = BoundedBlockingResultPartition(
+                    partition_id, num_subpartitions, pool, owner, folder, partition_type=partition_type, compressor=compressor
+                )
+            else:
+                partition = ResultPartition(
+                    partition_id,
+                    num_subpartitions,
+                    pool,
+                    owner,
+                    partition_type=partition_type,
+                    sends_empty_buffers=self.config.exclusive_buffers_per_channel == 0,
+                    compressor=compressor,
+                )
         except BaseException:
             pool.destroy()
             raise
@@ -145,6 +181,23 @@ class NetworkEnvironment:
             partition.close()
             raise
         return partition
+
+    def _output_pool(self, owner: str, num_subpartitions: int, partition_type: ResultPartitionType) -> LocalBufferPool:
+        config = self.config
+        num_required = num_subpartitions + 1
+        num_wanted = partition_type.max_pool_buffers(
+            num_subpartitions, config.exclusive_buffers_per_channel, config.floating_buffers_per_gate
+        )
+        pool = self.buffer_pool.create_buffer_pool(
+            owner=owner,
+            num_required=num_required,
+            max_buffers=None if num_wanted is None else max(num_required, num_wanted),
+            num_subpartitions=num_subpartitions,
+            max_buffers_per_channel=config.max_buffers_per_channel,
+            max_overdraft_buffers=config.max_overdraft_buffers_per_gate,
+        )
+        self._warn_of_usage()
+        return pool
 
     def create_input_gate(
         self, owner: str, channels: Sequence[ChannelSpec], state_checker: PartitionStateChecker | None = None

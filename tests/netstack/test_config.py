@@ -20,7 +20,7 @@ def test_the_watermarks_follow_the_segment_size() -> None:
     [
         ({"segment_size_bytes": 255}, "segment_size_bytes is 255, the least is 256"),
         ({"network_memory_bytes": 32767}, "less than one segment"),
-        ({"exclusive_buffers_per_channel": 0}, "exclusive_buffers_per_channel is 0"),
+        ({"exclusive_buffers_per_channel": -1}, "exclusive_buffers_per_channel is -1"),
         ({"max_connections": 0}, "max_connections is 0"),
         ({"dead_peer_timeout_s": 0}, "dead_peer_timeout_s is 0"),
     ],

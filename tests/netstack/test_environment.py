@@ -1,9 +1,11 @@
 """Two network environments and the real TCP connection between them."""
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +25,9 @@ from netstack.errors import (
 )
 from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, partition_id
+from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
@@ -505,3 +509,84 @@ def test_every_part_is_closed_even_if_one_fails(monkeypatch: pytest.MonkeyPatch)
         node.environment.buffer_pool.create_buffer_pool(owner="late", num_required=1, max_buffers=1)
     partition.close()
     node.close()
+
+
+# ---------------------------------------------------------------- kinds of partitions and channels
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+@pytest.mark.parametrize("exclusive", [0, 1, 4])
+def test_data_crosses_the_network_with_any_buffers_and_compression(exclusive: int, compression: str | None) -> None:
+    """Without exclusive buffers the backlog is announced and floating ones are found; compressed or not, the same bytes arrive."""
+    config = dataclasses.replace(
+        small_config(exclusive_buffers_per_channel=exclusive, floating_buffers_per_gate=3), compression=compression
+    )
+    producer, consumer = (start_node(name, use_uvloop=True, config=config) for name in ("producer", "consumer"))
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+
+    thread = in_thread(finish_after, in_thread(emit, partition, 50), partition)
+    received = read_all(gate)
+    thread.join(DEADLINE_S)
+    gate.close()
+
+    assert received == [bytes(50 * SEGMENT)]
+    producer.close()
+    consumer.close()
+
+
+def test_a_blocking_partition_is_read_when_it_is_finished_by_several_readers(tmp_path: Path) -> None:
+    """Over the network, one after the other; its files go with it."""
+    config = small_config()
+    producer, consumer = (start_node(name, use_uvloop=True, config=config) for name in ("producer", "consumer"))
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1, ResultPartitionType.BLOCKING, tmp_path)
+    emit(partition, 20)
+    partition.notify_end_of_data(StopMode.DRAIN)
+    partition.finish()
+    partition.close()
+
+    for _ in range(2):
+        gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+        assert len(read_all(gate)[0]) == 20 * SEGMENT
+        gate.close()
+    partition.release()
+    consumer.close()
+    producer.close()
+
+    assert list(tmp_path.iterdir()) == [], "the file stays for readers that have not left, and no longer"
+
+
+def test_a_dump_shows_both_ends_of_a_channel(nodes: tuple[Node, Node]) -> None:
+    """Credit, backlog and what waits, at the producer's and at the consumer's side."""
+    producer, consumer = nodes
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+    emit(partition, 4)
+    partition.flush(0)
+    held = [wait_for_next(gate).buffer for _ in range(4)]
+
+    (there,) = on_loop(producer, producer.environment.reader_statistics)
+    (here,) = gate.channel_statistics()
+
+    assert (there.num_buffers_sent, there.num_credits_available, there.backlog, there.is_blocked) == (4, 0, 0, False)
+    assert (here.num_buffers_in, here.num_credits_available, here.num_credits_granted, here.num_unannounced) == (4, 0, 4, 0)
+    assert here.last_activity_ns > 0
+    for buffer in held:
+        assert buffer is not None
+        buffer.recycle()
+    gate.close()
+    partition.close()
+
+
+def on_loop(node: Node, function: Callable[[], list[ViewReaderStatistics]]) -> list[ViewReaderStatistics]:
+    """What ``function`` returns on the node's loop thread."""
+    found: list[list[ViewReaderStatistics]] = []
+    done = threading.Event()
+
+    def run() -> None:
+        found.append(function())
+        done.set()
+
+    node.loop.execute_threadsafe(run)
+    assert done.wait(DEADLINE_S)
+    return found[0]
