@@ -35,11 +35,13 @@ SECONDS: Final = 2.0
 QUICK_SECONDS: Final = 0.2
 START_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 60.0
+# With one channel nothing else is under way: 8 buffers, the default, are too few to keep both processes busy.
+CREDITS_OF_ONE_CHANNEL: Final = 16
 CASES: Final = {
     "raw": Setting("raw"),
-    "loops-1": Setting("loops"),
+    "loops-1": Setting("loops", num_credits=CREDITS_OF_ONE_CHANNEL),
     "loops-100": Setting("loops", num_channels=100),
-    "threads-1": Setting("threads"),
+    "threads-1": Setting("threads", num_credits=CREDITS_OF_ONE_CHANNEL),
     "threads-100": Setting("threads", num_channels=100),
     "zmq": Setting("zmq"),
     "grpc": Setting("grpc"),

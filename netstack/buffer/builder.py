@@ -174,6 +174,17 @@ class BufferConsumer:
         return cls(lease, lease, data_type)
 
     @classmethod
+    def of_whole_segment(cls, segment: MemorySegment, recycler: BufferRecycler, partial_record_length: int = 0) -> Self:
+        """A consumer of a segment that was filled in one go: what a builder would have led to, without the builder.
+
+        As there, whoever holds it learns that the writer has finished when it looks for the first time.
+        """
+        lease = BufferLease(segment, recycler)
+        consumer = cls(lease, lease, DataType.DATA_BUFFER, partial_record_length)
+        lease.position = ~len(segment.view)
+        return consumer
+
+    @classmethod
     def of_buffer(cls, buffer: NetworkBuffer, partial_record_length: int = 0) -> Self:
         """A consumer of a complete buffer; it takes over the caller's reference."""
         consumer = cls(buffer.lease, PositionMarker(~(buffer.offset + buffer.size)), buffer.data_type, partial_record_length)

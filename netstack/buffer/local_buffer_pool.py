@@ -121,6 +121,7 @@ class LocalBufferPool:
         self._account = account
         self._ledger = parent.ledger
         self.owner = owner
+        self.segment_size_bytes = parent.segment_size_bytes
         self.max_overdraft_buffers = max_overdraft_buffers
         self._max_per_channel = 0 if max_buffers_per_channel is None else max_buffers_per_channel
         num_counted = num_subpartitions if self._max_per_channel else 0
@@ -260,13 +261,17 @@ class LocalBufferPool:
         Raises:
             ResourceClosedError: the pool was destroyed, before or meanwhile.
         """
+        return BufferBuilder(self.request_segment_blocking(subpartition), self.recycler(subpartition))
+
+    def request_segment_blocking(self, subpartition: int = NO_SUBPARTITION) -> MemorySegment:
+        """A segment, which ``recycler(subpartition)`` takes back; parks the thread until there is one.
+
+        Raises:
+            ResourceClosedError: the pool was destroyed, before or meanwhile.
+        """
         with self._lock:
             segment = self._take_locked(subpartition)
-        if segment is None:
-            segment = self._wait_for_segment(subpartition)
-        if subpartition >= 0 and self._recyclers:
-            return BufferBuilder(segment, self._recyclers[subpartition])
-        return BufferBuilder(segment, self)
+        return self._wait_for_segment(subpartition) if segment is None else segment
 
     def recycler(self, subpartition: int) -> "LocalBufferPool | SubpartitionRecycler":
         """Who takes back what was requested for ``subpartition``."""

@@ -117,24 +117,19 @@ class BufferLease:
         Raises:
             BufferOwnershipError: the segment went back already.
         """
-        if self.release_quietly():
-            self._recycler.recycle(self.segment)
-
-    def release_quietly(self) -> bool:
-        """Count one holder less; True if that was the last one, and the caller has to send the segment home.
-
-        Raises:
-            BufferOwnershipError: the segment went back already.
-        """
         try:
             token = self._tokens.pop()
         except IndexError:
             raise self.misused("is released twice") from None
         if _DEBUG:
-            self._trail.add("released")
-            if token is _LAST and not self.segment.view.readonly:
-                self.segment.view[:] = _POISON * len(self.segment.view)
-        return token is _LAST
+            self._note_release(token)
+        if token is _LAST:
+            self._recycler.recycle(self.segment)
+
+    def _note_release(self, token: bool) -> None:  # noqa: FBT001 - a token, no switch
+        self._trail.add("released")
+        if token is _LAST and not self.segment.view.readonly:
+            self.segment.view[:] = _POISON * len(self.segment.view)
 
     def abandon(self) -> None:
         """Forget the only holder without recycling: nobody took the buffer, its maker keeps the segment."""
@@ -266,12 +261,16 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
     homes: dict[SegmentHome, list[tuple[MemorySegment, int]]] = {}
     calls: list[Callable[[], object]] = []
     for buffer in buffers:
-        lease = buffer.lease
-        recycler = lease.recycler
+        lease = buffer._lease
+        recycler, tokens = lease._recycler, lease._tokens
         home: SegmentHome | None = getattr(recycler, "home", None)
-        if home is None or not lease.count:
+        if home is None or not tokens:
             calls.append(lease.release)  # which says what is wrong, if that is why
-        elif lease.release_quietly():
+            continue
+        token = tokens.pop()
+        if _DEBUG:
+            lease._note_release(token)
+        if token is _LAST:
             returned = (lease.segment, recycler.home_index)  # type: ignore[attr-defined]  # whoever has a home has an index there
             if home in homes:
                 homes[home].append(returned)

@@ -161,6 +161,8 @@ class ResultPartition:
             written = self._start_buffer(subpartition, record, is_continuation=False)
         if written < len(record):
             self._emit_rest(memoryview(record)[written:], subpartition)
+        elif builder is None and self._builders[subpartition] is None:
+            return  # it filled its buffer
         builder = self._builders[subpartition]
         if builder is not None and builder.is_full and not self._make_room(builder, 0):
             self._finish_builder(subpartition)
@@ -182,8 +184,10 @@ class ResultPartition:
         subpartition = self._subpartitions[index]
         if subpartition.is_released:
             return len(data)
-        builder = self._pool.request_builder_blocking(index)
-        wanted = subpartition.desired_buffer_size
+        pool, wanted = self._pool, subpartition.desired_buffer_size
+        if wanted == NO_BUFFER_SIZE and len(data) >= pool.segment_size_bytes:
+            return self._fill_buffer(subpartition, data, is_continuation=is_continuation)
+        builder = pool.request_builder_blocking(index)
         if wanted != NO_BUFFER_SIZE:
             self._trim(builder, wanted, len(data))
         written = builder.append_and_commit(data)
@@ -192,6 +196,24 @@ class ResultPartition:
             return len(data)
         self._builders[index] = builder
         return written
+
+    def _fill_buffer(self, subpartition: ResultSubpartition, data: bytes | memoryview, *, is_continuation: bool) -> int:
+        """A whole buffer at once, no builder needed; returns how much of ``data`` was taken, all if its consumer has gone."""
+        index, pool = subpartition.index, self._pool
+        segment = pool.request_segment_blocking(index)
+        view = segment.view
+        size = len(view)
+        try:
+            view[:] = data if len(data) == size else memoryview(data)[:size]
+        except BaseException:
+            pool.recycler(index).recycle(segment)
+            raise
+        consumer = BufferConsumer.of_whole_segment(segment, pool.recycler(index), size if is_continuation else 0)
+        if subpartition.add(consumer) < 0:
+            return len(data)
+        self._num_bytes[index] += size
+        self._num_buffers_out += 1
+        return size
 
     def _finish_builder(self, index: int) -> None:
         builder = self._builders[index]

@@ -183,7 +183,7 @@ def test_a_write_that_fails_ends_the_connection_and_gives_everything_back(server
         raise RuntimeError("Expected test exception")
 
     with monkeypatch.context() as patch:
-        patch.setattr("netstack.channel.message_codec.encode_buffer_response_header", refuse)
+        patch.setattr("netstack.channel.message_codec._pack_header", refuse)
         notify(server, reader)
 
     [error] = server.sent()

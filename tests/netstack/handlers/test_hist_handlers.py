@@ -9,7 +9,7 @@ from netstack.errors import NetstackError, RemoteProtocolError, TransportError
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.partition.manager import ResultPartitionManager
-from netstack.wire.codec import encode, encode_buffer_response_header
+from netstack.wire.codec import BUFFER_RESPONSE_HEADER, encode
 from netstack.wire.messages import (
     AddCredit,
     BufferResponse,
@@ -91,10 +91,10 @@ def test_hist_7499_2089_a_write_that_fails_leaves_no_buffer_behind(server: Serve
         num_left -= 1
         if num_left < 0:
             raise RuntimeError("expected")
-        return encode_buffer_response_header(*args)
+        return BUFFER_RESPONSE_HEADER.pack(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr("netstack.channel.message_codec.encode_buffer_response_header", fail_at_the_second)
+        patch.setattr("netstack.channel.message_codec._pack_header", fail_at_the_second)
         notify(server, reader)
 
     server.channel.lose_connection()
