@@ -170,7 +170,7 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser(prog="python -m bench transport", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), help="which, separated by commas; ratios need raw")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of sending, per case and round")
-    parser.add_argument("--credits", type=int, default=Setting("").num_credits, help="exclusive buffers per channel")
+    parser.add_argument("--credits", type=int, help="exclusive buffers per channel (default: 16 with one channel, 8 with more)")
     parser.add_argument("--switch-interval-ms", type=float, default=Setting("").switch_interval_ms)
     parser.add_argument("--pin", action=argparse.BooleanOptionalAction, default=True, help="each process on a core of its own")
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="write what py-spy sees of each process")
@@ -190,7 +190,7 @@ def run(
     quick: bool = False,
     cases: Sequence[str] = tuple(CASES),
     seconds: float = SECONDS,
-    credits: int = 8,  # noqa: A002 - the name of the option
+    credits: int | None = None,  # noqa: A002 - the name of the option
     switch_interval_ms: float = 0.1,
     pin: bool = True,
     profile: Path | None = None,
@@ -200,7 +200,9 @@ def run(
     present = [case for case in cases if is_installed(case)]
     for case in sorted(set(cases) - set(present)):
         print(f"{case}: skipped, {NEEDS[case]} is not installed (extra 'bench')", file=sys.stderr)
-    common: dict[str, Any] = {"num_credits": credits, "switch_interval_ms": switch_interval_ms, "cpus": cores() if pin else None}
+    common: dict[str, Any] = {"switch_interval_ms": switch_interval_ms, "cpus": cores() if pin else None}
+    if credits is not None:
+        common["num_credits"] = credits
     common["calls_folder"] = None if calls is None else str(calls.absolute())
     settings = {case: replace(CASES[case], compare_all=quick, **common) for case in present}
     seconds = QUICK_SECONDS if quick else seconds
