@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
+from netstack.availability import AvailabilityFuture
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
 from netstack.gate.request_backoff import RequestBackoff
@@ -48,6 +49,9 @@ class ChannelGate(Protocol):
 
     def notify_channel_non_empty(self, channel: "InputChannel") -> None:
         """The channel has data, or an error, after it had none."""
+
+    def enqueue_channel(self, channel: "InputChannel") -> AvailabilityFuture | None:
+        """The same, but the caller completes what this returns: once, when everything that arrived together is queued."""
 
     def notify_priority_event(self, channel: "InputChannel", sequence_number: int) -> None:
         """The channel has a first priority event; ignored if an event with that number or a later one was polled."""

@@ -355,14 +355,18 @@ class SingleInputGate:
 
     def notify_channel_non_empty(self, channel: InputChannel) -> None:
         """A channel has data or an error; nothing happens if it is queued, released, or the gate is closed.  Any thread."""
-        with self._lock:
-            if channel.is_queued or self._is_closed or channel.is_released:
-                return
-            channel.is_queued = True
-            self._queue.rest.append(channel)
-            pending = self._availability.unavailable_to_reset_available()
+        pending = self.enqueue_channel(channel)
         if pending is not None:
             pending.complete()
+
+    def enqueue_channel(self, channel: InputChannel) -> AvailabilityFuture | None:
+        """The same, but whoever waits is woken by the caller, who must complete the future that this returns.  Any thread."""
+        with self._lock:
+            if channel.is_queued or self._is_closed or channel.is_released:
+                return None
+            channel.is_queued = True
+            self._queue.rest.append(channel)
+            return self._availability.unavailable_to_reset_available()
 
     def notify_priority_event(self, channel: InputChannel, sequence_number: int) -> None:
         """A channel has a priority event, unless that was polled already: a notification may come late.  Any thread."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer
 from netstack.buffer.wakeups import run_all
@@ -72,6 +73,8 @@ class RemoteInputChannel(InputChannel):
     ) -> None:
         super().__init__(gate, index, partition_id, subpartition, backoff=backoff, clock_ns=clock_ns)
         self.channel_id = channel_id
+        # Where the loop puts what wakes the task, until all that one read of the socket brought is queued; None: it is woken at once.
+        self.wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] | None = None  # Written by the loop thread.
         self.sender_backlog = 0  # Written by the loop thread; read anywhere, one message stale is fine.
         self.buffer_manager = BufferManager(self._lock, self._announce_credit)
         self._client = client
@@ -335,7 +338,12 @@ class RemoteInputChannel(InputChannel):
             return self._refuse(buffer, sequence_number)
         if is_first:
             self.last_activity_ns = self._clock_ns()
-            self.gate.notify_channel_non_empty(self)
+            pending = self.gate.enqueue_channel(self)
+            if pending is not None:
+                if self.wakeups is None:
+                    pending.complete()
+                else:
+                    self.wakeups.append((self, pending))
         if backlog >= 0:
             self.sender_backlog = backlog
         if is_missing:

@@ -14,6 +14,7 @@ from typing import Final, assert_never
 
 import structlog
 
+from netstack.availability import AvailabilityFuture
 from netstack.buffer.segment import NetworkBuffer
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.errors import (
@@ -61,6 +62,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._cancelled: dict[InputChannelID, None] = {}  # told to stop, oldest first
         # None is an announcement of credit: how much is asked when it leaves.
         self._orders: deque[tuple[RemoteInputChannel, _Order | None]] = deque()
+        # Channels whose data came with the present read, and what wakes their tasks.
+        self._wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] = []
         self._replies = ReplyBudget()
         self._ctx: ChannelHandlerContext | None = None
         self.on_ended: Callable[[], None] | None = None
@@ -79,6 +82,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         """The connection is gone."""
         self._ctx = None
         self._orders.clear()
+        self._wake()
         self.has_ended = True
         if self.on_ended is not None:
             self.on_ended()
@@ -91,6 +95,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             channel.on_error(self._error)
             return
         self._channels[channel.channel_id] = channel
+        channel.wakeups = self._wakeups
         self._cancelled.pop(channel.channel_id, None)
         index = channel.subpartition
         try:
@@ -202,6 +207,20 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             channel.on_failed_partition_request(error)
         except Exception as second:  # noqa: BLE001 - as above
             self._fail_channel(channel, second)
+
+    def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
+        """Wake the tasks: once per read, and not while the rest of it is still being queued, which they would only wait for."""
+        self._wake()
+        ctx.fire_channel_read_complete()
+
+    def _wake(self) -> None:
+        wakeups = self._wakeups
+        while wakeups:
+            channel, pending = wakeups.pop()
+            try:
+                pending.complete()
+            except Exception as error:  # noqa: BLE001 - what the task hangs on its future is that channel's trouble, the others go on
+                self._fail_channel(channel, error)
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
         """Orders may have waited for the socket."""

@@ -19,6 +19,9 @@ class RecordingGate:
         self.priority: list[int | None] = []
         self.checked: list[InputChannel] = []
 
+    def enqueue_channel(self, channel: InputChannel) -> None:
+        self.notify_channel_non_empty(channel)
+
     def notify_channel_non_empty(self, channel: InputChannel) -> None:
         self.notified.append(channel)
 

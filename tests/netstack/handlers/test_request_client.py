@@ -332,3 +332,39 @@ def test_a_cancelled_channel_is_left_out_when_credit_is_announced(client: Client
     client.connection.flush_outbound()
 
     assert [each for each in client.sent() if isinstance(each, AddCredit)] == [AddCredit(receiver_of(2), 1)]
+
+
+# ---------------------------------------------------------------- waking tasks
+
+
+def test_a_task_is_woken_once_all_that_came_together_is_queued(client: Client) -> None:
+    """Two buffers in one read: one wake-up, and it finds both."""
+    gate = client.open_gate()
+    client.sent()
+    seen: list[int] = []
+    gate.available_future().add_done_callback(lambda: seen.append(gate.statistics().num_queued_buffers))
+
+    client.connection.write_inbound(b"".join(response(1, number) for number in range(2)))
+
+    assert seen == [2]
+
+
+def test_a_waiter_that_fails_ends_its_own_channel_only(client: Client) -> None:
+    """FLINK-9755: what a task hung on its future raises; its channel says so, the neighbour's task is woken all the same."""
+    broken, good = client.open_gate(1), client.open_gate(2)
+    client.sent()
+    woken: list[str] = []
+
+    def fail() -> None:
+        raise ValueError("the task's own trouble")
+
+    broken.available_future().add_done_callback(fail)
+    good.available_future().add_done_callback(lambda: woken.append("good"))
+
+    client.connection.write_inbound(response(1) + response(2))
+
+    assert woken == ["good"]
+    assert take(good) == b"data"
+    with pytest.raises(TransportError, match="the task's own trouble"):
+        broken.poll_next()
+    assert client.connection.is_open
