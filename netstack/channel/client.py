@@ -57,25 +57,46 @@ class _Attempt:
         self._channel = NetworkChannel(config, lambda: self._handlers(handlers_factory))
 
     async def run(self) -> NetworkChannel:
-        channel, address, timeout_s = self._channel, self._id, self._timeout_s
+        channel = self._channel
+        try:
+            await self._connect()
+        except BaseException:  # also if everything had succeeded just when somebody cancelled
+            channel.abort()
+            await channel.wait_closed()  # whoever closes the loop next shall find nothing
+            raise
+        return channel
+
+    async def _connect(self) -> None:
+        address, timeout_s = self._id, self._timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                await self._loop.create_connection(lambda: channel, address.host, address.port, **self._tls_options())
+                await self._dial()
                 await self._ready
         except TimeoutError as error:
             raise ConnectError(f"cannot connect to {address} within {timeout_s:g} s") from error
-        except NetstackError:
-            raise
         except ssl.SSLError as error:
             raise AuthenticationError(f"cannot connect to {address}: TLS failed: {error}") from error
         except (OSError, OverflowError, UnicodeError) as error:
             # OverflowError: a port beyond 65535.  UnicodeError: a host that no name service can look up.
             raise ConnectError(f"cannot connect to {address}: {type(error).__name__}: {error}") from error
-        finally:
-            if not self._ready.done() or self._ready.cancelled() or self._ready.exception() is not None:
-                channel.abort()
-                await channel.wait_closed()  # whoever closes the loop next shall find nothing
-        return channel
+
+    async def _dial(self) -> None:
+        """Connect; a cancellation is passed on only as long as there is no connection.
+
+        One that reaches uvloop's ``create_connection`` between ``connection_made`` and its end closes the transport without ever calling
+        ``connection_lost``, and whoever waits for the end of the channel would wait for ever.
+        """
+        address, channel = self._id, self._channel
+        dial = self._loop.create_task(
+            self._loop.create_connection(lambda: channel, address.host, address.port, **self._tls_options()), name=f"dial {address}"
+        )
+        try:
+            await asyncio.shield(dial)
+        except asyncio.CancelledError:
+            if channel.is_connecting:
+                dial.cancel()
+            await asyncio.gather(dial, return_exceptions=True)
+            raise
 
     def _tls_options(self) -> dict[str, Any]:
         tls = self._security.tls

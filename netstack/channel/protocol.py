@@ -99,6 +99,11 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         return self._state is _State.OPEN or self._state is _State.CONNECTING
 
     @property
+    def is_connecting(self) -> bool:
+        """Whether there has been no connection yet."""
+        return self._state is _State.CONNECTING
+
+    @property
     def is_active(self) -> bool:
         """Whether the channel is connected and nobody has closed it."""
         return self._state is _State.OPEN

@@ -1,14 +1,18 @@
 """``connect`` on real sockets and both loops."""
 
 import asyncio
+import dataclasses
 import socket
 
 import pytest
 
 from netstack.channel.client import connect
+from netstack.channel.handler import ChannelHandlerContext
+from netstack.channel.protocol import NetworkChannel
 from netstack.channel.server import NetworkServer
 from netstack.errors import ConnectError, LocalProtocolError
 from netstack.ids import ConnectionID
+from netstack.security import SecurityConfig
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
@@ -97,5 +101,38 @@ def test_a_pipeline_without_a_decoder_is_refused(loop_name: str) -> None:
             await connect(CONFIG, address, lambda: (Inbox(),), timeout_s=10)
         await server.close()
         await asyncio.sleep(0)
+
+    run(loop_name, main())
+
+
+class CancelWhenActive(Inbox):
+    """Cancels the dial in the very pass in which it connects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dialling: asyncio.Task[NetworkChannel] | None = None
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        super().channel_active(ctx)
+        assert self.dialling is not None
+        self.dialling.cancel()
+
+
+@pytest.mark.parametrize("security", [SecurityConfig.none(), SecurityConfig.hmac(bytes(32))])
+def test_a_dial_that_is_cancelled_just_when_it_connects_ends(loop_name: str, security: SecurityConfig) -> None:
+    """Uvloop may then close the transport without a word to the protocol; the channel ends all the same, and nothing stays open."""
+    config = dataclasses.replace(CONFIG, security=security)
+
+    async def main() -> None:
+        server = NetworkServer(config, handlers(Inbox()))
+        address = ConnectionID(*await server.start("127.0.0.1", 0))
+        inbox = CancelWhenActive()
+
+        inbox.dialling = asyncio.create_task(connect(config, address, handlers(inbox), timeout_s=10))
+        await asyncio.gather(inbox.dialling, return_exceptions=True)
+
+        assert inbox.dialling.cancelled()
+        assert inbox.log == ["active", "inactive", "removed"]
+        await server.close()
 
     run(loop_name, main())
