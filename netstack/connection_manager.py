@@ -2,9 +2,10 @@
 
 Side:       shared.  Clients are used by task threads; connections live on the loop thread.
 Invariants: at most one connection per ``ConnectionID``; concurrent requests wait for the same attempt; a failed attempt is not cached,
-            the next request tries again; a connection counts the channels that use it, and when the last one is gone it is kept for
-            reuse (``reuse_connections``, the default) or closed; one that ended is forgotten.  However an attempt ends, everybody who
-            waited for it hears of it, and attempts to reach one peer keep nobody from another (FLINK-15416).
+            the next request tries again; orders given during an attempt are carried out after its requests; a connection counts the
+            channels that use it, and when the last one is gone it is kept for reuse (``reuse_connections``, the default) or closed; one
+            that ended is forgotten.  However an attempt ends, everybody who waited for it hears of it, and attempts to reach one peer
+            keep nobody from another (FLINK-15416).
 Source:     Flink ``NettyConnectionManager``, ``PartitionRequestClientFactory``, ``NettyPartitionRequestClient``.
 """
 
@@ -53,6 +54,7 @@ class _Connection:
         self._handler = CreditBasedPartitionRequestClientHandler()
         self._attempt: _Attempt | None = None
         self._waiting: list[RemoteInputChannel] = []
+        self._early: list[tuple[RemoteInputChannel, Callable[[], None]]] = []  # orders given during the attempt
         self._delayed: dict[InputChannelID, tuple[RemoteInputChannel, asyncio.TimerHandle]] = {}
         self._users: set[InputChannelID] = set()  # requested and not cancelled; its size is Flink's reference count
 
@@ -94,9 +96,11 @@ class _Connection:
             self._on_idle(self)
 
     def order(self, order: Order[P], channel: RemoteInputChannel, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Give an order about a channel that was requested; without a connection there is nothing to tell."""
+        """Give an order about a channel that was requested, after the present attempt to connect; without one there is nobody to tell."""
         if self._is_open:
             order(self._handler, channel, *args, **kwargs)
+        elif self._attempt is not None:
+            self._early.append((channel, lambda: order(self._handler, channel, *args, **kwargs)))
 
     def _request_now(self, channel: RemoteInputChannel) -> None:
         if self._is_open:
@@ -143,6 +147,7 @@ class _Connection:
     def _on_attempt_done(self, attempt: _Attempt) -> None:
         self._attempt = None
         waiting, self._waiting = self._waiting, []
+        early, self._early = self._early, []
         error = self._error_of(attempt)
         if error is not None:
             if self.is_idle:
@@ -150,7 +155,8 @@ class _Connection:
             run_all([partial(each.on_error, error) for each in waiting])
             return
         self._channel, self._handler = attempt.result()
-        run_all([partial(self._handler.request_subpartition, each) for each in waiting if not each.is_released])
+        requests = [partial(self._handler.request_subpartition, each) for each in waiting if not each.is_released]
+        run_all([*requests, *(order for channel, order in early if not channel.is_released)])
         if not self._users and not self._config.reuse_connections:
             self._close_unused()
 

@@ -13,7 +13,8 @@ from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.ids import ConnectionID
-from netstack.wire.messages import CancelPartitionRequest, ErrorCode, ErrorResponse, PartitionRequest
+from netstack.wire.events import OtherEvent, serialize_event
+from netstack.wire.messages import CancelPartitionRequest, ErrorCode, ErrorResponse, NewBufferSize, PartitionRequest, TaskEventRequest
 from tests.netstack.connections import CONFIG, DEADLINE_S, SEGMENT, Consumer, Peer, no_listener, requests, serve, until
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 
@@ -44,6 +45,29 @@ async def test_a_channel_released_while_connecting_is_not_requested() -> None:
     await until(lambda: bool(peer.received))
 
     assert peer.received == [PartitionRequest(partition_id_of(2), 0, 0, receiver_of(2), 2)]
+    await consumer.close()
+    await server.close()
+
+
+async def test_orders_given_while_connecting_follow_the_requests() -> None:
+    """An event for the producer and the wanted buffer size; a channel that left meanwhile says nothing."""
+    consumer, peer = Consumer(), Peer()
+    server, address = await serve(peer)
+    event = OtherEvent("org.example.Event", b"x")
+
+    staying, leaving = (consumer.gate(address, number) for number in (1, 2))
+    for gate in (staying, leaving):
+        gate.send_task_event(event)
+        gate.announce_buffer_size(512)
+    leaving.close()
+    consumer.gate(address, 3)
+    await until(lambda: len(peer.received) == 4)
+
+    assert requests(peer) == [receiver_of(1), receiver_of(3)]
+    assert peer.received[2:] == [
+        TaskEventRequest(serialize_event(event), partition_id_of(1), receiver_of(1)),
+        NewBufferSize(receiver_of(1), 512),
+    ]
     await consumer.close()
     await server.close()
 
