@@ -91,7 +91,11 @@ class PartitionRequestQueue(ChannelHandler):
         """Give ``reader`` its place in the queue if it may send, and start to write if the queue was empty."""
         if reader.is_released or self._is_closed or reader in self._ready:
             return
-        is_available, backlog = reader.availability()
+        try:
+            is_available, backlog = reader.availability()
+        except Exception as error:  # noqa: BLE001 - what cannot be read (a view of several reads ahead) is this receiver's misfortune
+            self._fail_reader(reader, error)
+            return
         if is_available:
             if self._ready.add(reader) and not self._is_continuation_scheduled:
                 self._write_available()
@@ -189,8 +193,20 @@ class PartitionRequestQueue(ChannelHandler):
     def _end_reader(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
         """End one reader before its error is told; its id stays known until the receiver cancels, for what is still under way."""
         self._ready.discard(reader)
-        reader.release()
-        self._write_gathered()  # what it sent before goes before
+        try:
+            reader.release()
+        finally:
+            self._write_gathered()  # what it sent before goes before
+
+    def _fail_reader(self, reader: CreditBasedSequenceNumberingViewReader, error: Exception) -> None:
+        """Its subpartition could not be read: the receiver is told, the other readers go on."""
+        if self._logs.take():
+            _log.warning("a subpartition cannot be read", reader=repr(reader), exc_info=error)
+        try:
+            self._end_reader(reader)
+        except Exception as second:  # noqa: BLE001 - what is broken may not let itself be closed either
+            _log.warning("a reader that failed cannot be released", reader=repr(reader), exc_info=second)
+        self._tell(ErrorResponse(ErrorCode.INTERNAL, describe_error(error), reader.receiver))
 
     def release_all(self) -> None:
         """Release every reader; nothing is sent any more."""
@@ -273,9 +289,13 @@ class PartitionRequestQueue(ChannelHandler):
     def _poll(self, reader: CreditBasedSequenceNumberingViewReader) -> int:
         """The turn of one reader: its next buffer joins the gather write; returns its bytes."""
         subpartition = reader.subpartition
-        if subpartition == SEVERAL:
-            subpartition = reader.peek_next_subpartition()
-        next_one = reader.next_buffer()
+        try:
+            if subpartition == SEVERAL:
+                subpartition = reader.peek_next_subpartition()
+            next_one = reader.next_buffer()
+        except Exception as error:  # noqa: BLE001 - a disk that fails, credit overspent: the trouble of one receiver
+            self._fail_reader(reader, error)
+            return 0
         if next_one is None:
             cause = reader.failure_cause
             if cause is not None:

@@ -17,7 +17,7 @@ import structlog
 
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.config import NetstackConfig
-from netstack.errors import NetstackError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
+from netstack.errors import LocalProtocolError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.handlers.request_queue import PartitionRequestQueue, describe_error
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
@@ -148,7 +148,7 @@ class PartitionRequestServerHandler(ChannelHandler):
         if isinstance(error, PartitionNotFoundError | ResourceClosedError):
             self._queue.reply(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, str(error), receiver))
             return
-        code = ErrorCode.SUBPARTITION_TAKEN if isinstance(error, NetstackError) else ErrorCode.INTERNAL
+        code = ErrorCode.SUBPARTITION_TAKEN if isinstance(error, LocalProtocolError) else ErrorCode.INTERNAL
         self._queue.reply(ErrorResponse(code, describe_error(error), None, about=receiver))
 
     def _refuse_waiting(self, request: PartitionRequest) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netstack.errors import ProducerFailedError, RemoteProtocolError
-from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.partition.view import BufferAndBacklog
 from netstack.wire.events import EndOfData, StopMode, deserialize_event
 from netstack.wire.messages import (
@@ -276,13 +275,21 @@ def test_an_error_of_the_pipeline_answers_and_closes(server: ServerSide) -> None
     assert not server.channel.is_open
 
 
-class BrokenView:
-    """Says that it has data, and fails to hand it out."""
+class BrokenView(ScriptedView):
+    """Says that it has data, and fails at whatever it is asked next."""
 
-    is_released = False
+    def __init__(self, *, fails_early: bool = False, fails_late: bool = False, subpartitions: tuple[int, ...] = ()) -> None:
+        super().__init__(DataType.DATA_BUFFER, subpartitions=subpartitions)
+        self.fails_early = fails_early
+        self.fails_late = fails_late
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:
+        if self.fails_early:
+            raise OSError("disk on fire")
         return True, 1
+
+    def peek_next_subpartition(self) -> int:
+        raise OSError("disk on fire")
 
     def next_buffer(self) -> None:
         raise OSError("disk on fire")
@@ -291,26 +298,49 @@ class BrokenView:
         return self.next_buffer
 
     def release(self) -> None:
-        self.is_released = True
+        super().release()
+        if self.fails_late:
+            raise OSError("disk burnt down")
 
 
-def test_an_error_while_writing_ends_the_connection(server: ServerSide) -> None:
-    """Nobody waits for ever: the peer is told, and the other readers' subpartitions are given back."""
+@pytest.mark.parametrize(
+    "view",
+    [BrokenView(), BrokenView(subpartitions=(0, 1)), BrokenView(fails_early=True), BrokenView(fails_late=True)],
+    ids=["read", "peek", "availability", "release"],
+)
+def test_a_subpartition_that_cannot_be_read_ends_its_own_reader_only(server: ServerSide, view: BrokenView) -> None:
+    """Its receiver is told and hangs in nothing; what the others get goes on."""
     partition = server.partition()
     server.receive(request())
-    broken = CreditBasedSequenceNumberingViewReader(receiver_of(2), 1, server.queue)
-    server.queue.add_reader(broken)
-    view = BrokenView()
-    broken.set_view(view)  # type: ignore[arg-type]  # as much of a view as a reader needs
+    broken = open_reader(server, view, receiver=2)
 
     broken.notify_data_available()
-    sent = server.sent()
+    [error] = server.sent()
+    fill(partition, 2)
 
-    [error] = sent
     assert isinstance(error, ErrorResponse)
-    assert (error.code, error.message, error.receiver) == (ErrorCode.INTERNAL, "OSError: disk on fire", None)
+    assert (error.code, error.message, error.receiver) == (ErrorCode.INTERNAL, "OSError: disk on fire", receiver_of(2))
+    assert view.num_released == 1
+    assert server.data() == [(1, 0), (1, 1)]
+    server.receive(CancelPartitionRequest(receiver_of(2)))
+    assert [row.receiver for row in server.queue.statistics()] == [receiver_of(1).hex()]
+
+
+def test_an_error_while_writing_ends_the_connection(server: ServerSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever: the peer is told, and the readers' subpartitions are given back."""
+    partition = server.partition()
+    server.receive(request())
+
+    def fail(*_: object) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(server.queue, "_write_gather", fail)
+    fill(partition, 1)
+    [error] = server.sent()
+
+    assert isinstance(error, ErrorResponse)
+    assert (error.code, error.message, error.receiver) == (ErrorCode.INTERNAL, "OSError: no memory", None)
     assert not server.channel.is_open
-    assert view.is_released
     assert partition.all_data_processed.is_done
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from netstack.errors import ResourceBrokenError
 from netstack.wire.events import StopMode
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -107,6 +108,20 @@ def test_a_taken_subpartition_is_refused_to_the_second_receiver(server: ServerSi
     assert (error.code, error.receiver, error.about) == (ErrorCode.SUBPARTITION_TAKEN, None, receiver_of(2))
     fill(partition, 1)
     assert server.data() == [(1, 0)]
+
+
+def test_a_view_that_cannot_be_made_is_our_own_trouble(server: ServerSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is gone is no mistake of the receiver's, and nobody has taken its subpartition."""
+    partition = server.partition()
+
+    def fail(*_: object, **__: object) -> None:
+        raise ResourceBrokenError("the file is gone")
+
+    monkeypatch.setattr(partition, "create_subpartition_view", fail)
+    server.receive(request())
+
+    error = only_error(server)
+    assert (error.code, error.about, error.message) == (ErrorCode.INTERNAL, receiver_of(1), "the file is gone")
 
 
 def test_a_range_of_subpartitions_is_served(server: ServerSide) -> None:
