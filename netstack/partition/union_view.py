@@ -3,7 +3,7 @@
 Side:       shared.
 Invariants: buffers of one subpartition keep their order; buffers that may hold parts of one record follow each other, so the next
             subpartition has its turn only after an event or a buffer that ends with a record; each subpartition that was told of is read
-            or stands in line.
+            or stands in line.  Once the producer released one of them nothing can be polled any more, and the listener was told.
 Units:      backlog in data buffers.
 Lock order: ``UnionResultSubpartitionView._lock`` is a leaf: views are polled, and the listener is called, outside it.  One thread at a
             time looks ahead; whoever finds another one doing so goes by what is there, and is told afterwards.
@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from netstack.buffer.segment import NetworkBuffer
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, ResultSubpartitionView
@@ -62,6 +63,7 @@ class UnionResultSubpartitionView:
         self._is_looking_ahead = False
         self._was_missed = False  # somebody came meanwhile
         self._is_started = False
+        self._is_dropped = False  # the producer released a subpartition
         self._is_view_released = False
 
     def __repr__(self) -> str:
@@ -78,21 +80,39 @@ class UnionResultSubpartitionView:
 
     def start(self) -> None:
         """All views are there: pass on what was told meanwhile."""
+        is_gone = any(view.is_released for view in self._views.values())
         with self._lock:
+            cached = self._drop_locked() if is_gone else []
             self._is_started = True
             is_ready = bool(self._ready)
-        if is_ready:
-            self.listener.notify_data_available()
+            is_told = is_ready or is_gone
+        self._recycle_and_tell(cached, is_told=is_told)
 
     def on_data_available(self, subpartition: int) -> None:
         """For the listeners of the single views."""
+        view = self._views.get(subpartition)
+        is_gone = view is not None and view.is_released
+        cached: list[NetworkBuffer] = []
         with self._lock:
-            if subpartition in self._ready:
+            if self._is_dropped:
+                return
+            if is_gone:  # told even if it stands in line, where the reader may not look again
+                cached = self._drop_locked()
+            elif subpartition in self._ready:
                 return
             self._ready[subpartition] = None
             is_told = self._is_started
-        if is_told:
-            self.listener.notify_data_available()
+        self._recycle_and_tell(cached, is_told=is_told)
+
+    def _drop_locked(self) -> list[NetworkBuffer]:
+        """Nothing is polled any more; returns what to recycle outside the lock."""
+        self._is_dropped = True
+        cached = [found.buffer for found, _ in self._cache]
+        self._cache.clear()
+        return cached
+
+    def _recycle_and_tell(self, cached: list[NetworkBuffer], *, is_told: bool) -> None:
+        run_all([*(buffer.recycle for buffer in cached), *([self.listener.notify_data_available] if is_told else [])])
 
     # ---------------------------------------------------------------- reading
 
@@ -151,7 +171,7 @@ class UnionResultSubpartitionView:
     def _next_in_line(self) -> int | None:
         """Whose turn it is; taken out of the line before it is polled, so that nothing it tells meanwhile is lost."""
         with self._lock:
-            if self._is_view_released or len(self._cache) == CACHE_CAPACITY:
+            if self.is_released or len(self._cache) == CACHE_CAPACITY:
                 return None
             if self._unfinished is not None:
                 subpartition = self._unfinished if self._unfinished in self._ready else None
@@ -163,7 +183,7 @@ class UnionResultSubpartitionView:
 
     def _keep(self, found: BufferAndBacklog, subpartition: int) -> None:
         with self._lock:
-            is_late = self._is_view_released
+            is_late = self.is_released
             if not is_late:
                 self._unfinished = subpartition if found.buffer.data_type is DataType.DATA_BUFFER else None
                 self._cache.append((found, subpartition))
@@ -209,7 +229,7 @@ class UnionResultSubpartitionView:
     @property
     def is_released(self) -> bool:
         """Whether the reader ended it, or the producer any of its subpartitions."""
-        return self._is_view_released or any(view.is_released for view in self._views.values())
+        return self._is_view_released or self._is_dropped
 
     @property
     def failure_cause(self) -> ProducerFailedError | None:
@@ -226,6 +246,5 @@ class UnionResultSubpartitionView:
             if self._is_view_released:
                 return
             self._is_view_released = True
-            cached = [found.buffer for found, _ in self._cache]
-            self._cache.clear()
+            cached = self._drop_locked()
         run_all([*(buffer.recycle for buffer in cached), *(view.release for view in self._views.values())])

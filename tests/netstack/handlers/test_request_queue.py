@@ -16,9 +16,10 @@ from netstack.wire.messages import (
     DataType,
     ErrorCode,
     ErrorResponse,
+    PartitionRequest,
 )
 from tests.netstack.handlers.doubles import ScriptedView, block, open_reader, unblock
-from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, receiver_of, request
+from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, partition_id_of, receiver_of, request
 from tests.netstack.wire.samples import content
 
 
@@ -424,6 +425,25 @@ def test_a_view_that_fails_while_it_is_queued_is_reported_when_its_turn_comes(se
     assert [each.receiver for each in sent if isinstance(each, ErrorResponse)] == [receiver_of(1)]
     assert sum(isinstance(each, BufferResponse) and each.receiver == receiver_of(2) for each in sent) == 3
     assert server.channel.is_open
+
+
+@pytest.mark.parametrize(("num_buffers", "credit"), [((4, 0), 1), ((4, 4), 1), ((12, 2), 100)])
+def test_the_failed_producer_of_a_range_is_reported_to_its_receiver(server: ServerSide, num_buffers: tuple[int, int], credit: int) -> None:
+    """Once, with buffers looked at ahead that have no credit, or no room in the socket; the neighbour goes on."""
+    failing = server.partition(0, num_subpartitions=2)
+    for subpartition, number in enumerate(num_buffers):
+        fill(failing, number, subpartition)
+    server.receive(PartitionRequest(partition_id_of(0), 0, 1, receiver_of(1), credit))
+    server.receive(request(1, receiver=2, credit=3))
+    if credit == 1:
+        server.sent()
+
+    failing.fail(ValueError("late"))
+    sent = server.sent()
+    fill(server.partition(1), 3)
+
+    assert [(each.code, each.receiver) for each in sent if isinstance(each, ErrorResponse)] == [(ErrorCode.PRODUCER_FAILED, receiver_of(1))]
+    assert (server.channel.is_open, len(server.data())) == (True, 3)
 
 
 def test_a_kernel_that_takes_everything_gets_one_batch_per_pass(server: ServerSide, monkeypatch: pytest.MonkeyPatch) -> None:

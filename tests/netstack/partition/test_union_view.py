@@ -184,6 +184,45 @@ def test_a_failure_of_one_is_a_failure_of_all() -> None:
     it.close()
 
 
+@pytest.mark.parametrize("is_in_line", [True, False])
+def test_a_failure_is_told_even_if_every_subpartition_stands_in_line(is_in_line: bool) -> None:
+    """Told once, and what was looked at ahead is dropped: nobody asks again on behalf of a full cache, or without credit."""
+    it = Union(2)
+    for _ in range(CACHE_CAPACITY + 2 if is_in_line else 2):
+        it.add(0, b"x")
+    it.add(1, b"y")
+    assert it.view.availability(False)[0] is False
+    before = it.listener.count
+
+    for subpartition in it.subpartitions:
+        subpartition.release()
+
+    assert (it.listener.count - before, it.view.is_released, it.arena.num_out) == (1, True, 0)
+    assert (it.view.availability(True), it.view.peek_next_subpartition(), it.view.next_buffer()) == ((False, 0), -1, None)
+    it.close()
+
+
+@pytest.mark.parametrize("num_views", [0, 2])
+def test_a_failure_while_the_views_are_made_is_told_by_start(num_views: int) -> None:
+    """Whether the view that was released had been added or not."""
+    it = Union(2, is_started=False)
+    it.add(0, b"x")
+    views = [subpartition.create_read_view(it.view.listener_of(index)) for index, subpartition in enumerate(it.subpartitions)]
+    for index, view in enumerate(views[:num_views]):
+        assert view is not None
+        it.view.add_view(index, view)
+    it.subpartitions[0].release()
+    for index, view in enumerate(views[num_views:], num_views):
+        assert view is not None
+        it.view.add_view(index, view)
+    before = it.listener.count
+
+    it.view.start()
+
+    assert (before, it.listener.count, it.view.is_released, it.view.next_buffer()) == (0, 1, True, None)
+    it.close()
+
+
 def test_several_cannot_be_resumed() -> None:
     """UnionResultSubpartitionView.resumeConsumption: unsupported, as in Flink."""
     it = Union(2)
@@ -269,4 +308,32 @@ def test_a_buffer_that_comes_after_the_release_is_recycled() -> None:
     it.add(0, b"y")
 
     assert it.view.next_buffer() is None
+    it.close()
+
+
+class FailingView(PipelinedSubpartitionView):
+    """The producer fails while the union polls this view."""
+
+    __slots__ = ("producer",)
+
+    producer: PipelinedSubpartition
+
+    def next_buffer(self) -> BufferAndBacklog | None:
+        found = super().next_buffer()
+        self.producer.release()
+        return found
+
+
+def test_a_buffer_that_was_being_polled_when_the_producer_failed_is_recycled() -> None:
+    """The reader asked for room it may not have any more: it gets nothing, and is told."""
+    it = Union(1)
+    failing = FailingView(it.subpartitions[0], it.view.listener_of(0))
+    failing.producer = it.subpartitions[0]
+    it.view.add_view(0, failing)
+    it.add(0, b"x")
+    it.add(0, b"y")
+    before = it.listener.count
+
+    assert it.view.next_buffer() is None
+    assert (it.view.is_released, it.listener.count > before) == (True, True)
     it.close()
