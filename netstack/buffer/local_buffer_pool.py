@@ -353,7 +353,7 @@ class LocalBufferPool:
         """``recycle`` for several segments, each with its subpartition: one lock round, and whoever waits finds all of them."""
         wakeups: list[Callable[[], object]] = []
         calls: list[Callable[[], object]] = []
-        grants: list[tuple[PoolAccount, MemorySegment]] = []
+        grants: list[tuple[PoolAccount, MemorySegment]] | None = None  # None: nothing was given back
         account, free = self._account, self._free
         with self._lock:
             num_parked = len(self._parked)
@@ -367,12 +367,13 @@ class LocalBufferPool:
                     continue
                 is_kept, listener = self._store_locked(segment, wakeups)
                 if not is_kept:
-                    grants += self._parent.take_back(account, (segment,))
+                    granted = self._parent.take_back(account, (segment,))
+                    grants = granted if grants is None else grants + granted
                 elif listener is not None:
                     calls.append(partial(self._serve, listener, segment))
             while self._parked and num_parked - len(self._parked) < len(free):
                 wakeups.append(self._parked.popleft().release)
-        if grants:
+        if grants is not None:  # even if empty: the last one unmaps the arena of a destroyed network pool
             calls.append(partial(self._parent.hand_out, grants))
         run_all(calls + wakeups)
 

@@ -17,6 +17,7 @@ Absent:     addition of recovered state.
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -93,7 +94,8 @@ class ResultPartition:
         self._builders: list[BufferBuilder | None] = [None] * num_subpartitions
         self._broadcast_builder: BufferBuilder | None = None
         self._trimmed_segment_bytes = 0  # how large a builder was before it was made smaller, 0 if none was
-        self._is_finished = False
+        self._is_finished = False  # takes nothing more, even if the end could not be written
+        self._has_end = False  # in every subpartition
         self._has_notified_end_of_data = False
         self._num_bytes = [0] * num_subpartitions
         self._num_buffers_out = 0
@@ -122,7 +124,7 @@ class ResultPartition:
     @property
     def is_finished(self) -> bool:
         """Whether the end of the partition was written."""
-        return self._is_finished
+        return self._has_end
 
     @property
     def is_released(self) -> bool:
@@ -188,10 +190,15 @@ class ResultPartition:
         if wanted == NO_BUFFER_SIZE and len(data) >= pool.segment_size_bytes:
             return self._fill_buffer(subpartition, data, is_continuation=is_continuation)
         builder = pool.request_builder_blocking(index)
-        if wanted != NO_BUFFER_SIZE:
-            self._trim(builder, wanted, len(data))
-        written = builder.append_and_commit(data)
-        if subpartition.add(builder.create_buffer_consumer(written if is_continuation else 0)) < 0:
+        try:
+            if wanted != NO_BUFFER_SIZE:
+                self._trim(builder, wanted, len(data))
+            written = builder.append_and_commit(data)
+            is_refused = subpartition.add(builder.create_buffer_consumer(written if is_continuation else 0)) < 0
+        except BaseException:  # of the data, or of the file that it goes to
+            builder.close()
+            raise
+        if is_refused:
             builder.close()
             return len(data)
         self._builders[index] = builder
@@ -276,14 +283,17 @@ class ResultPartition:
         if not readers:
             return len(data)
         builder = self._pool.request_builder_blocking(0)  # Flink counts it for the first one
-        wanted = min(reader.desired_buffer_size or NO_BUFFER_SIZE for reader in readers)
-        if wanted != NO_BUFFER_SIZE:
-            self._trim(builder, wanted, len(data))
-        written = builder.append_and_commit(data)
-        consumer = builder.create_buffer_consumer(written if is_continuation else 0)
-        for reader in readers:
-            reader.add(consumer.copy())
-        consumer.close()
+        try:
+            wanted = min(reader.desired_buffer_size or NO_BUFFER_SIZE for reader in readers)
+            if wanted != NO_BUFFER_SIZE:
+                self._trim(builder, wanted, len(data))
+            written = builder.append_and_commit(data)
+            with closing(builder.create_buffer_consumer(written if is_continuation else 0)) as consumer:
+                for reader in readers:
+                    reader.add(consumer.copy())
+        except BaseException:  # of the data, or of a file that it goes to
+            builder.close()
+            raise
         self._broadcast_builder = builder
         return written
 
@@ -340,6 +350,7 @@ class ResultPartition:
         self._finish_builders()
         for subpartition in self._subpartitions:
             subpartition.finish()
+        self._has_end = True
 
     def close(self) -> None:
         """The task is done with it; the second call does nothing.  An unfinished partition fails, so that no consumer waits for ever."""
@@ -348,7 +359,7 @@ class ResultPartition:
                 return
             self._is_closed = True
         self._finish_builders()
-        if not self._is_finished:
+        if not self._has_end:
             self.release(ResourceClosedError("it was closed before it was finished"))
         self._pool.destroy()
         self._release_if_unused()

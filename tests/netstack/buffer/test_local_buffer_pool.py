@@ -400,3 +400,19 @@ def test_one_that_was_recycled_already_does_not_keep_the_others(pool: LocalBuffe
 
     assert pool.num_available == 3
     pool.destroy()
+
+
+@pytest.mark.parametrize("num_buffers", [1, 2])
+def test_the_last_buffers_that_come_home_together_unmap_a_destroyed_pool(num_buffers: int) -> None:
+    """Nobody else stands in line for them, and yet the network pool has to hear of it."""
+    network = NetworkBufferPool(4, 64)
+    pool = network.create_buffer_pool(owner="p", num_required=1, max_buffers=2)
+    buffers = buffers_of(pool, num_buffers)
+    segment = buffers[0].lease.segment
+    network.destroy()
+
+    recycle_all(buffers)
+
+    assert network.num_available == 4
+    with pytest.raises(ValueError, match="released memoryview"):
+        len(segment.view)

@@ -12,7 +12,7 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceBrokenError
 from netstack.partition.bounded_blocking import BoundedBlockingResultPartition, BoundedBlockingSubpartition
-from netstack.partition.bounded_data import BoundedDataKind, create_bounded_data
+from netstack.partition.bounded_data import BoundedDataKind, FileBoundedData, create_bounded_data
 from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
@@ -284,6 +284,57 @@ def test_only_blocking_types(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     pool.destroy()
     network.destroy()
+
+
+class BrokenDisk:
+    """A partition with one buffer in each of its subpartitions; the disk is full from now on."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.it = Blocking(directory, BoundedDataKind.FILE, num_subpartitions=2)
+        self.partition = self.it.partition
+        self.partition.broadcast_record(b"a" * 60)
+
+        def fail(data: FileBoundedData, buffer: NetworkBuffer) -> None:
+            raise ResourceBrokenError("no space left on device")
+
+        monkeypatch.setattr(FileBoundedData, "write", fail)
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokenDisk]:
+    broken = BrokenDisk(tmp_path, monkeypatch)
+    yield broken
+    broken.it.close()
+
+
+@pytest.mark.parametrize("num_bytes", [60, SIZE])
+def test_a_full_disk_costs_no_segment(broken: BrokenDisk, num_bytes: int) -> None:
+    """Whoever emits next is told; the buffer that it had begun goes home with the partition."""
+    with pytest.raises(ResourceBrokenError, match="no space left"):
+        broken.partition.emit_record(b"b" * num_bytes, 0)
+
+    broken.partition.fail(RuntimeError("the task failed"))
+
+
+def test_a_full_disk_costs_no_segment_of_a_broadcast(broken: BrokenDisk) -> None:
+    """As above, for a buffer that all share."""
+    with pytest.raises(ResourceBrokenError, match="no space left"):
+        broken.partition.broadcast_record(b"b" * 60)
+
+    broken.partition.fail(RuntimeError("the task failed"))
+
+
+def test_an_end_that_could_not_be_written_is_no_end(broken: BrokenDisk) -> None:
+    """Nothing is added behind the gap, and ``close`` releases, as for any unfinished partition."""
+    with pytest.raises(ResourceBrokenError, match="no space left"):
+        broken.partition.finish()
+    with pytest.raises(LocalProtocolError, match="takes nothing more"):
+        broken.partition.finish()
+    before = broken.partition.is_finished
+    broken.partition.close()
+
+    assert (before, broken.partition.is_released, list(broken.it.directory.iterdir())) == (False, True, [])
+    assert "before it was finished" in str(broken.partition.failure_cause)
 
 
 # ---------------------------------------------------------------- one subpartition
