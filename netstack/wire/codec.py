@@ -49,6 +49,10 @@ from netstack.wire.messages import (
 MAGIC: Final = 0xBADC0FFE
 FRAME_HEADER: Final = Struct(">IIB")
 FRAME_HEADER_BYTES: Final = FRAME_HEADER.size
+# Of any frame but a BufferResponse; both ends keep to it.
+MAX_FRAME_BYTES: Final = 1 << 20
+# Flink packs small buffers into one message of at most one segment; more parts than this are not plausible.
+MAX_PARTIAL_SIZES: Final = 4096
 BUFFER_RESPONSE_ID: Final = 0
 # Frame header, receiver, subpartition, number of partial sizes, sequence number, backlog, data type, is compressed, size.
 BUFFER_RESPONSE_HEADER: Final = Struct(">IIB16siiiiBBi")
@@ -72,6 +76,8 @@ _OUR_MARK = re.compile(r"\[([A-Z_]+)(?: ([0-9a-f]{32}))?\] ")
 _JAVA_STREAM_ENDS = (0x78, 0x70)
 # Longer texts are cut: Java's string takes 65,535 bytes at most, and a character up to 6.
 _MAX_ERROR_CHARACTERS = 8192
+# Of an ErrorResponse: ours take 50 KiB at most, and Flink's carry the stack traces of all their causes.
+_MAX_ERROR_FRAME_BYTES = 128 * 1024
 _EXCEPTION = JavaClass("java.lang.Exception", "d0fd1f3e1a3b1cc4")
 _RUNTIME_EXCEPTION = JavaClass("java.lang.RuntimeException", "9e5f06470a3483e5")
 _IO_EXCEPTION = JavaClass("java.io.IOException", "6c8073646525f0ab")
@@ -111,8 +117,10 @@ def encode_buffer_response_header(
 ) -> bytes:
     """Everything of a ``BufferResponse`` but its payload of ``size_bytes`` bytes, which follows on the wire.
 
+    ``subpartition`` and ``backlog`` are not looked at, once per buffer: the caller's are not negative.
+
     Raises:
-        LocalProtocolError: ``partial_sizes`` do not add up to ``size_bytes``.
+        LocalProtocolError: ``partial_sizes`` are too many, one is negative, or they do not add up to ``size_bytes``.
         struct.error: a number does not fit 32 bits.
     """
     num_partial = len(partial_sizes)
@@ -131,6 +139,10 @@ def encode_buffer_response_header(
     )
     if not num_partial:
         return header
+    if num_partial > MAX_PARTIAL_SIZES or min(partial_sizes) < 0:
+        raise LocalProtocolError(
+            f"{num_partial} partial sizes from {min(partial_sizes)} cannot be sent, the most is {MAX_PARTIAL_SIZES} from 0"
+        )
     if sum(partial_sizes) != size_bytes:
         raise LocalProtocolError(f"partial sizes {partial_sizes} add up to {sum(partial_sizes)}, not to {size_bytes} bytes")
     return header + Struct(f">{num_partial}i").pack(*partial_sizes)
@@ -140,13 +152,17 @@ def encode(message: Message) -> bytes:
     """The whole frame of any message but ``BufferResponse``, whose payload is written without being copied.
 
     Raises:
-        LocalProtocolError: a field is out of range, an id has the wrong length, or the message is a ``BufferResponse``.
+        LocalProtocolError: a field is out of range, an id has the wrong length, the frame would take more than ``MAX_FRAME_BYTES``, or the
+            message is a ``BufferResponse``.
     """
     try:
         message_id, body = _encode_body(message)
     except struct_error as error:
         raise LocalProtocolError(f"{message!r} cannot be encoded: {error}") from error
-    return FRAME_HEADER.pack(FRAME_HEADER_BYTES + len(body), MAGIC, message_id) + body
+    num_bytes = FRAME_HEADER_BYTES + len(body)
+    if num_bytes > MAX_FRAME_BYTES:
+        raise LocalProtocolError(f"a {type(message).__name__} of {num_bytes} bytes cannot be sent, the most is {MAX_FRAME_BYTES}")
+    return FRAME_HEADER.pack(num_bytes, MAGIC, message_id) + body
 
 
 def _encode_body(message: Message) -> tuple[int, bytes]:
@@ -340,7 +356,7 @@ def _receiver_after_throwable(body: memoryview) -> InputChannelID | None:
 # Message id -> (least, greatest number of bytes of the whole frame; None: the decoder's limit), body -> message.
 FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
     BUFFER_RESPONSE_ID: (BUFFER_RESPONSE_HEADER_BYTES, None),
-    1: (FRAME_HEADER_BYTES + 3, None),
+    1: (FRAME_HEADER_BYTES + 3, _MAX_ERROR_FRAME_BYTES),
     2: (97, 97),
     3: (89, None),
     4: (25, 25),

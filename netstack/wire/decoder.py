@@ -23,6 +23,8 @@ from netstack.wire.codec import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
     MAGIC,
+    MAX_FRAME_BYTES,
+    MAX_PARTIAL_SIZES,
     decode_body,
 )
 from netstack.wire.messages import BufferAllocator, BufferResponse, DataType, Message
@@ -30,8 +32,6 @@ from netstack.wire.messages import BufferAllocator, BufferResponse, DataType, Me
 _DATA_TYPES = tuple(DataType)
 _NUM_DATA_TYPES = len(_DATA_TYPES)
 _BYTES_PER_PARTIAL_SIZE = 4
-# Flink packs small buffers into one message of at most one segment; more parts than this are not plausible.
-_MAX_PARTIAL_SIZES = 4096
 _ID_OFFSET = FRAME_HEADER_BYTES - 1
 _NO_PAYLOAD = memoryview(b"")
 _NO_LENGTH = (1, 0)  # least and greatest length of a message that is not accepted
@@ -70,7 +70,7 @@ class FrameDecoder:
         allocator: BufferAllocator | None = None,
         *,
         max_data_frame_bytes: int,
-        max_frame_bytes: int = 1 << 20,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
         staging_bytes: int = 1 << 19,
         direct_read_bytes: int = 1 << 17,
         accepted_ids: frozenset[int] | None = None,
@@ -321,8 +321,8 @@ class FrameDecoder:
     def _limits_of(self, message_id: int) -> tuple[int, int]:
         least, greatest = FRAME_BYTES[message_id]
         if message_id == BUFFER_RESPONSE_ID:
-            return least, self._max_data_frame_bytes + _BYTES_PER_PARTIAL_SIZE * _MAX_PARTIAL_SIZES
-        return least, self._max_frame_bytes if greatest is None else greatest
+            return least, self._max_data_frame_bytes + _BYTES_PER_PARTIAL_SIZE * MAX_PARTIAL_SIZES
+        return least, self._max_frame_bytes if greatest is None else min(greatest, self._max_frame_bytes)
 
     def _check_sizes(self, num_partial: int, size_bytes: int, num_body_bytes: int) -> None:
         if num_partial < 0 or size_bytes < 0 or _BYTES_PER_PARTIAL_SIZE * num_partial + size_bytes != num_body_bytes:

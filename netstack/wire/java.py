@@ -2,7 +2,7 @@
 
 Side:       pure.
 Invariants: a text that is decoded encodes to the same bytes again.  Of a throwable only names and messages are looked at; no object is ever
-            made of what a peer sent.
+            made of what a peer sent, and how much is looked at is bounded.
 Source:     ``java.io.DataOutput.writeUTF``; Java Object Serialization Specification, chapter 6; ``Throwable.readObject``.
 """
 
@@ -70,6 +70,9 @@ _NULL, _REFERENCE, _CLASS_DESCRIPTION, _OBJECT, _STRING, _END = 0x70, 0x71, 0x72
 _IS_SERIALIZABLE, _HAS_WRITE_METHOD = 0x02, 0x01
 _MAX_CAUSES = 8
 _MAX_CLASSES = 32
+# What Flink was seen to write has at most ten fields in a class, and twenty texts before the message.
+_MAX_FIELDS = 64
+_MAX_TEXTS = 512
 _THROWABLE_FIELDS = ("cause", "detailMessage", "stackTrace", "suppressedExceptions")
 
 
@@ -156,11 +159,12 @@ class _UnreadableError(Exception):
 class _Cursor:
     """Where a stream is read."""
 
-    __slots__ = ("at", "view")
+    __slots__ = ("at", "num_texts", "view")
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
         self.at = 0
+        self.num_texts = 0
 
     def take(self, num_bytes: int) -> bytes:
         end = self.at + num_bytes
@@ -174,6 +178,9 @@ class _Cursor:
         return self.take(1)[0]
 
     def text(self) -> str:
+        self.num_texts += 1
+        if self.num_texts > _MAX_TEXTS:
+            raise _UnreadableError
         try:
             return decode_modified(self.take(int.from_bytes(self.take(2), "big")))
         except RemoteProtocolError as error:
@@ -201,7 +208,10 @@ class _Cursor:
     def _class_description(self) -> str:
         name = self.text()
         self.take(9)  # version, flags
-        fields = tuple(self._field() for _ in range(int.from_bytes(self.take(2), "big")))
+        num_fields = int.from_bytes(self.take(2), "big")
+        if num_fields > _MAX_FIELDS:
+            raise _UnreadableError
+        fields = tuple(self._field() for _ in range(num_fields))
         if self.byte() != _END or (name == THROWABLE.name and fields != _THROWABLE_FIELDS):
             raise _UnreadableError
         return name

@@ -14,7 +14,7 @@ from netstack.ids import (
     ResultPartitionID,
     input_channel_id,
 )
-from netstack.wire.codec import FRAME_BYTES, decode_body, encode, encode_buffer_response_header
+from netstack.wire.codec import FRAME_BYTES, MAX_FRAME_BYTES, MAX_PARTIAL_SIZES, decode_body, encode, encode_buffer_response_header
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -90,6 +90,12 @@ def test_partial_sizes_that_do_not_add_up_are_refused() -> None:
         encode_buffer_response_header(RECEIVER, 0, 0, 0, DataType.DATA_BUFFER, False, 6, (2, 3))
 
 
+@pytest.mark.parametrize("partial_sizes", [(-5, 10), (0,) * MAX_PARTIAL_SIZES + (5,)])
+def test_partial_sizes_that_the_peer_would_refuse_are_not_encoded(partial_sizes: tuple[int, ...]) -> None:
+    with pytest.raises(LocalProtocolError, match=r"partial sizes from -?[05] cannot be sent"):
+        encode_buffer_response_header(RECEIVER, 0, 0, 0, DataType.DATA_BUFFER, False, 5, partial_sizes)
+
+
 @pytest.mark.parametrize("message", CONTROL_MESSAGES)
 def test_every_control_frame_has_a_length_that_the_table_allows(message: Message) -> None:
     """``FRAME_BYTES`` and ``encode`` agree."""
@@ -132,6 +138,7 @@ def test_every_control_frame_has_a_length_that_the_table_allows(message: Message
             "20 and 40 bytes, got 20 and 1",
         ),
         (response(b""), "as its header and its payload"),
+        (TaskEventRequest(bytes(MAX_FRAME_BYTES - 88), PARTITION, RECEIVER), "a TaskEventRequest of 1048577 bytes cannot be sent"),
     ],
 )
 def test_what_breaks_the_protocol_is_not_encoded(message: Message, complaint: str) -> None:

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.ids import InputChannelID, input_channel_id
-from netstack.wire.codec import ALL_MESSAGE_IDS, CLIENT_MESSAGE_IDS, FRAME_BYTES, HANDSHAKE_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
+from netstack.wire.codec import (
+    ALL_MESSAGE_IDS,
+    CLIENT_MESSAGE_IDS,
+    FRAME_BYTES,
+    HANDSHAKE_MESSAGE_IDS,
+    MAX_FRAME_BYTES,
+    SERVER_MESSAGE_IDS,
+    encode,
+)
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.messages import (
     AddCredit,
@@ -552,3 +560,20 @@ def test_tiny_reads_cost_linear_work() -> None:
     rest = decoder.get_buffer()
     assert messages == []
     assert (len(first), rest.obj is first.obj) == (len(frame) - 64, True)
+
+
+def test_the_longest_frame_that_is_encoded_is_understood() -> None:
+    """One shared connection carries the channels of many tasks: no event of one may end it."""
+    event = TaskEventRequest(bytes(MAX_FRAME_BYTES - 89), PARTITION, RECEIVER)
+
+    assert FrameDecoder(max_data_frame_bytes=1024).feed(encode(event)) == [event]
+
+
+def test_an_error_has_a_tighter_limit_that_every_error_of_ours_keeps() -> None:
+    """Nobody has to hold a megabyte for a text; the longest text of the widest characters still gets through."""
+    decoder = FrameDecoder(max_data_frame_bytes=1024)
+    longest = ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, "\U0001f600" * 8192, RECEIVER, RECEIVER)
+    assert decoder.feed(encode(longest)) == [longest]
+
+    with pytest.raises(RemoteProtocolError, match="message id 1 has 131073 bytes, expected 12 to 131072"):
+        decoder.feed(struct.pack(">IIB", 128 * 1024 + 1, MAGIC, 1))

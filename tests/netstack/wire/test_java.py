@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
-from netstack.wire.java import decode_modified, decode_utf, encode_utf
+from netstack.wire.java import JavaClass, decode_modified, decode_utf, describe_throwable, encode_throwable, encode_utf
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,25 @@ def test_garbage_is_refused_or_is_what_java_would_write(body: bytes) -> None:
     except RemoteProtocolError:
         return
     assert encode_utf(text)[2:] == body
+
+
+def class_with(num_fields: int) -> JavaClass:
+    return JavaClass("Crafted", "0" * 16, tuple(("I", "", "") for _ in range(num_fields)))
+
+
+def without_types(stream: bytes) -> bytes:
+    """Fields of a primitive type have none."""
+    return stream.replace(b"I\0\0t\0\0", b"I\0\0")
+
+
+def test_a_class_with_too_many_fields_is_not_walked() -> None:
+    """One small frame announces 65,535 fields, five times: their walk would hold the loop for half a second."""
+    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(64)], "why"))))[0] == "Crafted"
+    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(65)], "why")))) == ("", None)
+    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(65_535)] * 5, "why")))) == ("", None)
+
+
+def test_the_walk_of_a_throwable_is_bounded_as_a_whole() -> None:
+    """Many classes with many fields each are given up, however well-formed."""
+    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(64)] * 7, "why"))))[0] == "Crafted"
+    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(64)] * 8, "why")))) == ("", None)
