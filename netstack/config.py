@@ -5,12 +5,14 @@ Units:  as the names say; one frozen object, checked when it is made.
 Source: defaults of Flink's ``NettyShuffleEnvironmentOptions`` unless a line says otherwise.
 """
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Final
 
 from netstack.errors import ConfigError
 from netstack.security import SecurityConfig
+from netstack.wire.codec import FRAME_HEADER_BYTES
 
 MIN_SEGMENT_SIZE_BYTES = 256
 _LEAST: Final = {
@@ -24,9 +26,14 @@ _LEAST: Final = {
     "max_cancels_per_s": 1,
     "initial_request_backoff_ms": 0,
     "max_connections": 1,
+    "backlog": 0,
     "send_buffer_bytes": 0,
     "receive_buffer_bytes": 0,
+    "max_write_batch_bytes": 1,
+    "max_gather_bytes": 1,
+    "read_buffer_bytes": FRAME_HEADER_BYTES,
 }
+_TIMEOUTS: Final = ("request_buffers_timeout_s", "connect_timeout_s", "partition_request_timeout_s", "close_timeout_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +91,11 @@ class NetstackConfig:
             raise ConfigError(
                 f"max_request_backoff_ms is {self.max_request_backoff_ms}, less than the initial {self.initial_request_backoff_ms}"
             )
-        if self.dead_peer_timeout_s <= 0:
-            raise ConfigError(f"dead_peer_timeout_s is {self.dead_peer_timeout_s}, it must be above 0")
+        for name in _TIMEOUTS:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must not be negative, and finite")
+        if not 0 < self.dead_peer_timeout_s < math.inf:
+            raise ConfigError(f"dead_peer_timeout_s is {self.dead_peer_timeout_s}, it must be above 0 and finite")
         if self.compression not in (None, "lz4"):
             raise ConfigError(f"compression is {self.compression!r}, known are None and 'lz4'")
 

@@ -8,6 +8,7 @@ Absent:     secrets of single jobs (a connection carries the channels of all job
 """
 
 import ipaddress
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -99,10 +100,10 @@ class SecurityConfig:
 
     def _check_limits(self) -> None:
         for name in ("handshake_timeout_s", "tls_handshake_timeout_s", "tls_shutdown_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"security.{name} is {getattr(self, name)}, it must be above 0")
-        if self.failure_delay_s < 0:
-            raise ConfigError(f"security.failure_delay_s is {self.failure_delay_s}, it must not be negative")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"security.{name} is {getattr(self, name)}, it must be above 0 and finite")
+        if not 0 <= self.failure_delay_s < math.inf:
+            raise ConfigError(f"security.failure_delay_s is {self.failure_delay_s}, it must not be negative, and finite")
         for name in ("max_unauthenticated", "max_unauthenticated_per_host"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"security.{name} is {getattr(self, name)}, the least is 1")
@@ -142,9 +143,12 @@ def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback  # what a socket of both families calls a peer that came over IPv4
+    return address.is_loopback
 
 
 def check_loopback(host: str) -> None:

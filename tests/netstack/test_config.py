@@ -1,5 +1,6 @@
 """``NetstackConfig``: checked when it is made."""
 
+import math
 from typing import Any
 
 import pytest
@@ -23,6 +24,16 @@ def test_the_watermarks_follow_the_segment_size() -> None:
         ({"exclusive_buffers_per_channel": -1}, "exclusive_buffers_per_channel is -1"),
         ({"max_connections": 0}, "max_connections is 0"),
         ({"dead_peer_timeout_s": 0}, "dead_peer_timeout_s is 0"),
+        ({"dead_peer_timeout_s": math.nan}, "dead_peer_timeout_s is nan"),
+        ({"dead_peer_timeout_s": math.inf}, "dead_peer_timeout_s is inf"),
+        ({"max_gather_bytes": 0}, "max_gather_bytes is 0"),
+        ({"max_write_batch_bytes": 0}, "max_write_batch_bytes is 0"),
+        ({"read_buffer_bytes": 8}, "read_buffer_bytes is 8, the least is 9"),
+        ({"backlog": -1}, "backlog is -1"),
+        ({"close_timeout_s": -1.0}, "close_timeout_s is -1.0"),
+        ({"connect_timeout_s": math.nan}, "connect_timeout_s is nan"),
+        ({"partition_request_timeout_s": -1}, "partition_request_timeout_s is -1"),
+        ({"request_buffers_timeout_s": math.inf}, "request_buffers_timeout_s is inf"),
     ],
 )
 def test_impossible_values_are_refused_by_name(options: dict[str, Any], text: str) -> None:

@@ -1,5 +1,6 @@
 """``SecurityConfig``: nothing is unprotected by accident, and no secret is shown."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ def test_each_mode_has_its_constructor() -> None:
         (lambda: SecurityConfig(SecurityMode.NONE, tls=TLS), "takes neither a secret nor certificates"),
         (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, handshake_timeout_s=0), "handshake_timeout_s is 0"),
         (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, failure_delay_s=-1), "failure_delay_s is -1"),
+        (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, failure_delay_s=math.inf), "failure_delay_s is inf"),
+        (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, handshake_timeout_s=math.nan), "handshake_timeout_s is nan"),
+        (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, tls_handshake_timeout_s=math.inf), "tls_handshake_timeout_s is inf"),
         (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, max_unauthenticated=0), "max_unauthenticated is 0"),
     ],
 )
@@ -68,14 +72,14 @@ def test_what_is_no_fingerprint_is_refused(text: str) -> None:
         TlsConfig(TLS.certificate_file, TLS.key_file, TLS.ca_file, frozenset({text}))
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "localhost"])
 def test_loopback_is_allowed(host: str) -> None:
     """Every form of "this machine only"."""
     assert is_loopback(host)
     check_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", "192.0.2.1", ""])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", "192.0.2.1", "::ffff:192.0.2.1", ""])
 def test_public_addresses_are_refused(host: str) -> None:
     """Other names may be anything."""
     with pytest.raises(ConfigError, match=f"refusing to listen on {host}: only loopback"):
