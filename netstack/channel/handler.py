@@ -221,6 +221,11 @@ class Channel(ABC):
     def peer_certificate(self) -> bytes | None:
         """The peer's certificate in DER form, checked by TLS; None without TLS."""
 
+    @property
+    def tls_binding(self) -> bytes | None:
+        """What the two ends of this very TLS connection know of it and no other connection has; None without TLS."""
+        return None
+
     @abstractmethod
     def abort(self) -> None:
         """End the connection at once, past all handlers: what is queued is dropped.  A second call does nothing."""

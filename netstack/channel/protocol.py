@@ -13,6 +13,7 @@ TLS:        the transport holds plaintext that is not encrypted yet and cipherte
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -32,6 +33,9 @@ _log = structlog.get_logger(__name__)
 HandlersFactory: TypeAlias = Callable[[], Sequence[ChannelHandler]]
 
 _KEEPALIVE_PROBES = 4
+# What Linux takes (MAX_TCP_KEEPIDLE and MAX_TCP_KEEPINTVL in net/tcp.h; an int of milliseconds): beyond it, setsockopt fails.
+_MAX_KEEPALIVE_S = 32_767
+_MAX_USER_TIMEOUT_MS = 2**31 - 1
 _IDLE_CHECKS = 3  # so many in a row, in ``dead_peer_timeout_s``, must find the same incomplete frame
 
 
@@ -125,8 +129,18 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     @property
     def peer_certificate(self) -> bytes | None:
         """The peer's certificate in DER form, checked by TLS; None without TLS."""
-        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
-        return None if tls is None else cast("bytes | None", tls.getpeercert(binary_form=True))
+        tls = self._tls_object
+        return None if tls is None else tls.getpeercert(binary_form=True)
+
+    @property
+    def tls_binding(self) -> bytes | None:
+        """The client's Finished message: it covers the whole handshake, the certificates and keys of both ends included."""
+        tls = self._tls_object
+        return None if tls is None else tls.get_channel_binding("tls-unique")
+
+    @property
+    def _tls_object(self) -> ssl.SSLObject | None:
+        return None if self._transport is None else cast("ssl.SSLObject | None", self._transport.get_extra_info("ssl_object"))
 
     def abort(self) -> None:
         """End the connection at once, past all handlers: what is queued is dropped.  A second call does nothing."""
@@ -209,7 +223,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self._finish_close()
         elif self._state is _State.OPEN and self._loop is not None:
             self._state = _State.CLOSING
-            self._close_timer = self._loop.call_later(self._close_timeout_s, self._cut)
+            self._cut_later(self._loop)
             self.transport_flush()
 
     # ---------------------------------------------------------------- writing
@@ -287,6 +301,10 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             # The peer is gone already (ENOTCONN): there is nobody to wait for.
             transport.abort()
 
+    def _cut_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._close_timer is None:
+            self._close_timer = loop.call_later(self._close_timeout_s, self._cut)
+
     def _cut(self) -> None:
         if self._transport is not None:
             if self._outbound.pending_bytes:
@@ -334,9 +352,14 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             return
         self._loop, self._transport, self._state = asyncio.get_running_loop(), tcp, _State.OPEN
         self.peer = describe_address(tcp.get_extra_info("peername"))
-        self._is_tls = tcp.get_extra_info("ssl_object") is not None
-        _set_options(tcp.get_extra_info("socket"), self._config)
-        self._set_write_limits(tcp)
+        try:
+            self._is_tls = tcp.get_extra_info("ssl_object") is not None
+            _set_options(tcp.get_extra_info("socket"), self._config)
+            self._set_write_limits(tcp)
+        except Exception as error:  # noqa: BLE001 - whoever is not told of a connection neither times it out nor counts it
+            self.pipeline.fire_exception_caught(error)
+            self.abort()
+            return
         self._idle_timer = self._loop.call_later(self._config.dead_peer_timeout_s / _IDLE_CHECKS, self._check_idle)
         self.pipeline.fire_channel_active()
         if self._is_flush_wanted:
@@ -369,7 +392,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._flush_pass()
 
     def eof_received(self) -> bool:
-        """The peer sends no more, and so is gone or wants to be: close."""
+        """The peer sends no more, and so is gone or wants to be: close; what it does not take within ``close_timeout_s`` is dropped."""
+        if self._loop is not None:
+            self._cut_later(self._loop)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -389,14 +414,14 @@ def _set_options(sock: socket.socket, config: NetstackConfig) -> None:
     """What Flink's bootstraps set, and what finds a peer whose machine is gone within ``dead_peer_timeout_s``."""
     timeout_s = config.dead_peer_timeout_s
     # 30 s: idle for 10, then four probes, 5 s apart.  TCP_USER_TIMEOUT is the same for data that is not acknowledged.
-    idle_s, interval_s = max(1, round(timeout_s / 3)), max(1, round(timeout_s / 6))
+    idle_s, interval_s = (min(max(1, round(timeout_s / part)), _MAX_KEEPALIVE_S) for part in (3, 6))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", idle_s),
         ("TCP_KEEPINTVL", interval_s),
         ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", round(timeout_s * 1000)),
+        ("TCP_USER_TIMEOUT", round(min(timeout_s * 1000, _MAX_USER_TIMEOUT_MS))),
     ):
         option = getattr(socket, name, None)  # not every platform has all of them
         if option is not None:

@@ -2,12 +2,13 @@
 
 Side:       pure.
 Invariants: phases only go forward; a failure is final.  The server proves nothing before the client did: whoever does not know the secret
-            gets nothing that was made with it.  A proof covers a label of its direction, the chosen version and everything that both
-            ends said in their hellos, so one that was made for another connection, direction, role or version never fits.
+            gets nothing that was made with it.  A proof covers a label of its direction, the chosen version, everything that both
+            ends said in their hellos, and the TLS connection that they were said in; so one that was made for another connection,
+            direction, role or version never fits, and nobody between two TLS connections can pass on what the ends say.
 Flow:       client ``Hello`` -> server ``Hello`` -> client ``Proof`` -> server ``Proof``, ``Ready``.  The client is ready when it has all
             of this, the server when it has sent it.
-Source:     the CRAM family; reflection and downgrade are excluded by what the proof covers.
-Absent:     protection of what follows on the connection (TLS gives it), keys per job, resumption.
+Source:     the CRAM family; reflection and downgrade are excluded by what the proof covers.  RFC 5929 (tls-unique) for the binding.
+Absent:     protection of what follows on the connection, and against somebody who relays it (TLS gives both), keys per job, resumption.
 """
 
 import hmac
@@ -98,7 +99,7 @@ class Handshake:
     Life cycle: made with a fresh random ``nonce``; ``connected`` once, then ``receive`` until ``phase`` is READY or FAILED.
     """
 
-    __slots__ = ("_is_tls_required", "_key", "_mine", "_peer_role", "_theirs", "_version", "phase")
+    __slots__ = ("_is_tls_required", "_key", "_mine", "_peer_role", "_theirs", "_tls_binding", "_version", "phase")
 
     def __init__(
         self, role: Role, key: bytes, nonce: bytes, *, is_tls_required: bool = False, versions: VersionRange = VersionRange()
@@ -111,6 +112,7 @@ class Handshake:
         self._mine = Hello(versions.least, versions.greatest, role, nonce)
         self._peer_role = Role.PRODUCER if role is Role.CONSUMER else Role.CONSUMER
         self._theirs: Hello | None = None
+        self._tls_binding = b""
         self._version = 0
 
     def __repr__(self) -> str:
@@ -131,16 +133,19 @@ class Handshake:
         """Whether it succeeded or failed."""
         return self.phase is Phase.READY or self.phase is Phase.FAILED
 
-    def connected(self, *, is_encrypted: bool) -> list[HandshakeMessage]:
+    def connected(self, *, tls_binding: bytes | None) -> list[HandshakeMessage]:
         """The connection can carry bytes; returns what to send.
+
+        ``tls_binding``: what both ends know of their TLS connection and no other connection has; None: it is not encrypted.
 
         Raises:
             HandshakeFailedError: it should be encrypted and is not.
         """
         if self.phase is not Phase.NEW:
             raise LocalProtocolError(f"{self!r} was connected twice")
-        if self._is_tls_required and not is_encrypted:
+        if self._is_tls_required and not tls_binding:
             raise self._fail(FailureReason.NOT_ENCRYPTED)
+        self._tls_binding = tls_binding or b""
         self.phase = Phase.TRANSPORT_READY
         return [self._mine] if self._is_client else []
 
@@ -201,8 +206,8 @@ class Handshake:
         mine, theirs = self._mine, self._theirs
         assert theirs is not None, "nobody proves anything before both hellos are known"
         client, server = (mine, theirs) if self._is_client else (theirs, mine)
-        # Everything but the label has a fixed length, and no label is the beginning of another one.
-        covered = b"".join((label, self._version.to_bytes(2, "big"), encode(client), encode(server)))
+        # Everything between the label and the binding has a fixed length, and no label is the beginning of another one.
+        covered = b"".join((label, self._version.to_bytes(2, "big"), encode(client), encode(server), self._tls_binding))
         return Proof(hmac.digest(self._key, covered, "sha256"))
 
     def _fail(self, reason: FailureReason) -> HandshakeFailedError:

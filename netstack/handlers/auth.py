@@ -87,7 +87,7 @@ class AuthenticationHandler(ChannelHandler):
         """Begin; nobody behind hears of it yet."""
         self._timer = self._loop.call_later(self._timeout_s, self._on_timeout, ctx)
         try:
-            messages = self._handshake.connected(is_encrypted=self._is_encrypted(ctx))
+            messages = self._handshake.connected(tls_binding=self._tls_binding(ctx))
         except NetstackError as error:
             self._fail(ctx, error)
         else:
@@ -126,13 +126,14 @@ class AuthenticationHandler(ChannelHandler):
 
     # ---------------------------------------------------------------- helpers
 
-    def _is_encrypted(self, ctx: ChannelHandlerContext) -> bool:
-        certificate = ctx.channel.peer_certificate
+    def _tls_binding(self, ctx: ChannelHandlerContext) -> bytes | None:
+        channel = ctx.channel
+        certificate = channel.peer_certificate
         if certificate is None:
-            return False
+            return None
         if self._pins and hashlib.sha256(certificate).digest() not in self._pins:
             raise _RefusedError("its certificate is none of the expected ones (security.tls.peer_fingerprints)")
-        return True
+        return channel.tls_binding
 
     def _send(self, ctx: ChannelHandlerContext, messages: list[HandshakeMessage]) -> None:
         for message in messages:

@@ -362,6 +362,53 @@ def test_a_peer_that_goes_away_ends_the_channel(loop_name: str) -> None:
     run(loop_name, main())
 
 
+def test_a_peer_that_sends_no_more_and_reads_nothing_is_cut(loop_name: str) -> None:
+    """However it drips: the handlers hear of the end after ``close_timeout_s``, and get their buffers back."""
+
+    async def main() -> None:
+        async with raw_peer(replace(CONFIG, close_timeout_s=0.05)) as (channel, inbox, peer):
+            buffers = fill(channel)
+            peer.shutdown(socket.SHUT_WR)
+
+            await channel.wait_closed()
+
+            assert [buffer.num_recycled for buffer in buffers] == [1] * len(buffers)
+            assert inbox.log[-2:] == ["inactive", "removed"]
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize("timeout_s", [100_000.0, 1e30])
+def test_the_kernel_gets_no_longer_times_than_it_takes(loop_name: str, timeout_s: float) -> None:
+    """A very patient configuration works as one that is as patient as can be."""
+
+    async def main() -> None:
+        async with raw_peer(replace(CONFIG, dead_peer_timeout_s=timeout_s)) as (channel, _, _):
+            assert channel._transport is not None
+            sock = channel._transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 32_767
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == min(32_767, round(timeout_s / 6))
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == min(2**31 - 1, round(timeout_s * 1000))
+
+    run(loop_name, main())
+
+
+def test_a_connection_whose_options_are_refused_is_cut(loop_name: str) -> None:
+    """Nobody would count it or time it out otherwise."""
+
+    async def main() -> None:
+        transport = ScriptedTransport()
+        transport._sock.close()
+        channel, inbox = scripted(transport)
+
+        assert transport.is_aborted
+        assert [type(error) for error in inbox.errors] == [OSError]
+        channel.connection_lost(None)
+        await channel.wait_closed()
+
+    run(loop_name, main())
+
+
 def test_a_reset_is_told_as_a_lost_connection_before_the_end(loop_name: str) -> None:
     """The error names the peer and keeps its cause; what a handler answers to it is dropped, not sent."""
 

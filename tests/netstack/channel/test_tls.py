@@ -227,6 +227,42 @@ def test_a_right_certificate_with_another_secret_is_not_enough(loop_name: str, a
     run(loop_name, main())
 
 
+def test_a_certificate_without_the_secret_cannot_pass_on_the_challenge(loop_name: str, authority: Authority) -> None:
+    """Mallory answers the client, dials the server and relays every byte in between: neither end takes it for the other."""
+    mallory = replace(authority.issue("mallory"), verify_hostname=False)
+
+    async def main() -> None:
+        inbox, ended = Inbox(), asyncio.Event()
+        async with serving(authority.issue("server"), inbox) as (server, address):
+
+            async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                with suppress(ConnectionError):
+                    while received := await reader.read(4096):
+                        writer.write(received)
+                writer.close()
+
+            async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                onward = await asyncio.open_connection(address.host, address.port, ssl=client_context(mallory))
+                await asyncio.gather(pump(reader, onward[1]), pump(onward[0], writer))
+                for each in (writer, onward[1]):
+                    with suppress(ConnectionError):
+                        await each.wait_closed()
+                ended.set()
+
+            between = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=server_context(mallory))
+            config = replace(CONFIG, security=security(authority.issue("client")))
+            with pytest.raises(AuthenticationError):
+                await connect(config, ConnectionID(*between.sockets[0].getsockname()), handlers(Inbox()), timeout_s=10)
+            await ended.wait()
+
+            assert server.num_failed_authentications == 1
+            assert "active" not in inbox.log
+            between.close()
+            await between.wait_closed()
+
+    run(loop_name, main())
+
+
 @pytest.mark.parametrize(
     "first",
     [encode(Hello(1, 1, 1, b"x" * 32)), b"GET / HTTP/1.1\r\n\r\n", encode(AddCredit(RECEIVER, 1)), b""],

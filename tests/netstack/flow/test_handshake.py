@@ -26,7 +26,7 @@ def make(role: Role, key: bytes = KEY, nonce: bytes | None = None, versions: Ver
 def talk(client: Handshake, server: Handshake) -> list[HandshakeMessage]:
     """Let both talk until nobody has anything to say; returns all that was said."""
     said: list[HandshakeMessage] = []
-    to_server, to_client = client.connected(is_encrypted=False), server.connected(is_encrypted=False)
+    to_server, to_client = client.connected(tls_binding=None), server.connected(tls_binding=None)
     while to_server or to_client:
         said += to_server + to_client
         answers = [answer for message in to_server for answer in server.receive(message)]
@@ -41,12 +41,12 @@ def at(phase: Phase, role: Role) -> Handshake:
     if phase is Phase.NEW:
         return machine
     if phase is Phase.FAILED:
-        machine.connected(is_encrypted=False)
+        machine.connected(tls_binding=None)
         with pytest.raises(HandshakeFailedError):
             machine.receive(Ready(1))
         return machine
-    said = machine.connected(is_encrypted=False)
-    heard = peer.connected(is_encrypted=False)
+    said = machine.connected(tls_binding=None)
+    heard = peer.connected(tls_binding=None)
     while machine.phase is not phase:
         if heard:
             said += machine.receive(heard.pop(0))
@@ -105,17 +105,17 @@ def test_nothing_is_taken_before_the_connection_is_there(message: Message) -> No
 def test_without_the_tls_that_was_asked_for_it_does_not_begin(role: Role) -> None:
     machine = make(role, tls=True)
     with pytest.raises(HandshakeFailedError, match="before the connection was encrypted"):
-        machine.connected(is_encrypted=False)
+        machine.connected(tls_binding=None)
     assert machine.phase is Phase.FAILED
 
-    assert len(make(role, tls=True).connected(is_encrypted=True)) == (role is Role.CONSUMER)
+    assert len(make(role, tls=True).connected(tls_binding=bytes(48))) == (role is Role.CONSUMER)
 
 
 def test_connecting_twice_and_a_short_nonce_are_bugs_of_ours() -> None:
     machine = make(Role.CONSUMER)
-    machine.connected(is_encrypted=False)
+    machine.connected(tls_binding=None)
     with pytest.raises(LocalProtocolError, match="connected twice"):
-        machine.connected(is_encrypted=False)
+        machine.connected(tls_binding=None)
     with pytest.raises(LocalProtocolError, match="a nonce has 32 bytes, not 31"):
         make(Role.CONSUMER, nonce=bytes(31))
 
@@ -136,8 +136,8 @@ def test_another_secret_is_a_wrong_proof(stranger: Role) -> None:
 
 def test_a_server_that_does_not_know_the_secret_is_found_out() -> None:
     client, server = make(Role.CONSUMER), make(Role.PRODUCER)
-    (hello,) = client.connected(is_encrypted=False)
-    server.connected(is_encrypted=False)
+    (hello,) = client.connected(tls_binding=None)
+    server.connected(tls_binding=None)
     client.receive(server.receive(hello)[0])
 
     assert reason_of(client, Proof(b"\0" * 32)) is FailureReason.PROOF
@@ -146,8 +146,8 @@ def test_a_server_that_does_not_know_the_secret_is_found_out() -> None:
 def test_reflection_of_the_hello_is_refused() -> None:
     """By its role; and by its nonce, if the role was changed."""
     first, second = make(Role.CONSUMER), make(Role.CONSUMER)
-    (hello,) = first.connected(is_encrypted=False)
-    second.connected(is_encrypted=False)
+    (hello,) = first.connected(tls_binding=None)
+    second.connected(tls_binding=None)
     assert isinstance(hello, Hello)
 
     assert reason_of(first, hello) is FailureReason.ROLE
@@ -157,7 +157,7 @@ def test_reflection_of_the_hello_is_refused() -> None:
 def test_reflection_of_the_proof_is_refused() -> None:
     """The client's own proof is none of the server: the labels differ."""
     client = make(Role.CONSUMER)
-    client.connected(is_encrypted=False)
+    client.connected(tls_binding=None)
     (proof,) = client.receive(Hello(1, 1, Role.PRODUCER, b"s" * 32))
 
     assert reason_of(client, proof) is FailureReason.PROOF
@@ -167,10 +167,32 @@ def test_a_replayed_conversation_is_refused() -> None:
     """The server's nonce is another one."""
     said = talk(make(Role.CONSUMER), make(Role.PRODUCER))
     server = make(Role.PRODUCER, nonce=b"n" * 32)
-    server.connected(is_encrypted=False)
+    server.connected(tls_binding=None)
     server.receive(said[0])
 
     assert reason_of(server, said[2]) is FailureReason.PROOF
+
+
+@pytest.mark.parametrize("bindings", [(b"c" * 48, b"s" * 48), (b"c" * 48, None), (None, b"s" * 48)])
+def test_a_conversation_that_is_passed_on_between_two_tls_connections_is_refused(bindings: tuple[bytes | None, bytes | None]) -> None:
+    """Somebody with a certificate but without the secret relays every word: each proof belongs to the other connection."""
+    client, server = make(Role.CONSUMER), make(Role.PRODUCER)
+    (hello,) = client.connected(tls_binding=bindings[0])
+    server.connected(tls_binding=bindings[1])
+    (proof,) = client.receive(server.receive(hello)[0])
+
+    assert reason_of(server, proof) is FailureReason.PROOF
+
+
+def test_the_ends_of_one_tls_connection_understand_each_other() -> None:
+    client, server = make(Role.CONSUMER, tls=True), make(Role.PRODUCER, tls=True)
+    (hello,) = client.connected(tls_binding=b"b" * 48)
+    server.connected(tls_binding=b"b" * 48)
+    (proof,) = client.receive(server.receive(hello)[0])
+    for message in server.receive(proof):
+        client.receive(message)
+
+    assert client.phase is server.phase is Phase.READY
 
 
 @pytest.mark.parametrize(
@@ -192,8 +214,8 @@ def test_the_greatest_common_version_is_agreed(client: tuple[int, int], server: 
 def test_a_downgrade_on_the_way_is_found_out() -> None:
     """The proofs cover both version ranges as they were heard and said."""
     client, server = make(Role.CONSUMER, versions=VersionRange(1, 2)), make(Role.PRODUCER, versions=VersionRange(1, 2))
-    (hello,) = client.connected(is_encrypted=False)
-    server.connected(is_encrypted=False)
+    (hello,) = client.connected(tls_binding=None)
+    server.connected(tls_binding=None)
     assert isinstance(hello, Hello)
     (answer,) = server.receive(replace(hello, version_max=1))
     assert isinstance(answer, Hello)
@@ -215,8 +237,8 @@ def test_ten_thousand_changed_conversations_are_all_refused() -> None:
         nonces = rng.randbytes(32), rng.randbytes(32)
         client, server = make(Role.CONSUMER, nonce=nonces[0]), make(Role.PRODUCER, nonce=nonces[1])
         try:
-            said = client.connected(is_encrypted=False)
-            server.connected(is_encrypted=False)
+            said = client.connected(tls_binding=None)
+            server.connected(tls_binding=None)
             for turn in range(4):
                 target = server if turn % 2 == 0 else client
                 if turn == number % 4:

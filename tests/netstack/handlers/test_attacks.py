@@ -97,7 +97,7 @@ def test_a_stranger_that_drips_is_cut_when_its_time_is_over(loop_name: str) -> N
 
 async def handshake(enemy: Stranger, secret: bytes, nonce: bytes) -> Handshake:
     machine = Handshake(Role.CONSUMER, derive_key(secret), nonce)
-    enemy.send(*machine.connected(is_encrypted=False))
+    enemy.send(*machine.connected(tls_binding=None))
     return machine
 
 
