@@ -205,7 +205,8 @@ class BoundedBlockingSubpartition:
 class BoundedBlockingSubpartitionReader:
     """One pass over a subpartition.
 
-    Threading: one thread polls; everything else from any thread.
+    Threading: one thread polls; everything else from any thread.  Who releases it meanwhile leaves the end to the thread that polls, so
+    that nobody reads from a file that is closed.
     """
 
     def __init__(self, subpartition: BoundedBlockingSubpartition, data: BoundedData, listener: BufferAvailabilityListener) -> None:
@@ -214,6 +215,7 @@ class BoundedBlockingSubpartitionReader:
         self._reader = data.create_reader(self._on_room)
         self._lock = threading.Lock()
         self._is_view_released = False  # Guarded by _lock for the one write.
+        self._is_polling = False  # Guarded by _lock.
         # Written by the polling thread; read anywhere, one pass stale is fine.
         self._backlog = subpartition.num_data_buffers
         self._sequence_number = 0
@@ -228,8 +230,20 @@ class BoundedBlockingSubpartitionReader:
         Raises:
             ResourceBrokenError: the file cannot be read.
         """
-        if self.is_released:
-            return None
+        with self._lock:
+            if self.is_released:
+                return None
+            self._is_polling = True
+        try:
+            return self._poll()
+        finally:
+            with self._lock:
+                self._is_polling = False
+                is_late = self._is_view_released
+            if is_late:
+                self._end()
+
+    def _poll(self) -> BufferAndBacklog | None:
         buffer = self._reader.next_buffer()
         if buffer is None:
             return None
@@ -308,6 +322,11 @@ class BoundedBlockingSubpartitionReader:
             if self._is_view_released:
                 return
             self._is_view_released = True
+            is_polling = self._is_polling
+        if not is_polling:
+            self._end()
+
+    def _end(self) -> None:
         self._reader.close()
         self._subpartition.on_reader_released(self)
 

@@ -1,6 +1,7 @@
 """Where the buffers of a blocking subpartition lie: a file, read back through buffers of its own or mapped into memory.
 
-Side:       shared.  One thread writes; each reader belongs to one thread; buffers are recycled by any.
+Side:       shared.  One thread writes; each reader belongs to one thread, and is closed while nobody polls it; buffers are recycled by
+            any.
 Invariants: a header stands before each buffer, and what a reader looks at next is known from its header before it is read; a file-backed
             reader has two buffers, so it reads on only when one of them came home, and says so to whoever waits.
 Units:      sizes and positions in bytes.

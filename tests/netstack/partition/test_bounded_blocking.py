@@ -12,7 +12,14 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceBrokenError
 from netstack.partition.bounded_blocking import BoundedBlockingResultPartition, BoundedBlockingSubpartition
-from netstack.partition.bounded_data import BoundedDataKind, FileBoundedData, create_bounded_data
+from netstack.partition.bounded_data import (
+    BoundedDataKind,
+    BoundedDataReader,
+    FileBoundedData,
+    FileReader,
+    MmapReader,
+    create_bounded_data,
+)
 from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
@@ -191,6 +198,32 @@ def test_the_data_goes_with_the_last_reader(it: Blocking) -> None:
     found.buffer.recycle()
     with pytest.raises(PartitionNotFoundError):
         it.view()
+
+
+def test_a_release_during_a_poll_leaves_the_file_to_the_reader(
+    it: Blocking, kind: BoundedDataKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gate is closed by another thread than the one that polls; what is being read is read to its end, and then the file goes."""
+    it.partition.emit_record(b"a" * SIZE, 0)
+    it.end()
+    view = it.view()
+    store = FileReader if kind is BoundedDataKind.FILE else MmapReader
+    next_buffer = store.next_buffer
+    num_files = []
+
+    def next_buffer_slowly(reader: BoundedDataReader) -> NetworkBuffer | None:
+        it.partition.release()
+        view.release()
+        num_files.append(len(list(it.directory.iterdir())))
+        return next_buffer(reader)  # type: ignore[arg-type]  # it is a reader of this store
+
+    monkeypatch.setattr(store, "next_buffer", next_buffer_slowly)
+    found = view.next_buffer()
+    num_files.append(len(list(it.directory.iterdir())))
+
+    assert found is not None
+    assert (bytes(found.buffer.view), num_files, view.next_buffer()) == (b"a" * SIZE, [1, 0], None)
+    found.buffer.recycle()
 
 
 def test_readers_learn_why_the_partition_failed(it: Blocking) -> None:
