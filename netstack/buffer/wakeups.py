@@ -6,6 +6,7 @@ Invariants: every call is made, in order, even if an earlier one raises, so nobo
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 
 def run_all(calls: Sequence[Callable[[], object]]) -> None:
@@ -14,5 +15,7 @@ def run_all(calls: Sequence[Callable[[], object]]) -> None:
         try:
             call()
         except BaseException:
-            run_all(calls[position + 1 :])
-            raise
+            with ExitStack() as others:  # no recursion: any number of them may fail
+                for other in reversed(calls[position + 1 :]):
+                    others.callback(other)
+                raise

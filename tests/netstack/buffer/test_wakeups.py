@@ -1,5 +1,7 @@
 """``run_all``: nobody is left asleep."""
 
+from functools import partial
+
 import pytest
 
 from netstack.buffer.wakeups import run_all
@@ -37,3 +39,21 @@ def test_an_earlier_error_is_the_context_of_the_last() -> None:
         run_all([lambda: fail("first"), lambda: fail("second")])
 
     assert str(caught.value.__context__) == "first"
+
+
+def test_any_number_of_calls_may_fail() -> None:
+    """More than the interpreter nests; every one is made, and every error is behind the next one."""
+    made: list[int] = []
+
+    def fail(number: int) -> None:
+        made.append(number)
+        raise RuntimeError(number)
+
+    with pytest.raises(RuntimeError) as caught:
+        run_all([partial(fail, number) for number in range(5000)])
+
+    errors: list[BaseException | None] = [caught.value]
+    while (error := errors[-1]) is not None:
+        errors.append(error.__context__)
+    assert made == list(range(5000))
+    assert [str(error) for error in errors[:-1]] == [str(number) for number in reversed(made)]
