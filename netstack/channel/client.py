@@ -8,9 +8,10 @@ Absent: retries (the connection manager's business).
 import asyncio
 import secrets
 import ssl
+from collections.abc import Callable
 from typing import Any
 
-from netstack.channel.handler import Channel, ChannelHandler
+from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import behind_decoder
 from netstack.channel.protocol import HandlersFactory, NetworkChannel
 from netstack.channel.tls import client_context, timeouts
@@ -36,6 +37,29 @@ async def connect(
     if security.mode is not SecurityMode.TLS and not is_loopback(connection_id.host):
         raise ConnectError(f"cannot connect to {connection_id}: only loopback addresses are allowed with security mode {security.mode}")
     return await _Attempt(config, security, connection_id, handlers_factory, timeout_s).run()
+
+
+class _LoopbackOnly(ChannelHandler):
+    """First in the pipeline of a connection without TLS: wherever a name led, nothing is said to another machine."""
+
+    def __init__(self, on_loopback: Callable[[], None], on_refused: Callable[[str], None]) -> None:
+        self._on_loopback = on_loopback
+        self._on_refused = on_refused
+        self._is_refused = False
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        assert isinstance(ctx.channel, NetworkChannel), "a client makes NetworkChannels"
+        if is_loopback(ctx.channel.peer_host):
+            self._on_loopback()
+            ctx.fire_channel_active()
+        else:
+            self._is_refused = True
+            self._on_refused(ctx.channel.peer)
+            ctx.channel.abort()
+
+    def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
+        if not self._is_refused:
+            ctx.fire_channel_inactive()
 
 
 class _Attempt:
@@ -107,8 +131,7 @@ class _Attempt:
     def _handlers(self, handlers_factory: HandlersFactory) -> tuple[ChannelHandler, ...]:
         security, handlers = self._security, handlers_factory()
         if security.mode is SecurityMode.NONE:
-            self._succeed()
-            return tuple(handlers)
+            return (_LoopbackOnly(self._succeed, self._refuse), *handlers)
         handshake = Handshake(
             Role.CONSUMER,
             derive_key(security.secret),
@@ -124,11 +147,15 @@ class _Attempt:
             on_ready=self._succeed,
             on_failed=self._fail,
         )
-        return behind_decoder(handlers, authentication)
+        behind = behind_decoder(handlers, authentication)
+        return behind if security.mode is SecurityMode.TLS else (_LoopbackOnly(lambda: None, self._refuse), *behind)
 
     def _succeed(self, _channel: Channel | None = None) -> None:
         if not self._ready.done():
             self._ready.set_result(None)
+
+    def _refuse(self, peer: str) -> None:
+        self._fail(ConnectError(f"cannot connect to {self._id}: that is {peer}, and only loopback addresses are allowed without TLS"))
 
     def _fail(self, error: NetstackError) -> None:
         if not self._ready.done():

@@ -122,6 +122,11 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         """How many bytes were written and not yet taken by the kernel."""
         return self._outbound.pending_bytes
 
+    @property
+    def peer_host(self) -> str:
+        """The address in ``peer``."""
+        return self.peer.rpartition(":")[0].strip("[]")
+
     def statistics(self) -> ChannelStatistics:
         """Counters since the connection was made."""
         return ChannelStatistics(self._num_bytes_in, self._num_bytes_out, self._num_reads, self._num_writes, self.pending_bytes)

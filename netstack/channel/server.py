@@ -9,6 +9,7 @@ Source:     Flink ``NettyServer``.
 
 import asyncio
 import secrets
+import time
 from typing import Any
 
 import structlog
@@ -22,12 +23,14 @@ from netstack.errors import NetstackError, ResourceClosedError
 from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.handlers.auth import AuthenticationHandler
+from netstack.handlers.limits import RateLimit
 from netstack.security import SecurityConfig, SecurityMode, check_loopback, required_security
 
 _log = structlog.get_logger(__name__)
 
 # From accept() to connection_made asyncio takes three turns of the loop (a task, then a callback), uvloop one.
 _ACCEPT_PASSES = 3
+_LOGS_PER_S = 1.0  # about strangers, who could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count them all
 
 
 class _ChannelGroup(ChannelHandler):
@@ -36,6 +39,7 @@ class _ChannelGroup(ChannelHandler):
     def __init__(self, config: NetstackConfig, security: SecurityConfig) -> None:
         self.channels: set[NetworkChannel] = set()
         self.is_closed = False
+        self.logs = RateLimit(_LOGS_PER_S, time.monotonic)
         self._is_open_to_all = security.mode is SecurityMode.NONE
         self.admission: Admission[NetworkChannel] = Admission(
             max_connections=config.max_connections,
@@ -45,13 +49,15 @@ class _ChannelGroup(ChannelHandler):
 
     def _admit(self, channel: NetworkChannel) -> bool:
         """Take it in, at the cost of others if need be; False: it has to go."""
-        evicted = self.admission.arrive(channel, channel.peer.rpartition(":")[0].strip("[]"))
+        evicted = self.admission.arrive(channel, channel.peer_host)
         if evicted is None:
-            _log.warning("a connection was refused: there are too many", peer=channel.peer, admission=repr(self.admission))
+            if self.logs.take():
+                _log.warning("a connection was refused: there are too many", peer=channel.peer, admission=repr(self.admission))
             return False
         self.channels.add(channel)
         for each in evicted:
-            _log.warning("a connection was cut: too many are not authenticated", peer=each.peer)
+            if self.logs.take():
+                _log.warning("a connection was cut: too many are not authenticated", peer=each.peer, admission=repr(self.admission))
             each.abort()
         return True
 
@@ -146,7 +152,11 @@ class NetworkServer:
         return str(bound_host), int(bound_port)
 
     async def close(self) -> None:
-        """Stop to listen and close every connection; returns once all are gone, at the latest after ``close_timeout_s``."""
+        """Stop to listen and close every connection; returns once all are gone, at the latest after ``close_timeout_s``.
+
+        A connection inside its TLS handshake is out of reach: it is closed when it is encrypted, or by its ``tls_handshake_timeout_s``,
+        which asyncio from 3.12 on waits for as well.
+        """
         self._group.is_closed = True
         if self._server is not None:
             self._server.close()
@@ -175,6 +185,7 @@ class NetworkServer:
             pins=frozenset() if security.tls is None else security.tls.pins,
             on_ready=self._group.authenticated,
             on_failed=self._on_failed,
+            logs=self._group.logs,
         )
         return NetworkChannel(self._config, lambda: (self._group, *behind_decoder(self._handlers_factory(), authentication)))
 

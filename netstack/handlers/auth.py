@@ -19,12 +19,14 @@ from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerCont
 from netstack.channel.message_codec import MessageDecoder
 from netstack.errors import AuthenticationError, LocalProtocolError, NetstackError
 from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
+from netstack.handlers.limits import RateLimit
 from netstack.wire.codec import HANDSHAKE_MESSAGE_IDS
 from netstack.wire.messages import Hello, Proof, Ready
 
 _log = structlog.get_logger(__name__)
 
 MAX_UNAUTHENTICATED_READ_BYTES = 512
+_MAX_REASON_CHARACTERS = 200  # it may quote what a stranger sent
 
 
 class AuthenticationHandler(ChannelHandler):
@@ -41,6 +43,7 @@ class AuthenticationHandler(ChannelHandler):
         pins: SHA-256 digests of the certificates that are welcome; empty: every one that TLS accepted.
         on_ready: the connection may be used.
         on_failed: it never will be, and why.
+        logs: how often failures may be logged, for all connections of one server together; None: every time.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class AuthenticationHandler(ChannelHandler):
         pins: frozenset[bytes] = frozenset(),
         on_ready: Callable[[Channel], None],
         on_failed: Callable[[NetstackError], None],
+        logs: RateLimit | None = None,
     ) -> None:
         self._handshake = handshake
         self._loop = loop
@@ -61,6 +65,7 @@ class AuthenticationHandler(ChannelHandler):
         self._pins = pins
         self._on_ready = on_ready
         self._on_failed = on_failed
+        self._logs = logs
         self._timer: asyncio.TimerHandle | None = None
         self._decoder: MessageDecoder | None = None
         self._has_failed = False
@@ -164,9 +169,10 @@ class AuthenticationHandler(ChannelHandler):
 
     def _report(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         self._has_failed = True
-        peer = ctx.channel.peer
-        _log.warning("a connection was not authenticated", peer=peer, reason=repr(str(error)[:200]))
-        failure = AuthenticationError(f"{peer} did not authenticate: {error}; do both processes use the same secret file?")
+        peer, reason = ctx.channel.peer, str(error)[:_MAX_REASON_CHARACTERS]
+        if self._logs is None or self._logs.take():
+            _log.warning("a connection was not authenticated", peer=peer, reason=repr(reason))
+        failure = AuthenticationError(f"{peer} did not authenticate: {reason}; do both processes use the same secret file?")
         failure.__cause__ = error
         self._on_failed(failure)
 

@@ -105,6 +105,27 @@ def test_a_pipeline_without_a_decoder_is_refused(loop_name: str) -> None:
     run(loop_name, main())
 
 
+@pytest.mark.parametrize("security", [SecurityConfig.none(), SecurityConfig.hmac(bytes(32))])
+def test_a_name_that_leads_to_another_machine_is_refused(loop_name: str, security: SecurityConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts is who was reached, not what ``localhost`` should mean; here 127.0.0.1 plays the other machine."""
+    monkeypatch.setattr("netstack.channel.client.is_loopback", lambda host: host == "localhost")
+    config = dataclasses.replace(CONFIG, security=security)
+
+    async def main() -> None:
+        server_inbox, inbox = Inbox(), Inbox()
+        server = NetworkServer(config, handlers(server_inbox))
+        _, port = await server.start("127.0.0.1", 0)
+
+        with pytest.raises(ConnectError, match=rf"cannot connect to localhost:{port}: that is 127\.0\.0\.1:{port}, and only loopback"):
+            await connect(config, ConnectionID("localhost", port), handlers(inbox), timeout_s=10)
+
+        assert inbox.log == ["removed"]
+        assert server_inbox.messages.empty()
+        await server.close()
+
+    run(loop_name, main())
+
+
 class CancelWhenActive(Inbox):
     """Cancels the dial in the very pass in which it connects."""
 

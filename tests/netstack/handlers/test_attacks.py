@@ -6,13 +6,17 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from netstack.channel.client import connect
+from netstack.channel.message_codec import MessageDecoder
 from netstack.channel.server import NetworkServer
-from netstack.errors import AuthenticationError, ConfigError, ConnectError
+from netstack.errors import AuthenticationError, ConfigError, ConnectError, NetstackError, RemoteProtocolError
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
+from netstack.handlers.auth import AuthenticationHandler
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
+from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.codec import FRAME_HEADER, MAGIC, encode
 from netstack.wire.messages import AddCredit, Hello, Proof, Ready
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
@@ -65,6 +69,46 @@ def test_every_message_before_authentication_is_refused(loop_name: str) -> None:
                         enemy.send(*before, message)
                         await enemy.rest()
             await it.check_unharmed()
+
+    run(loop_name, main())
+
+
+def test_strangers_cannot_fill_the_log(loop_name: str) -> None:
+    """The first ones are reported, all of them are counted."""
+
+    async def main() -> None:
+        async with victim(replace(SECURITY, failure_delay_s=0, max_unauthenticated=1)) as it:
+            with capture_logs() as logs:
+                for _ in range(60):
+                    async with stranger(it.address) as enemy:
+                        enemy.send(GARBAGE["http"])
+                        await enemy.rest()
+            await it.check_unharmed()
+            assert it.server.num_failed_authentications == 60
+            assert 10 <= len(logs) < 30
+
+    run(loop_name, main())
+
+
+def test_the_reason_of_a_failure_is_cut(loop_name: str) -> None:
+    """It may quote what the stranger sent."""
+
+    async def main() -> None:
+        errors: list[NetstackError] = []
+        authentication = AuthenticationHandler(
+            Handshake(Role.PRODUCER, derive_key(SECRET), b"p" * NONCE_BYTES),
+            asyncio.get_running_loop(),
+            timeout_s=5,
+            failure_delay_s=0,
+            on_ready=lambda _channel: None,
+            on_failed=errors.append,
+        )
+        channel = EmbeddedChannel(MessageDecoder.of(CONFIG), authentication)
+
+        channel.pipeline.fire_exception_caught(RemoteProtocolError("x" * 10_000))
+
+        assert [len(str(error)) < 300 for error in errors] == [True]
+        assert channel.was_aborted
 
     run(loop_name, main())
 
