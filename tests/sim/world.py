@@ -202,8 +202,8 @@ class Link(Actor):
         self._is_accepted = False
         self._refuses = False
         request, response = Pipe(mix.pipe_bytes), Pipe(mix.pipe_bytes)
-        self.client_end = SimTransport(f"{name} client", ("10.0.0.1", 1), request, response, client.loop.loop.call_soon)
-        self.server_end = SimTransport(f"{name} server", ("10.0.0.2", 2), response, request, server.loop.loop.call_soon)
+        self.client_end = SimTransport(f"{name} client", ("127.0.0.1", 1), request, response, client.loop.loop.call_soon)
+        self.server_end = SimTransport(f"{name} server", ("127.0.0.2", 2), response, request, server.loop.loop.call_soon)
         self.client = client_channel
         self.server = NetworkChannel(world.config, self._server_handlers)
         self.decoders = [self._use_decoder(self.client), self._use_decoder(self.server)]
