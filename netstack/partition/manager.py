@@ -1,8 +1,8 @@
 """Finds the partitions of this process by their id.
 
 Side:       shared.
-Invariants: a partition is registered from ``register`` to its release; whoever asked too early is called exactly once, when it comes or
-            when the manager shuts down (and then asks again and gets the answer).
+Invariants: a partition is registered from ``register`` to its release; a ``register`` that fails changes nothing; whoever asked
+            too early is called exactly once, when it comes or when the manager shuts down (and then asks again and gets the answer).
 Lock order: ``ResultPartitionManager._lock`` is a leaf: partitions and listeners are called after it (FLINK-28942).
 Units:      timeouts in milliseconds.
 Source:     Flink ``ResultPartitionManager`` with the partition request listeners of 1.18 and later.  A listener has a timer of its own
@@ -74,14 +74,19 @@ class ResultPartitionManager:
         """
         partition_id = partition.partition_id
         with self._lock:
-            self._check_open_locked()
-            if partition_id in self._partitions:
-                raise LocalProtocolError(f"partition {partition_id} is already registered")
-            self._partitions[partition_id] = partition
-            calls: list[Callable[[], None]] = [lambda: partition.add_release_listener(lambda: self._remove(partition))]
-            for waiting in self._listeners.pop(partition_id, []):
-                calls += [*waiting.end(), waiting.on_partition]
-        self.task_events.register_partition(partition_id)
+            self._check_free_locked(partition_id)
+        self.task_events.register_partition(partition_id)  # for us alone; before anybody finds the partition
+        try:
+            with self._lock:
+                self._check_free_locked(partition_id)
+                self._partitions[partition_id] = partition
+                listeners = self._listeners.pop(partition_id, [])
+                calls: list[Callable[[], None]] = [lambda: partition.add_release_listener(lambda: self._remove(partition))]
+                for waiting in listeners:
+                    calls += [*waiting.end(), waiting.on_partition]
+        except BaseException:
+            self.task_events.unregister_partition(partition_id)
+            raise
         run_all(calls)
 
     def create_subpartition_view(
@@ -162,9 +167,10 @@ class ResultPartitionManager:
         run_all([*releases, *calls, self.task_events.clear])
 
     def _remove(self, partition: ResultPartition) -> None:
+        # In this order: as long as its id is not free here, nobody else can register it there.
+        self.task_events.unregister_partition(partition.partition_id)
         with self._lock:
             self._partitions.pop(partition.partition_id, None)
-        self.task_events.unregister_partition(partition.partition_id)
 
     def _start_timer(self, partition_id: ResultPartitionID, waiting: _Waiting, timeout_ms: float, on_timeout: Callable[[], None]) -> None:
         assert self._timers is not None, "checked when the listener came"
@@ -188,6 +194,11 @@ class ResultPartitionManager:
         if not listeners:
             del self._listeners[partition_id]
         return waiting.end()
+
+    def _check_free_locked(self, partition_id: ResultPartitionID) -> None:
+        self._check_open_locked()
+        if partition_id in self._partitions:
+            raise LocalProtocolError(f"partition {partition_id} is already registered")
 
     def _check_open_locked(self) -> None:
         if self._is_shut_down:

@@ -2,13 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
+from netstack.ids import ResultPartitionID
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.task_events import TaskEventDispatcher
 from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import EndOfSuperstep, Event
 from tests.netstack.partition.doubles import ManualTimers, RecordingListener, partition_id_of
@@ -342,4 +345,69 @@ def test_create_subpartition_view_after_release(it: Fixture) -> None:
 
     with pytest.raises(PartitionNotFoundError):
         it.manager.create_subpartition_view(partition.partition_id, 0, RecordingListener())
+    partition.close()
+
+
+class BusyDispatcher(TaskEventDispatcher):
+    """Something else happens before a partition is registered or after it is unregistered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_register: Callable[[], None] | None = None
+        self.after_unregister: Callable[[], None] | None = None
+
+    def register_partition(self, partition_id: ResultPartitionID) -> None:
+        call, self.before_register = self.before_register, None
+        if call is not None:
+            call()
+        super().register_partition(partition_id)
+
+    def unregister_partition(self, partition_id: ResultPartitionID) -> None:
+        super().unregister_partition(partition_id)
+        call, self.after_unregister = self.after_unregister, None
+        if call is not None:
+            call()
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["the partitions", "the task events"])
+def test_an_id_that_is_half_free_is_not_registered(it: Fixture, is_known: bool) -> None:
+    """Whichever half is missing: all of it or nothing, and who waits for the partition is called when it is there."""
+    dispatcher, called = BusyDispatcher(), list[str]()
+    manager = ResultPartitionManager(task_events=dispatcher)
+    first, second = it.partition(), it.partition()
+
+    def register_second() -> None:
+        with pytest.raises(LocalProtocolError, match="already"):
+            manager.register(second)
+
+    if is_known:
+        manager.register(first)
+        dispatcher.after_unregister = register_second
+        first.release()
+    else:
+        dispatcher.register_partition(partition_id_of())
+        register_second()
+        dispatcher.unregister_partition(partition_id_of())
+    ask = partial(manager.create_view_or_listen, partition_id_of(), 0, RecordingListener(), lambda: called.append("partition"))
+    view = ask()
+    before = (len(manager), view)
+    manager.register(second)
+
+    assert (before, len(manager), called) == ((0, None), 1, ["partition"])
+    manager.shutdown()
+    for partition in (first, second):
+        partition.close()
+
+
+def test_a_partition_that_meets_the_shutdown_is_refused_and_leaves_nothing(it: Fixture) -> None:
+    """It takes no task events either."""
+    dispatcher = BusyDispatcher()
+    manager = ResultPartitionManager(task_events=dispatcher)
+    dispatcher.before_register = manager.shutdown
+    partition = it.partition()
+
+    with pytest.raises(ResourceClosedError):
+        manager.register(partition)
+
+    assert (len(manager), dispatcher.publish(partition.partition_id, EndOfSuperstep())) == (0, False)
     partition.close()
