@@ -168,7 +168,6 @@ class NetworkEnvironment:
                     pool,
                     owner,
                     partition_type=partition_type,
-                    sends_empty_buffers=self.config.exclusive_buffers_per_channel == 0,
                     compressor=compressor,
                 )
         except BaseException:

@@ -98,8 +98,10 @@ class CreditBasedSequenceNumberingViewReader:
         self._notify(self)
 
     def set_view(self, view: ResultSubpartitionView) -> None:
-        """Start reading ``view``."""
+        """Start reading ``view``; a receiver without exclusive buffers has to see empty buffers too, whatever the producer's config says."""
         assert self._view is None, "a reader has one view"
+        if self._initial_credit == 0:
+            view.send_empty_buffers()
         self._view = view
         self._poll_view = view.poller()
 

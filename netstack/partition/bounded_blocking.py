@@ -299,6 +299,9 @@ class BoundedBlockingSubpartitionReader:
     def notify_new_buffer_size(self, size_bytes: int) -> None:
         """Nothing: all buffers are written already."""
 
+    def send_empty_buffers(self) -> None:
+        """Nothing: empty buffers are never written."""
+
     def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
         """Nothing: it has no segments."""
 

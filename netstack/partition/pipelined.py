@@ -79,7 +79,7 @@ class PipelinedSubpartition:
         index: which subpartition of its partition it is.
         parent: the partition.
         sends_empty_buffers: whether a finished buffer without unread bytes is sent too: a receiver without exclusive buffers has to learn
-            that the room it made for it is free again.
+            that the room it made for it is free again.  Its reader can ask for it later (``send_empty_buffers``).
     """
 
     __slots__ = (
@@ -446,6 +446,11 @@ class PipelinedSubpartition:
         with self._lock:
             self.desired_buffer_size = size_bytes
 
+    def send_empty_buffers(self) -> None:
+        """From now on a finished buffer without unread bytes is polled too."""
+        with self._lock:
+            self._sends_empty_buffers = True
+
     def _availability_locked(self) -> tuple[bool, int]:
         """Whether the head can be polled, and the backlog."""
         buffers = self._buffers
@@ -562,6 +567,10 @@ class PipelinedSubpartitionView:
     def notify_new_buffer_size(self, size_bytes: int) -> None:
         """Ask the producer for buffers of ``size_bytes`` from the next one on."""
         self._subpartition.set_buffer_size(size_bytes)
+
+    def send_empty_buffers(self) -> None:
+        """Hand out finished buffers without unread bytes too."""
+        self._subpartition.send_empty_buffers()
 
     def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
         """Nothing: it has no segments."""

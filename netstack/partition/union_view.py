@@ -220,6 +220,11 @@ class UnionResultSubpartitionView:
         for view in self._views.values():
             view.notify_new_buffer_size(size_bytes)
 
+    def send_empty_buffers(self) -> None:
+        """Hand out empty buffers too, of every subpartition."""
+        for view in self._views.values():
+            view.send_empty_buffers()
+
     def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
         """Pass it on to the view of ``subpartition``."""
         view = self._views.get(subpartition)

@@ -70,6 +70,9 @@ class ResultSubpartitionView(Protocol):
     def notify_new_buffer_size(self, size_bytes: int) -> None:
         """Ask the producer for buffers of ``size_bytes`` from the next one on."""
 
+    def send_empty_buffers(self) -> None:
+        """Hand out finished buffers without unread bytes too: the reader's receiver keeps room for each that it was told of."""
+
     def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
         """Say which segment of a tiered subpartition is wanted next; others ignore it."""
 

@@ -29,6 +29,7 @@ class ScriptedView:
         self.is_released = False
         self.is_blocked = False
         self.num_released = 0
+        self.sends_empty_buffers = False
         self.num_out = 0
         self._sequence_number = sequence_number
 
@@ -78,6 +79,9 @@ class ScriptedView:
 
     def notify_new_buffer_size(self, size_bytes: int) -> None:
         self.orders.append(("size", size_bytes))
+
+    def send_empty_buffers(self) -> None:
+        self.sends_empty_buffers = True
 
     def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
         self.orders.append(("segment", subpartition, segment_id))

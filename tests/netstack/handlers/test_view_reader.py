@@ -6,8 +6,10 @@ import pytest
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.handlers.view_reader import SEVERAL, CreditBasedSequenceNumberingViewReader
+from netstack.wire.events import EndOfData, StopMode
+from netstack.wire.messages import AddCredit
 from tests.netstack.handlers.doubles import BARRIER, DATA, EVENT, ScriptedView, open_reader
-from tests.netstack.handlers.server_side import ServerSide, receiver_of
+from tests.netstack.handlers.server_side import ServerSide, receiver_of, request
 
 
 @pytest.fixture
@@ -122,3 +124,28 @@ def test_a_released_reader_tells_its_view_nothing_more(server: ServerSide) -> No
     assert view.num_released == 1
     assert view.orders == []
     assert "released" in repr(reader)
+
+
+@pytest.mark.parametrize("credit", [0, 2])
+def test_empty_buffers_are_sent_to_a_receiver_without_exclusive_ones(server: ServerSide, credit: int) -> None:
+    """It made room for each buffer of the backlog it was told of; the number in its request decides, not the producer's config."""
+    view = ScriptedView()
+
+    open_reader(server, view, credit=credit)
+
+    assert view.sends_empty_buffers == (credit == 0)
+
+
+@pytest.mark.parametrize(("credit", "num_expected"), [(0, 1), (1, 0)])
+def test_an_empty_buffer_reaches_the_receiver_that_waits_for_it(server: ServerSide, credit: int, num_expected: int) -> None:
+    """Its bytes left by a flush while it was open; the event behind it finished it."""
+    partition = server.partition()
+    partition.emit_record(b"abc", 0)
+    server.receive(request(credit=credit))
+    server.receive(AddCredit(receiver_of(1), 2))
+    partition.flush(0)
+    first = server.data()
+
+    partition.broadcast_event(EndOfData(StopMode.DRAIN))
+
+    assert (first, len(server.data())) == ([(1, 0)], num_expected)
