@@ -29,7 +29,11 @@ class StandaloneNetwork:
 
     def __init__(self, config: NetstackConfig, name: str = "netstack") -> None:
         self._loop = EventLoopThread.start(name)
-        self._environment = NetworkEnvironment(config, self._loop)
+        try:
+            self._environment = NetworkEnvironment(config, self._loop)
+        except BaseException:
+            self._loop.close()
+            raise
         self._name = name
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
 """The API for programs that use the network stack alone, over real sockets on loopback."""
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Iterator
 
@@ -213,3 +214,13 @@ def test_every_public_name_exists_and_none_needs_a_running_loop() -> None:
     assert all(hasattr(netstack, name) for name in netstack.__all__)
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
+
+
+def test_a_network_that_cannot_be_made_leaves_no_thread_behind() -> None:
+    """There is nothing that could be closed."""
+    before = threading.enumerate()
+
+    with pytest.raises((OSError, OverflowError, MemoryError)):
+        StandaloneNetwork(dataclasses.replace(config(), network_memory_bytes=1 << 60), "too large")
+
+    assert threading.enumerate() == before
