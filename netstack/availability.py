@@ -55,6 +55,12 @@ class AvailabilityFuture:
                 return
         callback()
 
+    def remove_done_callback(self, callback: Callable[[], None]) -> None:
+        """Forget one ``callback`` that was added and did not run yet; whoever does not wait any longer leaves nothing behind."""
+        with self._lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
 
 def _completed() -> AvailabilityFuture:
     future = AvailabilityFuture()

@@ -98,5 +98,9 @@ def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[
             return None
         signal = threading.Lock()  # the cheapest one-shot signal
         signal.acquire()
-        gate.available_future().add_done_callback(signal.release)
-        signal.acquire(timeout=-1 if remaining_s is None else remaining_s)
+        available, wake = gate.available_future(), signal.release
+        available.add_done_callback(wake)
+        try:
+            signal.acquire(timeout=-1 if remaining_s is None else remaining_s)
+        finally:
+            available.remove_done_callback(wake)

@@ -103,3 +103,19 @@ def test_a_helper_may_start_available() -> None:
     """Output starts available, input does not."""
     assert AvailabilityHelper(is_available=True).is_available
     assert not AvailabilityHelper().is_available
+
+
+def test_a_removed_callback_does_not_run() -> None:
+    """Only the one that was removed; one that is not there may be removed, too."""
+    future, seen = AvailabilityFuture(), []
+
+    def first() -> None:
+        seen.append("first")
+
+    future.add_done_callback(first)
+    future.add_done_callback(lambda: seen.append("second"))
+    future.remove_done_callback(first)
+    future.remove_done_callback(first)
+    future.complete()
+
+    assert seen == ["second"]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectionLostError, LocalProtocolError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
@@ -493,3 +494,16 @@ def test_close_races_with_polling_and_receiving(tiny_switch_interval: None) -> N
         assert not any(thread.is_alive() for thread in threads)
         assert len(errors) == 1
         it.end()
+
+
+def test_whoever_waited_in_vain_leaves_nothing_behind(it: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that looks at its gate from time to time, while nothing comes."""
+    left: list[object] = []
+    future = it.gate.available_future()
+    monkeypatch.setattr(AvailabilityFuture, "add_done_callback", lambda _, callback: left.append(callback))
+    monkeypatch.setattr(AvailabilityFuture, "remove_done_callback", lambda _, callback: left.remove(callback))
+
+    assert it.gate.get_next(0.0001) is None
+
+    assert it.gate.available_future() is future
+    assert left == []
