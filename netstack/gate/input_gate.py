@@ -22,7 +22,7 @@ from netstack.buffer.debloater import BufferDebloater, ThroughputCalculator
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.buffer.wakeups import run_all
-from netstack.errors import LocalProtocolError, RemoteProtocolError, ResourceClosedError
+from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError, ResourceClosedError, TransportError
 from netstack.gate.gate_api import BufferOrEvent, Decompressor, EndOfDataStatus, wait_for_next
 from netstack.gate.gate_statistics import GateStatistics, gate_statistics
 from netstack.gate.input_channel import BufferAndAvailability, ChannelStatistics, InputChannel, PartitionStateChecker
@@ -222,8 +222,16 @@ class SingleInputGate:
         """Find out whether the producer of a partition that was not found is alive; any thread, never blocks."""
         if self._state_checker is None:
             channel.fail_partition_request()
-        else:
+            return
+        try:
             self._state_checker.check(channel.partition_id, channel.on_producer_state)
+        except Exception as error:  # noqa: BLE001 - the checker is foreign; whoever calls this only logs, and the channel would hang
+            if isinstance(error, NetstackError):
+                channel.on_error(error)
+                return
+            failed = TransportError(f"the producer of partition {channel.partition_id} cannot be checked: {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            channel.on_error(failed)
 
     # ---------------------------------------------------------------- polling
 

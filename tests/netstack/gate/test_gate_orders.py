@@ -9,14 +9,14 @@ from netstack.buffer.compression import BufferCompressor, BufferDecompressor
 from netstack.buffer.debloater import BufferDebloater
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
-from netstack.errors import LocalProtocolError, RemoteProtocolError, ResourceClosedError
-from netstack.gate.input_channel import InputChannel
+from netstack.errors import ConnectError, LocalProtocolError, RemoteProtocolError, ResourceClosedError, TransportError
+from netstack.gate.input_channel import InputChannel, ProducerState
 from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.gate.unknown_channel import UnknownInputChannel
-from netstack.ids import input_channel_id
+from netstack.ids import ResultPartitionID, input_channel_id
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from netstack.testing.manual_clock import ManualClock
@@ -34,6 +34,7 @@ from netstack.wire.events import (
 )
 from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, data, event, remote_channel
+from tests.netstack.gate.manual_timers import ManualTimers
 from tests.netstack.partition.doubles import partition_id_of
 
 SEGMENT = 64
@@ -704,3 +705,25 @@ def test_a_release_while_the_channel_is_polled() -> None:
     assert found.buffer is not None
     found.buffer.recycle()
     it.end()
+
+
+@pytest.mark.parametrize(("raised", "expected"), [(OSError("nobody there"), TransportError), (ConnectError("nobody there"), ConnectError)])
+def test_a_check_of_the_producer_that_fails_is_the_error_of_the_channel(raised: Exception, expected: type[Exception]) -> None:
+    """The thread that finds the partition missing is a timer's or the loop's, which would only log it."""
+
+    class FailingChecker:
+        def check(self, partition_id: ResultPartitionID, on_result: Callable[[ProducerState], None]) -> None:
+            raise raised
+
+    gate = SingleInputGate("reduce (1/2)", state_checker=FailingChecker())
+    timers = ManualTimers()
+    manager = ResultPartitionManager(timers=timers)
+    gate.add_channel(LocalInputChannel(gate, 0, partition_id_of(), 0, manager, wait_timeout_ms=10, timers=timers))
+    gate.request_partitions()
+
+    timers.ring()
+
+    with pytest.raises(expected, match="nobody there"):
+        gate.poll_next()
+    gate.close()
+    manager.shutdown()
