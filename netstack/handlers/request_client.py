@@ -48,8 +48,8 @@ from netstack.wire.messages import (
 _log = structlog.get_logger(__name__)
 
 _Order = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEventRequest
-# Strangers that were told to stop; an older one would just be told again.
-_MAX_CANCELLED: Final = 1024
+# Who was told to stop; an older one would just be told again.  As many as a server lets one connection read (max_readers).
+_MAX_CANCELLED: Final = 10_000
 _CANCEL_BYTES: Final = 25
 _LOST: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT})
 
@@ -59,6 +59,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def __init__(self) -> None:
         self._channels: dict[InputChannelID, RemoteInputChannel] = {}
+        self._not_found: set[InputChannelID] = set()  # of _channels: the server has forgotten their requests
         self._cancelled: dict[InputChannelID, None] = {}  # told to stop, oldest first
         # None is an announcement of credit: how much is asked when it leaves.
         self._orders: deque[tuple[RemoteInputChannel, _Order | None]] = deque()
@@ -90,18 +91,24 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     # ---------------------------------------------------------------- orders of the clients
 
     def request_subpartition(self, channel: RemoteInputChannel) -> None:
-        """Ask for the channel's subpartition, with all its exclusive buffers as credit; also once more, if it was not found."""
+        """Ask for the channel's subpartition, with all its exclusive buffers as credit; also once more, if it was not found.
+
+        A request that is still out is not sent again: to the server that would be a second receiver of the same name.
+        """
         if self._error is not None:
             channel.on_error(self._error)
             return
+        if channel.channel_id in self._channels and channel.channel_id not in self._not_found:
+            return
         self._channels[channel.channel_id] = channel
+        self._not_found.discard(channel.channel_id)
         channel.wakeups = self._wakeups
         self._cancelled.pop(channel.channel_id, None)
         index = channel.subpartition
         try:
             self._write(PartitionRequest(channel.partition_id, index, index, channel.channel_id, channel.initial_credit))
         except Exception as error:  # noqa: BLE001 - the encoder or a handler refused it; nothing of it is on its way
-            self._channels.pop(channel.channel_id, None)
+            self._forget(channel.channel_id)
             channel.on_error(_as_netstack_error(error, "sending the partition request failed"))
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
@@ -126,7 +133,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """Stop the channel's flow; data still under way is dropped when it arrives."""
-        if self._channels.pop(channel.channel_id, None) is not None:
+        if self._forget(channel.channel_id):
             self._cancel_once(channel.channel_id)
 
     def close_unused(self) -> None:
@@ -134,6 +141,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         ctx = self._ctx
         if ctx is not None and ctx.channel.is_active:
             self._channels.clear()
+            self._not_found.clear()
             ctx.write_and_flush(CloseRequest())
             ctx.close()
 
@@ -166,8 +174,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         channel = self._channels.get(response[0])
         if channel is None or channel.is_released:
             # Forgotten at once: an acknowledgement of it that is still under way to us would reach the server after the cancel.
-            self._channels.pop(response.receiver, None)
-            self._cancel_once(response.receiver)
+            is_ours = self._forget(response.receiver)
+            self._cancel_once(response.receiver, is_answer=not is_ours)
             if response.buffer is not None:
                 response.buffer.recycle()
             return
@@ -203,6 +211,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def _on_partition_not_found(self, channel: RemoteInputChannel, error: PartitionNotFoundError) -> None:
         """The channel decides whether it asks again; the server has forgotten the request."""
+        self._not_found.add(channel.channel_id)
         try:
             channel.on_failed_partition_request(error)
         except Exception as second:  # noqa: BLE001 - as above
@@ -255,6 +264,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         if self._error is None:
             self._error = error
         channels, self._channels = list(self._channels.values()), {}
+        self._not_found.clear()
         self._orders.clear()
         for channel in channels:
             _tell(channel, error)
@@ -291,20 +301,26 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         if self._ctx is not None and self._ctx.channel.is_active:
             self._ctx.write_and_flush(message)
 
-    def _cancel_once(self, receiver: InputChannelID) -> None:
+    def _forget(self, receiver: InputChannelID) -> bool:
+        """Carry the channel no more; whether it was one of ours."""
+        self._not_found.discard(receiver)
+        return self._channels.pop(receiver, None) is not None
+
+    def _cancel_once(self, receiver: InputChannelID, *, is_answer: bool = False) -> None:
+        """Tell the server to stop; ``is_answer``: it sends what nobody asked for, and so decides how often we say so."""
         cancelled, ctx = self._cancelled, self._ctx
         if receiver in cancelled or ctx is None:
             return
         cancelled[receiver] = None
         if len(cancelled) > _MAX_CANCELLED:
             del cancelled[next(iter(cancelled))]
-        if self._replies.spend(_CANCEL_BYTES, is_writable=ctx.channel.is_writable):
+        if not is_answer or self._replies.spend(_CANCEL_BYTES, is_writable=ctx.channel.is_writable):
             self._write(CancelPartitionRequest(receiver))
         else:
             self._end(ctx, RemoteProtocolError(f"{ctx.channel.peer} sends to strangers and does not read our answers"))
 
     def _fail_channel(self, channel: RemoteInputChannel, error: Exception) -> None:
-        self._channels.pop(channel.channel_id, None)
+        self._forget(channel.channel_id)
         self._cancel_once(channel.channel_id)
         _tell(channel, _as_netstack_error(error, f"{channel!r} failed"))
 

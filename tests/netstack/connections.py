@@ -13,6 +13,7 @@ from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import NetstackError
 from netstack.eventloop import EventLoopThread
+from netstack.gate.input_channel import PartitionStateChecker
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.ids import ConnectionID
@@ -67,8 +68,16 @@ class Consumer:
         self.manager = ConnectionManager(config, self.loop)
         self.gates: list[SingleInputGate] = []
 
-    def gate(self, address: ConnectionID, number: int = 1, subpartition: int = 0, *, is_requested: bool = True) -> SingleInputGate:
-        gate = SingleInputGate(f"consumer {number}")
+    def gate(
+        self,
+        address: ConnectionID,
+        number: int = 1,
+        subpartition: int = 0,
+        *,
+        is_requested: bool = True,
+        state_checker: PartitionStateChecker | None = None,
+    ) -> SingleInputGate:
+        gate = SingleInputGate(f"consumer {number}", state_checker=state_checker)
         client = self.manager.client(address)
         channel = RemoteInputChannel(gate, 0, receiver_of(number), partition_id_of(number), subpartition, client)
         channel.assign_exclusive_segments(self.pool, 2)

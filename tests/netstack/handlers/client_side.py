@@ -4,6 +4,7 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.message_codec import MessageDecoder
 from netstack.channel.outbound_buffer import OutboundFrame
 from netstack.config import NetstackConfig
+from netstack.gate.input_channel import PartitionStateChecker
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
@@ -60,16 +61,18 @@ class Client:
         if not self.is_deaf:
             self.handler.cancel(channel)
 
-    def open_gate(self, number: int = 1, *, num_floating: int = 0, num_exclusive: int = EXCLUSIVE) -> SingleInputGate:
+    def open_gate(
+        self, number: int = 1, *, num_floating: int = 0, num_exclusive: int = EXCLUSIVE, state_checker: PartitionStateChecker | None = None
+    ) -> SingleInputGate:
         """A gate with one channel, which was requested."""
-        gate, _ = self.open_channels(number, num_floating=num_floating, num_exclusive=num_exclusive)
+        gate, _ = self.open_channels(number, num_floating=num_floating, num_exclusive=num_exclusive, state_checker=state_checker)
         return gate
 
     def open_channels(
-        self, *numbers: int, num_floating: int = 0, num_exclusive: int = EXCLUSIVE
+        self, *numbers: int, num_floating: int = 0, num_exclusive: int = EXCLUSIVE, state_checker: PartitionStateChecker | None = None
     ) -> tuple[SingleInputGate, list[RemoteInputChannel]]:
         """A gate with a channel for each number; they were requested."""
-        gate = SingleInputGate(f"consumer {numbers[0]}")
+        gate = SingleInputGate(f"consumer {numbers[0]}", state_checker=state_checker)
         channels = []
         for index, number in enumerate(numbers):
             channel = RemoteInputChannel(gate, index, receiver_of(number), partition_id_of(number), 0, self)

@@ -484,14 +484,15 @@ def test_a_server_that_sends_to_strangers_and_reads_nothing_is_cut_off(client: C
         gate.poll_next()
 
 
-def test_a_stranger_that_was_forgotten_is_told_again(client: Client) -> None:
+def test_a_stranger_that_was_forgotten_is_told_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of them is bounded."""
-    for number in range(2000):
+    monkeypatch.setattr("netstack.handlers.request_client._MAX_CANCELLED", 10)
+    for number in range(20):
         client.connection.write_inbound(response(10 + number))
         client.connection.flush_outbound()
     client.sent()
 
-    client.connection.write_inbound(response(10 + 1999, data_type=DataType.END_OF_DATA))
+    client.connection.write_inbound(response(10 + 19, data_type=DataType.END_OF_DATA))
     client.connection.write_inbound(response(10))
 
     assert client.sent() == [CancelPartitionRequest(receiver_of(10))]

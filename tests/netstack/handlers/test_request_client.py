@@ -32,6 +32,7 @@ from netstack.wire.messages import (
     ErrorResponse,
     PartitionRequest,
 )
+from tests.netstack.gate.manual_timers import ManualStateChecker
 from tests.netstack.handlers.client_side import CONFIG, EXCLUSIVE, SEGMENT, Client, response, take
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 
@@ -368,3 +369,37 @@ def test_a_waiter_that_fails_ends_its_own_channel_only(client: Client) -> None:
     with pytest.raises(TransportError, match="the task's own trouble"):
         broken.poll_next()
     assert client.connection.is_open
+
+
+def test_a_request_that_is_out_is_not_sent_again(client: Client) -> None:
+    """The server would take it for a second receiver of the same name; once it said that there is no such partition it is sent again."""
+    checker = ManualStateChecker()
+    gate = client.open_gate(state_checker=checker)
+    [channel] = gate.channels
+    assert isinstance(channel, RemoteInputChannel)
+    wanted = PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), EXCLUSIVE)
+
+    client.handler.request_subpartition(channel)
+    first = client.sent()
+    client.connection.write_inbound(encode(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, "not here", receiver_of(1))))
+    client.handler.request_subpartition(channel)
+    client.handler.request_subpartition(channel)
+
+    assert (first, len(checker.asked), client.sent()) == ([wanted], 1, [wanted])
+
+
+def test_a_task_of_many_channels_may_leave_while_the_socket_takes_nothing(client: Client) -> None:
+    """Its cancels are no answers to a peer that misbehaves: whoever shares the connection goes on."""
+    other = client.open_gate(5000, num_exclusive=1)
+    gate, _ = client.open_channels(*range(1, 1202), num_exclusive=0, num_floating=1)
+    client.sent()
+    client.block()
+
+    gate.close()
+    client.unblock()
+    client.connection.write_inbound(response(5000))
+
+    assert client.connection.is_open
+    assert take(other) == b"data"
+    client.connection.flush_outbound()
+    assert len([each for each in client.sent() if isinstance(each, CancelPartitionRequest)]) == 1201
