@@ -24,6 +24,7 @@ _LEAST: Final = {
     "connect_retries": 0,
     "max_waiting_requests": 1,
     "max_cancels_per_s": 1,
+    "max_readers": 1,
     "initial_request_backoff_ms": 0,
     "max_connections": 1,
     "backlog": 0,
@@ -63,9 +64,11 @@ class NetstackConfig:
     # Keep a connection that no channel uses any more for the next job; otherwise its last channel closes it (CloseRequest).
     reuse_connections: bool = True
     partition_request_timeout_s: float = 10.0
-    # Of one connection: requests for partitions that are not there yet, and cancelled requests (ten seconds' worth of them at once).
+    # Of one connection: requests for partitions that are not there yet, cancelled requests (ten seconds' worth of them at once), and
+    # receivers that were not cancelled, each of which may hold two read buffers and a file.
     max_waiting_requests: int = 1024
     max_cancels_per_s: int = 1000
+    max_readers: int = 10_000
     # Of local channels, and of remote ones whose producer does not keep the request: doubles from initial to max; 0 disables retries.
     initial_request_backoff_ms: int = 100
     max_request_backoff_ms: int = 10_000

@@ -12,16 +12,24 @@ from typing import Final
 # More of them than a peer that reads can ever cause; not measured.
 MAX_WAITING_REPLIES: Final = 1000
 MAX_WAITING_REPLY_BYTES: Final = 1024 * 1024
+# An answer that somebody waits for names a partition, in text.
+_EXPECTED_REPLY_BYTES: Final = 1024
 # A job with thousands of channels may be cancelled at once.
 _BURST_S: Final = 10.0
 
 
 class ReplyBudget:
-    """Counts the control messages that were written while the socket took nothing."""
+    """Counts the control messages that were written while the socket took nothing.
 
-    __slots__ = ("_num_bytes", "_num_messages")
+    Args:
+        num_expected: so many more may come at once without a mistake of the peer: answers to requests that time out together.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_max_bytes", "_max_messages", "_num_bytes", "_num_messages")
+
+    def __init__(self, num_expected: int = 0) -> None:
+        self._max_messages = MAX_WAITING_REPLIES + num_expected
+        self._max_bytes = MAX_WAITING_REPLY_BYTES + num_expected * _EXPECTED_REPLY_BYTES
         self._num_messages = 0
         self._num_bytes = 0
 
@@ -35,7 +43,7 @@ class ReplyBudget:
             return True
         self._num_messages += 1
         self._num_bytes += num_bytes
-        return self._num_messages <= MAX_WAITING_REPLIES and self._num_bytes <= MAX_WAITING_REPLY_BYTES
+        return self._num_messages <= self._max_messages and self._num_bytes <= self._max_bytes
 
 
 class RateLimit:

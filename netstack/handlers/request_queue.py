@@ -3,7 +3,7 @@
 Side:       loop.  ``notify_reader_non_empty_threadsafe`` is the one door for other threads.  Hot path.
 Invariants: a reader stands in the ready queue at most once; data buffers sent to a receiver never exceed the credit it granted; one pass
             hands at most ``max_write_batch_bytes`` to the transport (a fast peer never pauses a writer, which would starve its own loop);
-            answers to a peer that does not read are bounded.
+            answers to a peer that does not read are bounded, and an announcement of a backlog waits until it reads.
 Errors:     what concerns one receiver ends that receiver's reader or nothing; a mistake in what the peer says is answered without
             receiver, and the connection goes on (Flink 2.3); a broken stream is answered and ends the connection.
 Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback; here a gather write takes up to
@@ -54,7 +54,10 @@ class PartitionRequestQueue(ChannelHandler):
         self._is_writing = False
         self._is_continuation_scheduled = False
         self._is_closed = False
+        self._unannounced: dict[CreditBasedSequenceNumberingViewReader, None] = {}  # whose backlog is told when the socket takes more
+        self._max_readers = config.max_readers
         self._replies = ReplyBudget()
+        self._late_replies = ReplyBudget(config.max_waiting_requests)
         self._logs = RateLimit(_LOGS_PER_S, loop.loop.time)
         self._cancels = RateLimit(config.max_cancels_per_s, loop.loop.time)
 
@@ -76,6 +79,11 @@ class PartitionRequestQueue(ChannelHandler):
         if reader.receiver in self._readers:
             raise RemoteProtocolError(f"receiver {reader.receiver.hex()} has requested a subpartition on this connection already")
         self._readers[reader.receiver] = reader
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are ``max_readers`` of them."""
+        return len(self._readers) >= self._max_readers
 
     def reader(self, receiver: InputChannelID) -> CreditBasedSequenceNumberingViewReader | None:
         """The reader of ``receiver``, if there is one."""
@@ -100,7 +108,14 @@ class PartitionRequestQueue(ChannelHandler):
             if self._ready.add(reader) and not self._is_continuation_scheduled:
                 self._write_available()
         elif backlog > 0 and reader.needs_backlog_announcement:
+            self._announce(reader, backlog)
+
+    def _announce(self, reader: CreditBasedSequenceNumberingViewReader, backlog: int) -> None:
+        ctx = self._ctx
+        if ctx is not None and ctx.channel.is_writable:
             self._tell(BacklogAnnouncement(reader.receiver, backlog))
+        else:
+            self._unannounced[reader] = None
 
     def statistics(self) -> list[ViewReaderStatistics]:
         """One row per reader of the connection; loop thread."""
@@ -165,10 +180,11 @@ class PartitionRequestQueue(ChannelHandler):
         """The receiver wants no more; unknown receivers are tolerated, they may just have ended.
 
         Raises:
-            RemoteProtocolError: the peer cancels faster than ``max_cancels_per_s``.
+            RemoteProtocolError: the peer cancels faster than ``max_cancels_per_s``; those that got all they asked for do not count.
         """
+        reader = self._readers.get(receiver)
         self.remove_reader(receiver)
-        if not self._cancels.take():
+        if (reader is None or not reader.has_ended) and not self._cancels.take():
             raise RemoteProtocolError(f"too many cancelled requests on this connection: {self._cancels!r}")
 
     def remove_reader(self, receiver: InputChannelID) -> None:
@@ -176,6 +192,7 @@ class PartitionRequestQueue(ChannelHandler):
         reader = self._readers.pop(receiver, None)
         if reader is not None:
             self._ready.discard(reader)
+            self._unannounced.pop(reader, None)
             reader.release()
 
     def _open_reader(self, receiver: InputChannelID, what: str) -> CreditBasedSequenceNumberingViewReader | None:
@@ -212,23 +229,28 @@ class PartitionRequestQueue(ChannelHandler):
         """Release every reader; nothing is sent any more."""
         self._is_closed = True
         self._ready.clear()
+        self._unannounced.clear()
         readers, self._readers = list(self._readers.values()), {}
         run_all([reader.release for reader in readers])
 
     # ---------------------------------------------------------------- writing
 
-    def reply(self, message: ErrorResponse) -> None:
-        """Answer what the peer said or asked for; one that makes us answer and does not read is cut off."""
+    def reply(self, message: ErrorResponse, *, is_late: bool = False) -> None:
+        """Answer what the peer said or asked for; one that makes us answer and does not read is cut off.
+
+        ``is_late``: to a request that waited; all of them may be answered at once, when the peer cannot help it.
+        """
         ctx = self._ctx
         if ctx is None or self._is_closed:
             return
         if self._logs.take():
             _log.warning("answered with an error", peer=ctx.channel.peer, code=message.code.name, error=message.message[:200])
         num_bytes = BUFFER_RESPONSE_HEADER_BYTES + len(message.message.encode("utf-8", "replace"))
-        if self._replies.spend(num_bytes, is_writable=ctx.channel.is_writable):
+        replies = self._late_replies if is_late else self._replies
+        if replies.spend(num_bytes, is_writable=ctx.channel.is_writable):
             ctx.write_and_flush(message)
             return
-        _log.warning("closing the connection of a peer that does not read our answers", peer=ctx.channel.peer, replies=repr(self._replies))
+        _log.warning("closing the connection of a peer that does not read our answers", peer=ctx.channel.peer, replies=repr(replies))
         self.release_all()
         ctx.close()
 
@@ -321,6 +343,9 @@ class PartitionRequestQueue(ChannelHandler):
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
         """Go on writing once the transport took enough."""
         if ctx.channel.is_writable:
+            unannounced, self._unannounced = self._unannounced, {}
+            for reader in unannounced:
+                self.enqueue_available_reader(reader)
             self._write_available()
         ctx.fire_channel_writability_changed()
 

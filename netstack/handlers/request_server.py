@@ -51,6 +51,7 @@ class PartitionRequestServerHandler(ChannelHandler):
         self._loop = loop
         self._manager = manager
         self._queue = queue
+        self._max_readers = config.max_readers
         self._max_waiting = config.max_waiting_requests
         self._num_waiting = 0
 
@@ -91,6 +92,10 @@ class PartitionRequestServerHandler(ChannelHandler):
 
     def _serve_request(self, request: PartitionRequest) -> None:
         first, last = request.first_subpartition, request.last_subpartition
+        if self._queue.is_full and self._queue.reader(request.receiver) is None:
+            text = f"this connection has {self._max_readers} readers already (max_readers)"
+            self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
+            return
         reader = CreditBasedSequenceNumberingViewReader(request.receiver, request.credit, self._queue, first=first, last=last)
         self._queue.add_reader(reader)
         self._try_to_open(request, reader)
@@ -139,14 +144,14 @@ class PartitionRequestServerHandler(ChannelHandler):
 
     def _on_timeout(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
         if not reader.is_released:
-            self._refuse(request, _not_registered(request.partition, self._timeout_s))
+            self._refuse(request, _not_registered(request.partition, self._timeout_s), is_late=True)
 
-    def _refuse(self, request: PartitionRequest, error: Exception) -> None:
+    def _refuse(self, request: PartitionRequest, error: Exception, *, is_late: bool = False) -> None:
         receiver = request.receiver
         self._queue.remove_reader(receiver)
         # After the manager's shutdown no partition is to be found; that is no mistake of the consumer.
         if isinstance(error, PartitionNotFoundError | ResourceClosedError):
-            self._queue.reply(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, str(error), receiver))
+            self._queue.reply(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, str(error), receiver), is_late=is_late)
             return
         code = ErrorCode.SUBPARTITION_TAKEN if isinstance(error, LocalProtocolError) else ErrorCode.INTERNAL
         self._queue.reply(ErrorResponse(code, describe_error(error), None, about=receiver))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from netstack.flow.credit import SenderCredit
 from netstack.ids import InputChannelID
 from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
+from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:
     from netstack.handlers.request_queue import PartitionRequestQueue
@@ -52,6 +53,7 @@ class CreditBasedSequenceNumberingViewReader:
     __slots__ = (
         "_initial_credit",
         "_notify",
+        "_num_unended",
         "_poll_view",
         "_view",
         "credit",
@@ -76,6 +78,7 @@ class CreditBasedSequenceNumberingViewReader:
         self.on_release: Callable[[], None] | None = None  # stops waiting for a partition that is not there yet
         self._initial_credit = initial_credit
         self.subpartition = first if first == last else SEVERAL
+        self._num_unended = max(1, last - first + 1)  # subpartitions whose end was not sent
         self._view: ResultSubpartitionView | None = None
         self._poll_view: Callable[[], BufferAndBacklog | None] | None = None
         self._notify = queue.notify_reader_non_empty_threadsafe
@@ -98,7 +101,7 @@ class CreditBasedSequenceNumberingViewReader:
         self._notify(self)
 
     def set_view(self, view: ResultSubpartitionView) -> None:
-        """Start reading ``view``; a receiver without exclusive buffers has to see empty buffers too, whatever the producer's config says."""
+        """Start reading ``view``; a receiver without exclusive buffers has to see empty ones too, whatever the producer is set to."""
         assert self._view is None, "a reader has one view"
         if self._initial_credit == 0:
             view.send_empty_buffers()
@@ -140,6 +143,8 @@ class CreditBasedSequenceNumberingViewReader:
             credit.spent += 1
         elif buffer.data_type.is_blocking_upstream:
             self.is_blocked = True
+        elif buffer.data_type is DataType.END_OF_PARTITION:
+            self._num_unended -= 1
         return next_one
 
     @property
@@ -149,6 +154,11 @@ class CreditBasedSequenceNumberingViewReader:
         return view.failure_cause if view is not None and view.is_released else None
 
     # ---------------------------------------------------------------- orders of the receiver
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the end of everything it reads was sent."""
+        return self._num_unended <= 0
 
     @property
     def has_view(self) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.partition.view import BufferAndBacklog
+from netstack.wire.codec import encode
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.messages import (
     AddCredit,
@@ -24,6 +25,7 @@ from tests.netstack.handlers.doubles import (
     DATA,
     EVENT,
     NONE,
+    NUM_BLOCKING_BYTES,
     EmptyAlwaysAvailableView,
     ScriptedView,
     block,
@@ -256,3 +258,23 @@ def test_statistics_are_one_row_per_reader(server: ServerSide) -> None:
     assert (open_row.state, open_row.num_credits_available, open_row.num_credits_granted) == ("open", 0, 2)
     assert (open_row.num_buffers_sent, open_row.backlog, open_row.num_queued_buffers) == (2, 1, 2)
     assert (open_row.last_sequence_number, open_row.is_queued, open_row.is_blocked) == (1, False, False)
+
+
+def test_while_the_socket_takes_nothing_each_backlog_is_announced_once(server: ServerSide) -> None:
+    """However often the producer tells; what the receiver hears then is the backlog of that moment, and nothing of one that left."""
+    views = [ScriptedView(DATA, DATA), ScriptedView(DATA)]
+    staying, leaving = (open_reader(server, view, receiver=number, credit=0) for number, view in enumerate(views, 1))
+    block(server)
+
+    for _ in range(3):
+        notify(server, staying)
+        notify(server, leaving)
+    waiting = server.channel.pending_bytes
+    views[0].elements.append(DATA)
+    server.receive(CancelPartitionRequest(receiver_of(2)))
+    server.channel.flush_outbound()
+
+    assert waiting == NUM_BLOCKING_BYTES
+    server.channel.read_outbound()
+    server.channel.flush_outbound()
+    assert server.channel.read_all_outbound() == encode(BacklogAnnouncement(receiver_of(1), 3))

@@ -45,3 +45,11 @@ def test_a_burst_is_ten_seconds_worth_and_refills_with_time() -> None:
     clock.advance(3_600_000_000_000)
     assert [limit.take() for _ in range(21)] == [True] * 20 + [False]
     assert "2/s" in repr(limit)
+
+
+def test_answers_that_were_expected_make_the_budget_larger() -> None:
+    """By as many messages, long as they are; then it is at its end."""
+    budget = ReplyBudget(num_expected=100)
+
+    assert all(budget.spend(1000, is_writable=False) for _ in range(MAX_WAITING_REPLIES + 100))
+    assert not budget.spend(1, is_writable=False)

@@ -1,10 +1,12 @@
 """``PartitionRequestServerHandler``: what consumers may ask, and how each mistake is answered."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
 
 from netstack.errors import ResourceBrokenError
+from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.wire.events import StopMode
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -12,11 +14,13 @@ from netstack.wire.messages import (
     BufferResponse,
     CancelPartitionRequest,
     CloseRequest,
+    DataType,
     ErrorCode,
     ErrorResponse,
     PartitionRequest,
     ResumeConsumption,
 )
+from tests.netstack.handlers.doubles import ScriptedView, block, unblock
 from tests.netstack.handlers.server_side import CONFIG, ServerSide, fill, partition_id_of, receiver_of, request
 
 
@@ -259,3 +263,76 @@ def test_a_subpartition_that_was_taken_while_two_waited_is_refused_to_the_second
     assert [each.receiver for each in sent if isinstance(each, BufferResponse)] == [receiver_of(1)]
     assert [each.about for each in sent if isinstance(each, ErrorResponse)] == [receiver_of(2)]
     assert server.loop.num_timers == 0
+
+
+def test_requests_that_time_out_together_leave_the_connection_alone(server: ServerSide) -> None:
+    """All that may wait, while the socket takes nothing: that is no mistake of the peer's."""
+    partition = server.partition()
+    server.receive(request(receiver=1))
+    for number in range(CONFIG.max_waiting_requests):
+        server.receive(request(7, receiver=10 + number))
+    block(server)
+
+    server.loop.advance(CONFIG.partition_request_timeout_s)
+    unblock(server)
+
+    assert server.channel.is_open
+    assert len(server.sent()) == CONFIG.max_waiting_requests
+    fill(partition, 1)
+    assert server.data() == [(1, 0)]
+
+
+def test_a_connection_has_so_many_readers_and_no_more() -> None:
+    """One too many is refused to its receiver; when one has left there is room again."""
+    server = ServerSide(dataclasses.replace(CONFIG, max_readers=2))
+    partition = server.partition(num_subpartitions=3)
+    for number in (0, 1, 2):
+        server.receive(request(subpartition=number, receiver=number))
+
+    error = only_error(server)
+    assert (error.code, error.receiver) == (ErrorCode.LIMIT_EXCEEDED, receiver_of(2))
+    assert "max_readers" in error.message
+    server.receive(CancelPartitionRequest(receiver_of(0)))
+    server.receive(request(subpartition=2, receiver=2))
+    fill(partition, 1, 2)
+    assert server.data() == [(2, 0)]
+    server.close()
+
+
+def test_the_cancel_of_a_receiver_that_got_everything_does_not_count() -> None:
+    """Every channel says so when it ends, and a job of any size may end at once; others still count."""
+    server = ServerSide(dataclasses.replace(CONFIG, max_cancels_per_s=1))
+    server.partition(num_subpartitions=20).finish()
+    server.partition(1, num_subpartitions=10)
+    for number in range(20):
+        server.receive(request(subpartition=number, receiver=number))
+    for number in range(10):
+        server.receive(request(1, subpartition=number, receiver=20 + number))
+    server.sent()
+
+    for number in range(30):
+        server.receive(CancelPartitionRequest(receiver_of(number)))
+
+    assert server.channel.is_open
+    server.receive(CancelPartitionRequest(receiver_of(30)))
+    assert "too many cancelled requests" in only_error(server).message
+    server.close()
+
+
+def test_a_range_of_which_one_end_is_missing_counts_when_it_is_cancelled() -> None:
+    """It has not got everything yet."""
+    server = ServerSide(dataclasses.replace(CONFIG, max_cancels_per_s=1))
+    server.partition(num_subpartitions=2).finish()
+    server.receive(PartitionRequest(partition_id_of(), 0, 1, receiver_of(1), 2))
+    reader = server.queue.reader(receiver_of(1))
+
+    assert reader is not None
+    assert reader.has_ended
+    fresh = CreditBasedSequenceNumberingViewReader(receiver_of(2), 2, server.queue, first=0, last=1)
+    fresh.set_view(ScriptedView(DataType.END_OF_PARTITION, DataType.END_OF_PARTITION))
+    fresh.next_buffer()
+    has_ended = [fresh.has_ended]
+    fresh.next_buffer()
+    assert [*has_ended, fresh.has_ended] == [False, True]
+    server.sent()
+    server.close()
