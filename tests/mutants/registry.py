@@ -81,8 +81,8 @@ MUTANTS: Final = (
         "13100",
         "a socket that becomes writable again does not make anybody write",
         "netstack.handlers.request_queue",
-        "        if ctx.channel.is_writable:\n            self._write_available()",
-        "        if ctx.channel.is_writable:\n            pass",
+        "                self.enqueue_available_reader(reader)\n            self._write_available()",
+        "                self.enqueue_available_reader(reader)",
         f"{_HANDLERS}::test_hist_13100_a_socket_that_took_nothing_for_long_resumes_by_itself",
     ),
     Mutant(
@@ -239,8 +239,8 @@ MUTANTS: Final = (
         "13245",
         "a reader that has no place in the queue is not released by its cancel",
         "netstack.handlers.request_queue",
-        "        if reader is not None:\n            self._ready.discard(reader)\n            reader.release()",
-        "        if reader is not None and reader in self._ready:\n            self._ready.discard(reader)\n            reader.release()",
+        "        if reader is not None:\n            self._ready.discard(reader)\n            self._unannounced",
+        "        if reader is not None and reader in self._ready:\n            self._ready.discard(reader)\n            self._unannounced",
         f"{_HANDLERS}::test_hist_13245_cancel_in_every_state_of_the_reader",
     ),
     # ---------------------------------------------------------------- E. the end of a partition
