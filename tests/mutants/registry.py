@@ -268,8 +268,8 @@ MUTANTS: Final = (
         "1954 9413 25055",
         "whoever asked before the partition was registered is not told when it comes",
         "netstack.partition.manager",
-        "                calls += [*waiting.end(), waiting.on_partition]\n        self.task_events",
-        "                calls += [*waiting.end()]\n        self.task_events",
+        "                    calls += [*waiting.end(), waiting.on_partition]\n        except",
+        "                    calls += [*waiting.end()]\n        except",
         f"{_HANDLERS}::test_hist_1954_9413_25055_a_partition_that_comes_late_is_served",
     ),
     Mutant(
