@@ -183,7 +183,7 @@ def _decode_tuples(payload: memoryview, num_values: int, depth: int) -> list[tup
 
 def _decode_pickle(payload: memoryview) -> list[Any]:
     try:
-        values = pickle.loads(payload)  # noqa: S301 - from the address that the JobManager named for the producer
+        values = pickle.loads(payload)  # noqa: S301 - from an authenticated peer of the same cluster
     except Exception as error:
         raise SerdeError(f"a pickled column cannot be read: {type(error).__name__}: {error}") from error
     if type(values) is not list:
