@@ -2,7 +2,7 @@
 
 Side:       any.
 Invariants: I2 granted == used + outstanding, and both sides agree but for what is under way; I3 no data buffer without credit;
-            I8 nothing behind the end of a partition (``reference/reliability.md`` 3.3 numbers them so).
+            I8 nothing behind the end of a partition.
 Units:      credit in buffers.
 """
 
