@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import ssl
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -306,11 +306,29 @@ def test_only_tls_1_3(loop_name: str, authority: Authority) -> None:
     run(loop_name, main())
 
 
-def test_with_tls_any_address_may_be_listened_on(loop_name: str, authority: Authority) -> None:
+class LoopbackOnly:
+    """The running loop for a server under test: notes where it is asked to listen, and listens on loopback."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._loop = asyncio.get_running_loop()
+
+    async def create_server(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **options: Any) -> asyncio.Server:
+        self.asked.append(host)
+        return await self._loop.create_server(factory, "127.0.0.1", port, **options)
+
+
+def test_with_tls_any_address_may_be_listened_on(loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address reaches the loop unrefused; the test itself listens on loopback."""
+
     async def main() -> None:
         server = NetworkServer(replace(CONFIG, security=security(authority.issue("server"))), handlers(Inbox()))
-        host, _ = await server.start("0.0.0.0", 0)
-        assert host == "0.0.0.0"
+        loop = LoopbackOnly()
+        with monkeypatch.context() as patch:
+            patch.setattr("netstack.channel.server.asyncio.get_running_loop", lambda: loop)
+            await server.start("0.0.0.0", 0)
+
+        assert loop.asked == ["0.0.0.0"]
         await server.close()
 
     run(loop_name, main())
