@@ -1,16 +1,17 @@
 """Stream elements: what flows between operators.
 
 Side:   pure.
-Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkStatus``.  Records flow in chunks: Python pays per call, so
-        the unit that moves is a run of records between two control elements, never a single one.
-Absent: latency markers; columnar chunks (``values`` is the only representation so far).
+Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``.  Records flow in chunks: Python
+        pays per call, so the unit that moves is a run of records between two control elements, never a single one.
+Absent: columnar chunks (``values`` is the only representation so far).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 MIN_TIMESTAMP = -(2**63)
 MAX_TIMESTAMP = 2**63 - 1
+OPERATOR_ID_BYTES: Final = 16
 
 
 class Chunk:
@@ -59,4 +60,21 @@ class WatermarkStatus:
 ACTIVE = WatermarkStatus(is_idle=False)
 IDLE = WatermarkStatus(is_idle=True)
 
-StreamElement = Chunk | Watermark | WatermarkStatus
+
+@dataclass(frozen=True, slots=True)
+class LatencyMarker:
+    """Sent by a source now and then, to find out how long its records take to an operator.
+
+    ``marked_time_ms``: the source's clock, milliseconds since the epoch.  ``operator_id``: of the source, 16 bytes; Flink's lower and
+    upper half, in this order.  ``subtask``: of the source.
+    """
+
+    marked_time_ms: int
+    operator_id: bytes
+    subtask: int
+
+    def __post_init__(self) -> None:
+        assert len(self.operator_id) == OPERATOR_ID_BYTES, f"an operator's id of {len(self.operator_id)} bytes"
+
+
+StreamElement = Chunk | Watermark | WatermarkStatus | LatencyMarker

@@ -13,7 +13,7 @@ Absent:     spilling to files (elements are limited instead), handing over a hal
 import struct
 
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, Chunk, StreamElement, Watermark
+from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, StreamElement, Watermark
 from flowlet.serde.columns import decode_column
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
@@ -25,11 +25,13 @@ from flowlet.serde.element_serializer import (
     STATUS_ACTIVE,
     STATUS_IDLE,
     TAG_CHUNK,
+    TAG_LATENCY_MARKER,
     TAG_WATERMARK,
     TAG_WATERMARK_STATUS,
 )
 
 _WATERMARK = struct.Struct(">Bq")
+_LATENCY_MARKER = struct.Struct(">Bq16si")
 _STATUS = struct.Struct(">Bi")
 
 
@@ -126,6 +128,8 @@ def _deserialize(body: memoryview) -> StreamElement:
             return Watermark(_WATERMARK.unpack(body)[1])
         if tag == TAG_WATERMARK_STATUS:
             return _STATUSES[_STATUS.unpack(body)[1]]
+        if tag == TAG_LATENCY_MARKER:
+            return LatencyMarker(*_LATENCY_MARKER.unpack(body)[1:])
     except (struct.error, KeyError, ValueError) as error:
         # Too few bytes, an unknown status, a text that is not UTF-8, a raw column whose size is no multiple of its item's.
         raise SerdeError(f"tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}") from error

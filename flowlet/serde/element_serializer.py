@@ -3,21 +3,23 @@
 Hot path, per chunk; per record see ``columns``.
 
 Side:   pure.
-Format: ``i32 length`` and then that many bytes, beginning with a tag.  2, watermark: i64 milliseconds.  4, status: i32, 0 active, -1 idle.
+Format: ``i32 length`` and then that many bytes, beginning with a tag.  2, watermark: i64 milliseconds.  3, latency marker: i64
+        milliseconds, 16 bytes of the operator's id, i32 subtask.  4, status: i32, 0 active, -1 idle.
         64, a chunk of records: u8 version, u8 flags (1: has timestamps), u32 number of records, [column of timestamps], column of values.
         Big-endian.
 Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tag 64 is ours and takes the place of 0 and 1 (single records).
-Absent: latency markers, record attributes.
+Absent: record attributes.
 """
 
 import struct
 from typing import Final, assert_never
 
 from flowlet.errors import SerdeError
-from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import Chunk, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from flowlet.serde.columns import encode_column
 
 TAG_WATERMARK: Final = 2
+TAG_LATENCY_MARKER: Final = 3
 TAG_WATERMARK_STATUS: Final = 4
 TAG_CHUNK: Final = 64
 CHUNK_VERSION: Final = 1
@@ -30,6 +32,7 @@ MAX_CHUNK_RECORDS: Final = 1 << 20
 LENGTH: Final = struct.Struct(">i")
 CHUNK_HEADER: Final = struct.Struct(">BBBI")
 _FRAMED_WATERMARK: Final = struct.Struct(">iBq")
+_FRAMED_LATENCY_MARKER: Final = struct.Struct(">iBq16si")
 _FRAMED_STATUS: Final = struct.Struct(">iBi")
 _FRAMED_CHUNK_HEADER: Final = struct.Struct(">iBBBI")
 
@@ -55,6 +58,9 @@ class StreamElementSerializer:
             case WatermarkStatus(is_idle=is_idle):
                 status = STATUS_IDLE if is_idle else STATUS_ACTIVE
                 return _FRAMED_STATUS.pack(_FRAMED_STATUS.size - LENGTH.size, TAG_WATERMARK_STATUS, status)
+            case LatencyMarker(marked_time_ms=marked_time_ms, operator_id=operator_id, subtask=subtask):
+                length = _FRAMED_LATENCY_MARKER.size - LENGTH.size
+                return _FRAMED_LATENCY_MARKER.pack(length, TAG_LATENCY_MARKER, marked_time_ms, operator_id, subtask)
             case Chunk():
                 return self._serialize_chunk(element)
             case _:

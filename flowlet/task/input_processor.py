@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import Protocol, assert_never
 
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.task.watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
@@ -181,6 +181,8 @@ class InputProcessor:
                         self._head.process_watermark_status(output)
                     elif isinstance(output, Watermark):
                         self._head.process_watermark(output)
+            case LatencyMarker():
+                pass  # no operator takes them yet
             case Chunk():
                 self._head.process_chunk(element)
             case _:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, Chunk, StreamElement, Watermark
+from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, StreamElement, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from tests.flowlet.serde.exact import columns
@@ -17,6 +17,7 @@ ELEMENTS: list[StreamElement] = [
     Watermark(1000),
     Chunk([1.5, None, {"x": [1]}], [1, 2, 3]),
     IDLE,
+    LatencyMarker(-5, bytes(range(16)), 3),
     ACTIVE,
     Chunk(["日本", "\0"]),
 ]
@@ -110,6 +111,7 @@ CORRUPT = {
     "unknown tag": (framed(b"\x63"), "found tag 99"),
     "short watermark": (framed(b"\x02\0"), "tag 2, 2 bytes"),
     "long watermark": (framed(b"\x02" + bytes(9)), "tag 2, 10 bytes"),
+    "short latency marker": (framed(b"\x03" + bytes(27)), "tag 3, 28 bytes"),
     "unknown status": (framed(b"\x04" + struct.pack(">i", 7)), "tag 4, 5 bytes: KeyError: 7"),
     "short chunk": (framed(CHUNK[:-1]), "ends 1 bytes behind its chunk"),
     "long chunk": (framed(CHUNK + b"x"), "1 bytes are left behind the chunk"),

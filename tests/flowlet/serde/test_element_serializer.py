@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, StreamElement, Watermark
+from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, LatencyMarker, StreamElement, Watermark
 from flowlet.serde import element_serializer
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
@@ -15,6 +15,10 @@ GOLDEN = [
     (Watermark(1000), "00000009 02 00000000000003E8"),
     (Watermark(-1), "00000009 02 FFFFFFFFFFFFFFFF"),
     (MAX_WATERMARK, "00000009 02 7FFFFFFFFFFFFFFF"),
+    (
+        LatencyMarker(5, bytes.fromhex("0000000000000001 0000000000000002"), 3),
+        "0000001D 03 0000000000000005 0000000000000001 0000000000000002 00000003",
+    ),
     (ACTIVE, "00000005 04 00000000"),
     (IDLE, "00000005 04 FFFFFFFF"),
 ]
