@@ -65,25 +65,26 @@ def test_a_core_that_is_not_ours_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("scheduling", "policy", "niceness"),
     [
-        (TaskScheduling.NORMAL, os.SCHED_OTHER, 0),
+        (TaskScheduling.NORMAL, os.SCHED_OTHER, None),
         (TaskScheduling.NICE, os.SCHED_OTHER, 10),
-        (TaskScheduling.IDLE, os.SCHED_IDLE, 0),
+        (TaskScheduling.IDLE, os.SCHED_IDLE, None),
     ],
 )
-def test_a_task_thread_gets_its_own_class_and_no_other_thread_does(scheduling: TaskScheduling, policy: int, niceness: int) -> None:
+def test_a_task_thread_gets_its_own_class_and_no_other_thread_does(scheduling: TaskScheduling, policy: int, niceness: int | None) -> None:
+    """``niceness`` is absolute; None: that of the process, which need not be 0."""
     before = (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
     found: list[tuple[int, int]] = []
 
     def task() -> None:
         apply_task_scheduling(scheduling)
         own = threading.get_native_id()
-        found.append((os.sched_getscheduler(own), os.getpriority(os.PRIO_PROCESS, own) - before[1]))
+        found.append((os.sched_getscheduler(own), os.getpriority(os.PRIO_PROCESS, own)))
 
     thread = threading.Thread(target=task)
     thread.start()
     thread.join()
 
-    assert found == [(policy, niceness)]
+    assert found == [(policy, before[1] if niceness is None else niceness)]
     assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == before
 
 
