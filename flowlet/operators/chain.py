@@ -6,14 +6,15 @@ Side:       task.
 Invariants: an operator's consumers come after it in the chain; every operator that was opened is closed, whatever the others raise.
 Source:     Flink ``OperatorChain``, ``ChainingOutput``, ``BroadcastingOutputCollector``; open from the last to the first, finish from the
             first to the last.  Chained operators see the same objects (Flink's object reuse); between tasks everything is serialized.
-Absent:     side outputs, snapshots, mailbox executors per operator.
+Absent:     readers of side outputs, snapshots.
 """
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flowlet.operators.base import OperatorContext, OperatorCounters, Output, StreamOperator
-from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.operators.base import EdgeOutput, OperatorContext, OperatorCounters, StreamOperator
+from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,14 @@ class ChainedOperator:
 class ChainingOutput:
     """The way into a chained operator."""
 
-    __slots__ = ("_counters", "_operator", "emit_watermark", "emit_watermark_status")
+    __slots__ = ("_counters", "_operator", "emit_latency_marker", "emit_watermark", "emit_watermark_status")
 
     def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
         self._operator = operator
         self._counters = counters
         self.emit_watermark = operator.process_watermark
         self.emit_watermark_status = operator.process_watermark_status
+        self.emit_latency_marker = operator.process_latency_marker
 
     def collect(self, chunk: Chunk) -> None:
         """Count and process."""
@@ -46,7 +48,7 @@ class BroadcastingOutput:
 
     __slots__ = ("_outputs",)
 
-    def __init__(self, outputs: Sequence[Output]) -> None:
+    def __init__(self, outputs: Sequence[EdgeOutput]) -> None:
         self._outputs = tuple(outputs)
 
     def collect(self, chunk: Chunk) -> None:
@@ -66,22 +68,32 @@ class BroadcastingOutput:
         for output in self._outputs:
             output.emit_watermark_status(status)
 
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """To one of them, by chance."""
+        if self._outputs:
+            random.choice(self._outputs).emit_latency_marker(marker)  # noqa: S311 - spreads load, protects nothing
+
 
 class CountingOutput:
     """Counts what an operator emits; each record once, however many consumers there are."""
 
-    __slots__ = ("_collect", "_counters", "emit_watermark", "emit_watermark_status")
+    __slots__ = ("_collect", "_counters", "emit_latency_marker", "emit_watermark", "emit_watermark_status")
 
-    def __init__(self, output: Output, counters: OperatorCounters) -> None:
+    def __init__(self, output: EdgeOutput, counters: OperatorCounters) -> None:
         self._counters = counters
         self._collect = output.collect
         self.emit_watermark = output.emit_watermark
         self.emit_watermark_status = output.emit_watermark_status
+        self.emit_latency_marker = output.emit_latency_marker
 
     def collect(self, chunk: Chunk) -> None:
         """Count and pass on."""
         self._counters.num_records_out += len(chunk.values)
         self._collect(chunk)
+
+    def collect_side(self, tag_id: str, chunk: Chunk) -> None:
+        """Count; nobody reads side outputs yet."""
+        self._counters.num_records_out += len(chunk.values)
 
 
 class OperatorChain:
@@ -93,23 +105,23 @@ class OperatorChain:
     Args:
         chained: the operators, head first, each behind the one it reads.
         edge_outputs: the outputs of the task, by the index of the operator that feeds them.
-        context_factory: makes the context of an operator from its name.
+        context_factory: makes the context of an operator from its index and name.
     """
 
     def __init__(
         self,
         chained: Sequence[ChainedOperator],
-        edge_outputs: Mapping[int, Sequence[Output]],
-        context_factory: Callable[[str], OperatorContext],
+        edge_outputs: Mapping[int, Sequence[EdgeOutput]],
+        context_factory: Callable[[int, str], OperatorContext],
     ) -> None:
         self.operators = [item.operator for item in chained]
-        self._contexts = [context_factory(operator.name) for operator in self.operators]
+        self._contexts = [context_factory(index, operator.name) for index, operator in enumerate(self.operators)]
         self._with_edges = sorted(edge_outputs)
         self._opened: list[StreamOperator] = []
         for index, operator in enumerate(self.operators):
             counters = self._contexts[index].counters
             children = [child for child, item in enumerate(chained) if item.parent == index and child > 0]
-            outputs: list[Output] = [ChainingOutput(self.operators[child], self._contexts[child].counters) for child in children]
+            outputs: list[EdgeOutput] = [ChainingOutput(self.operators[child], self._contexts[child].counters) for child in children]
             outputs.extend(edge_outputs.get(index, ()))
             target = outputs[0] if len(outputs) == 1 else BroadcastingOutput(outputs)
             operator.setup(self._contexts[index], CountingOutput(target, counters))
@@ -117,6 +129,7 @@ class OperatorChain:
         self.process_chunk = self._head.collect
         self.process_watermark = self.operators[0].process_watermark
         self.process_watermark_status = self.operators[0].process_watermark_status
+        self.process_latency_marker = self.operators[0].process_latency_marker
 
     def __repr__(self) -> str:
         return f"<OperatorChain {' -> '.join(operator.name for operator in self.operators)}, {len(self._opened)} open>"

@@ -45,6 +45,9 @@ class ChainHead(Protocol):
     def process_watermark_status(self, status: WatermarkStatus) -> None:
         """The input became idle or active."""
 
+    def process_latency_marker(self, marker: LatencyMarker) -> None:
+        """A latency marker came in."""
+
 
 class InputProcessor:
     """Reads all gates of one task, fairly.
@@ -182,7 +185,7 @@ class InputProcessor:
                     elif isinstance(output, Watermark):
                         self._head.process_watermark(output)
             case LatencyMarker():
-                pass  # no operator takes them yet
+                self._head.process_latency_marker(element)
             case Chunk():
                 self._head.process_chunk(element)
             case _:

@@ -21,7 +21,7 @@ from flowlet.graph.partitioner import Broadcast, Forward, Global, KeyGroups, Par
 from flowlet.keys import exact_key, exact_keys, key_group, operator_index
 from flowlet.operators.key_selection import selects_first_field
 from flowlet.operators.user_function import last_of, preview
-from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.partition.result_partition import ResultPartition
 
@@ -89,6 +89,12 @@ class RecordWriter(ABC):
         if status.is_idle is not self._is_idle:
             self._is_idle = status.is_idle
             self._broadcast(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Send a marker to the first channel, behind all records."""
+        self._write_pending()
+        self._mark_dirty()
+        self._partition.emit_record(self._serializer.serialize(marker), 0)
 
     def flush_pending(self) -> None:
         """Write what is pending; then flush the partition, or ask for a flush in time, as the buffer timeout says."""

@@ -15,7 +15,7 @@ from enum import Enum, auto
 
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.base import OperatorContext, Output
+from flowlet.operators.base import EdgeOutput, OperatorContext
 from flowlet.operators.chain import ChainedOperator, OperatorChain
 from flowlet.rpc.messages import TaskMetrics
 from flowlet.task.input_processor import InputStatus
@@ -316,13 +316,13 @@ class StreamTask(ABC):
             on_written=None if self._flusher is None else self._flusher.arm,
         )
 
-    def _edge_outputs(self) -> dict[int, list[Output]]:
-        outputs: dict[int, list[Output]] = {}
+    def _edge_outputs(self) -> dict[int, list[EdgeOutput]]:
+        outputs: dict[int, list[EdgeOutput]] = {}
         for edge, writer in zip(self.environment.outputs, self._writers, strict=True):
             outputs.setdefault(edge.source_operator, []).append(writer)
         return outputs
 
-    def _operator_context(self, operator_name: str) -> OperatorContext:
+    def _operator_context(self, index: int, operator_name: str) -> OperatorContext:
         environment = self.environment
         return OperatorContext(
             task_name=environment.task_name,
@@ -331,6 +331,9 @@ class StreamTask(ABC):
             max_parallelism=environment.max_parallelism,
             operator_name=operator_name,
             attempt=environment.attempt_number,
+            chain_index=index,
+            # Flink counts from 1: 0 is for sources that are chained into an operator with several inputs.
+            executor=self.mailbox_processor.executor(index + 1),
         )
 
     # -- metrics

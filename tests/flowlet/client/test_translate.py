@@ -23,7 +23,7 @@ from flowlet.graph.transformation import ChainingStrategy, Transformation
 from flowlet.operators.base import OperatorContext
 from flowlet.operators.chain import OperatorChain
 from flowlet.operators.source import SourceOperator
-from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 
 
 class CapturedError(Exception):
@@ -63,6 +63,9 @@ class Edge:
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
         raise AssertionError("nobody is idle here")
 
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        raise AssertionError("nobody makes markers here")
+
 
 def run(graph: JobGraph) -> dict[str | None, list[Any]]:
     """Run a graph of parallelism 1 vertex by vertex; what came over the edges to each vertex, or to the client (None)."""
@@ -73,7 +76,7 @@ def run(graph: JobGraph) -> dict[str | None, list[Any]]:
         for edge in graph.outputs_of(vertex.id):
             outputs[edge.source_operator].append(edges[edge.id])
         links = cloudpickle.loads(cloudpickle.dumps(list(vertex.chain)))
-        chain = OperatorChain(links, outputs, lambda name, task=vertex.name: OperatorContext(task, 0, 1, 128, name))  # type: ignore[misc]  # the default binds it
+        chain = OperatorChain(links, outputs, lambda _, name, task=vertex.name: OperatorContext(task, 0, 1, 128, name))  # type: ignore[misc]  # the default binds it
         chain.open()
         if isinstance(chain.head, SourceOperator):
             while chain.head.emit_next():

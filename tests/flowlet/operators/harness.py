@@ -6,14 +6,15 @@ from typing import Any
 import cloudpickle
 
 from flowlet.operators.base import OperatorContext, StreamOperator
-from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 
 
 class RecordingOutput:
     """Keeps what it gets."""
 
     def __init__(self) -> None:
-        self.elements: list[Chunk | Watermark | WatermarkStatus] = []
+        self.elements: list[Chunk | Watermark | WatermarkStatus | LatencyMarker] = []
+        self.sides: dict[str, list[Any]] = {}
 
     def collect(self, chunk: Chunk) -> None:
         assert chunk.values, "an empty chunk is a call for nothing"
@@ -24,6 +25,13 @@ class RecordingOutput:
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
         self.elements.append(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self.elements.append(marker)
+
+    def collect_side(self, tag_id: str, chunk: Chunk) -> None:
+        assert chunk.values, "an empty chunk is a call for nothing"
+        self.sides.setdefault(tag_id, []).extend(chunk.values)
 
     @property
     def chunks(self) -> list[Chunk]:

@@ -40,8 +40,8 @@ class Logging(StreamOperator):
         self._note("close")
 
 
-def context(name: str) -> OperatorContext:
-    return OperatorContext("task", 1, 2, 128, name)
+def context(index: int, name: str) -> OperatorContext:
+    return OperatorContext("task", 1, 2, 128, name, chain_index=index)
 
 
 def line(*operators: StreamOperator) -> list[ChainedOperator]:

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.input_processor import InputProcessor, InputStatus
 from netstack.errors import ProducerFailedError, RemoteProtocolError
@@ -27,6 +27,9 @@ class Head:
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
         self.seen.append(status)
+
+    def process_latency_marker(self, marker: LatencyMarker) -> None:
+        self.seen.append(marker)
 
     @property
     def values(self) -> list[object]:

@@ -1,0 +1,103 @@
+"""Clock and timers as operators see them.
+
+Side:       task.  Protocols and frozen facts only; whoever runs the operator brings the implementations.
+Invariants: every callback runs on the task's thread; a timer that was cancelled or deleted before it fired is never heard of.
+Units:      timestamps and delays in milliseconds, processing time since the epoch.
+Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``InternalTimer``, ``Triggerable``, ``KeyContext``.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class KeyContext:
+    """The key of the record, or of the timer, that is being processed.
+
+    Threading: task thread only.
+    """
+
+    __slots__ = ("current_key",)
+
+    def __init__(self) -> None:
+        self.current_key: Any = None
+
+    def __repr__(self) -> str:
+        return f"<KeyContext at {self.current_key!r}>"
+
+
+class TimerHandle(Protocol):
+    """A timer that can still be called off."""
+
+    def cancel(self) -> None:
+        """Do not fire, unless the callback has begun."""
+
+
+class ProcessingTimeService(Protocol):
+    """The clock of a task; its timers fire as mails of the operator that registered them."""
+
+    def current_time_ms(self) -> int:
+        """Now."""
+
+    def register_timer(self, timestamp_ms: int, callback: Callable[[int], None]) -> TimerHandle:
+        """Have ``callback(timestamp_ms)`` called once the clock shows more than ``timestamp_ms``."""
+
+    def schedule_with_fixed_delay(self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int) -> TimerHandle:
+        """Have ``callback(now)`` called again and again, ``period_ms`` after the call before it has ended."""
+
+
+class InternalTimer(Protocol):
+    """A timer that fires now."""
+
+    @property
+    def timestamp(self) -> int:
+        """When it was to fire."""
+
+    @property
+    def key(self) -> Any:
+        """The key under which it was registered."""
+
+    @property
+    def namespace(self) -> Any:
+        """Such as a window; None where there is only one."""
+
+
+class Triggerable(Protocol):
+    """What is told of timers; the key context is set to the timer's key before each call."""
+
+    def on_event_time(self, timer: InternalTimer) -> None:
+        """The watermark reached the timer."""
+
+    def on_processing_time(self, timer: InternalTimer) -> None:
+        """The clock reached the timer."""
+
+
+class InternalTimerService(Protocol):
+    """Timers of one name of one operator, per key and namespace; a timer that exists already is not registered twice."""
+
+    def current_processing_time(self) -> int:
+        """Now."""
+
+    def current_watermark(self) -> int:
+        """The last watermark that reached the operator."""
+
+    def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """For the current key."""
+
+    def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """For the current key."""
+
+    def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Of the current key; nothing if there is none."""
+
+    def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Of the current key; nothing if there is none."""
+
+
+class TimerServiceManager(Protocol):
+    """The timer services of one operator, by name."""
+
+    def timer_service(self, name: str, triggerable: Triggerable) -> InternalTimerService:
+        """The service of that name, made at the first call."""
+
+    def advance_watermark(self, timestamp: int) -> None:
+        """Fire every event time timer up to and including ``timestamp``; called before the watermark is passed on."""
