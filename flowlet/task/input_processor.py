@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import Protocol, assert_never
 
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, LatencyMarker, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import ACTIVE, MAX_WATERMARK, Chunk, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.task.watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
@@ -176,20 +176,22 @@ class InputProcessor:
     def _process_control(self, channel: int, element: StreamElement) -> None:
         match element:
             case Watermark():
-                for watermark in self._valve.input_watermark(channel, element):
-                    self._head.process_watermark(watermark)
+                self._pass_on(self._valve.input_watermark(channel, element))
             case WatermarkStatus():
-                for output in self._valve.input_status(channel, element):
-                    if output is IDLE or output is ACTIVE:
-                        self._head.process_watermark_status(output)
-                    elif isinstance(output, Watermark):
-                        self._head.process_watermark(output)
+                self._pass_on(self._valve.input_status(channel, element))
             case LatencyMarker():
                 self._head.process_latency_marker(element)
             case Chunk():
                 self._head.process_chunk(element)
             case _:
                 assert_never(element)
+
+    def _pass_on(self, outputs: Sequence[Watermark | WatermarkStatus]) -> None:
+        for output in outputs:
+            if isinstance(output, Watermark):
+                self._head.process_watermark(output)
+            else:
+                self._head.process_watermark_status(output)
 
     def _process_event(self, channel: int, event: Event) -> bool:
         """Whether it was the last end of data."""

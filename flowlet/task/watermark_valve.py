@@ -1,22 +1,30 @@
 """One watermark out of the watermarks of many channels.
 
 Side:       task.
-Invariants: what is emitted strictly rises; no watermark is emitted while the output is idle; the output is idle exactly when every
-            channel is.  An idle channel is never aligned; one that became active again is aligned once its watermark has caught up.
-Source:     Flink ``StatusWatermarkValve`` (rules C07-C12 of its tests).
-Absent:     a heap over the aligned channels: the minimum is a linear scan, per watermark, not per record.
+Invariants: what is emitted strictly rises; no watermark is emitted while the output is idle; the output is idle exactly when no channel is
+            active and not all have finished.  An idle channel is never aligned; one that became active again is aligned once its watermark
+            has caught up.  A channel that sent the last watermark has finished: it holds nothing back and releases nothing, so that the
+            channels beside it decide alone.  The heap has at most one entry per channel, whose key is never above the channel's watermark.
+Source:     Flink ``StatusWatermarkValve`` (rules C07-C12 of its tests), whose heap over the aligned channels makes a watermark O(log n).
+            In Flink a finished channel counts as one at the largest watermark, and then raises the output to infinity when the others
+            become idle (FLINK-38477).
+Absent:     the end of a channel whose job stops without draining: its watermark goes on holding the output back, because the records that
+            it still owes come after the restart.
 """
 
-from dataclasses import dataclass
+from enum import Enum, auto
+from heapq import heappop, heappush, heapreplace
 
-from flowlet.records import ACTIVE, IDLE, MIN_TIMESTAMP, Watermark, WatermarkStatus
+from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 
-@dataclass(slots=True)
-class _ChannelStatus:
-    watermark: int = MIN_TIMESTAMP
-    is_idle: bool = False
-    is_aligned: bool = True
+class ChannelState(Enum):
+    """What a channel has to say about the output."""
+
+    ALIGNED = auto()  # active, takes part in the minimum
+    BEHIND = auto()  # active again, but its watermark is below the output
+    IDLE = auto()
+    FINISHED = auto()  # sent the last watermark; for good
 
 
 class StatusWatermarkValve:
@@ -28,13 +36,20 @@ class StatusWatermarkValve:
     def __init__(self, num_channels: int) -> None:
         if num_channels < 1:
             raise ValueError(f"a valve needs at least one channel, got {num_channels}")
-        self._channels = [_ChannelStatus() for _ in range(num_channels)]
+        self._watermarks = [MIN_TIMESTAMP] * num_channels
+        self._states = [ChannelState.ALIGNED] * num_channels
+        self._heap = [(MIN_TIMESTAMP, channel) for channel in range(num_channels)]
+        self._is_in_heap = [True] * num_channels
+        self._num_active = num_channels  # aligned or behind
+        self._num_finished = 0
         self._last_output = MIN_TIMESTAMP
         self._is_output_idle = False
 
     def __repr__(self) -> str:
-        idle = sum(channel.is_idle for channel in self._channels)
-        return f"<StatusWatermarkValve at {self._last_output}, {idle} of {len(self._channels)} channels idle>"
+        num_channels = len(self._states)
+        idle = num_channels - self._num_active - self._num_finished
+        finished = f", {self._num_finished} finished" if self._num_finished else ""
+        return f"<StatusWatermarkValve at {self._last_output}, {idle} of {num_channels} channels idle{finished}>"
 
     @property
     def last_output(self) -> int:
@@ -46,44 +61,103 @@ class StatusWatermarkValve:
         """Whether the last status emitted was idle."""
         return self._is_output_idle
 
-    def input_watermark(self, channel_index: int, watermark: Watermark) -> list[Watermark]:
-        """Apply a watermark of one channel; ignored while the channel is idle, and if it is not larger than its last one."""
-        channel = self._channels[channel_index]
-        if self._is_output_idle or channel.is_idle or watermark.timestamp <= channel.watermark:
+    def channel_state(self, channel_index: int) -> ChannelState:
+        """What a channel has to say; for metrics and tests."""
+        return self._states[channel_index]
+
+    def channel_watermark(self, channel_index: int) -> int:
+        """The largest watermark that counted of a channel, milliseconds, but not the last one; for metrics and tests."""
+        return self._watermarks[channel_index]
+
+    def held_back_by(self) -> list[int]:
+        """The active channels without which the output would have advanced, for people who look for an idle partition."""
+        active = [channel for channel, state in enumerate(self._states) if state in (ChannelState.ALIGNED, ChannelState.BEHIND)]
+        slowest = min((self._watermarks[channel] for channel in active), default=MIN_TIMESTAMP)
+        return [channel for channel in active if self._watermarks[channel] == slowest]
+
+    def input_watermark(self, channel_index: int, watermark: Watermark) -> list[Watermark | WatermarkStatus]:
+        """Apply a watermark of one channel; ignored while the channel is idle, and if it is not larger than its last one.
+
+        The last watermark finishes the channel, also an idle one: both say that nothing is to be waited for.
+        """
+        if watermark.timestamp == MAX_TIMESTAMP:
+            return self._finished(channel_index)
+        state = self._states[channel_index]
+        if state is ChannelState.IDLE or state is ChannelState.FINISHED or watermark.timestamp <= self._watermarks[channel_index]:
             return []
-        channel.watermark = watermark.timestamp
-        if channel.watermark >= self._last_output:
-            channel.is_aligned = True
-        return self._advance_to_min()
+        self._watermarks[channel_index] = watermark.timestamp
+        if state is ChannelState.BEHIND:
+            self._align_if_caught_up(channel_index)
+        return [*self._advance_to_min()]
 
     def input_status(self, channel_index: int, status: WatermarkStatus) -> list[Watermark | WatermarkStatus]:
-        """Apply a status of one channel; a repetition is ignored."""
-        channel = self._channels[channel_index]
-        if channel.is_idle == status.is_idle:
+        """Apply a status of one channel; a repetition is ignored, and so is whatever a finished one says."""
+        state = self._states[channel_index]
+        if state is ChannelState.FINISHED or (state is ChannelState.IDLE) == status.is_idle:
             return []
-        channel.is_idle = status.is_idle
-        return self._became_idle(channel) if status.is_idle else self._became_active(channel)
+        return self._became_idle(channel_index) if status.is_idle else self._became_active(channel_index)
 
-    def _became_idle(self, channel: _ChannelStatus) -> list[Watermark | WatermarkStatus]:
-        channel.is_aligned = False
-        held_back = channel.watermark == self._last_output
-        if any(not other.is_idle for other in self._channels):
-            return [*self._advance_to_min()] if held_back else []
+    def _became_idle(self, channel: int) -> list[Watermark | WatermarkStatus]:
+        self._states[channel] = ChannelState.IDLE
+        self._num_active -= 1
+        return self._after_one_less_active(may_advance=self._watermarks[channel] == self._last_output)
+
+    def _became_active(self, channel: int) -> list[Watermark | WatermarkStatus]:
+        self._num_active += 1
+        self._states[channel] = ChannelState.BEHIND
+        self._align_if_caught_up(channel)
+        return self._wake_output()
+
+    def _finished(self, channel: int) -> list[Watermark | WatermarkStatus]:
+        state = self._states[channel]
+        if state is ChannelState.FINISHED:
+            return []
+        self._states[channel] = ChannelState.FINISHED
+        self._num_finished += 1
+        self._num_active -= state is not ChannelState.IDLE
+        if self._num_finished == len(self._states):
+            return [*self._wake_output(), *self._advance_to(MAX_TIMESTAMP)]
+        return [] if state is ChannelState.IDLE else self._after_one_less_active(may_advance=True)
+
+    def _after_one_less_active(self, *, may_advance: bool) -> list[Watermark | WatermarkStatus]:
+        if self._num_active:
+            return [*self._advance_to_min()] if may_advance else []
         # Nothing holds the watermark back any more: give out the largest one before saying that no more will come.
-        flushed = self._advance_to(max(other.watermark for other in self._channels)) if held_back else []
+        flushed = self._advance_to(self._largest_unfinished()) if may_advance else []
         self._is_output_idle = True
         return [*flushed, IDLE]
 
-    def _became_active(self, channel: _ChannelStatus) -> list[Watermark | WatermarkStatus]:
-        channel.is_aligned = channel.watermark >= self._last_output
+    def _largest_unfinished(self) -> int:
+        pairs = zip(self._watermarks, self._states, strict=True)
+        return max(watermark for watermark, state in pairs if state is not ChannelState.FINISHED)
+
+    def _wake_output(self) -> list[Watermark | WatermarkStatus]:
         if not self._is_output_idle:
             return []
         self._is_output_idle = False
         return [ACTIVE]
 
+    def _align_if_caught_up(self, channel: int) -> None:
+        if self._watermarks[channel] < self._last_output:
+            return
+        self._states[channel] = ChannelState.ALIGNED
+        if not self._is_in_heap[channel]:
+            self._is_in_heap[channel] = True
+            heappush(self._heap, (self._watermarks[channel], channel))
+
     def _advance_to_min(self) -> list[Watermark]:
-        aligned = [channel.watermark for channel in self._channels if channel.is_aligned]
-        return self._advance_to(min(aligned)) if aligned else []
+        """Look at the top of the heap until it is true: watermarks only rise, so that an old key can only be too small."""
+        heap = self._heap
+        while heap:
+            key, channel = heap[0]
+            if self._states[channel] is not ChannelState.ALIGNED:
+                heappop(heap)
+                self._is_in_heap[channel] = False
+            elif key < self._watermarks[channel]:
+                heapreplace(heap, (self._watermarks[channel], channel))
+            else:
+                return self._advance_to(key)
+        return []
 
     def _advance_to(self, timestamp: int) -> list[Watermark]:
         if timestamp <= self._last_output:
@@ -93,7 +167,14 @@ class StatusWatermarkValve:
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module header."""
-        assert self._is_output_idle == all(channel.is_idle for channel in self._channels)
-        for channel in self._channels:
-            assert not (channel.is_idle and channel.is_aligned), "an idle channel is aligned"
-            assert not channel.is_aligned or channel.watermark >= self._last_output, "an aligned channel lags behind the output"
+        states = self._states
+        assert self._num_active == sum(state in (ChannelState.ALIGNED, ChannelState.BEHIND) for state in states)
+        assert self._num_finished == states.count(ChannelState.FINISHED)
+        assert self._is_output_idle == (self._num_active == 0 and self._num_finished < len(states))
+        assert sorted(channel for _, channel in self._heap) == [channel for channel, is_in in enumerate(self._is_in_heap) if is_in]
+        for key, channel in self._heap:
+            assert key <= self._watermarks[channel], "a key of the heap is ahead of its channel"
+        for channel, state in enumerate(states):
+            if state is ChannelState.ALIGNED:
+                assert self._is_in_heap[channel], "an aligned channel is not in the heap"
+                assert self._watermarks[channel] >= self._last_output, "an aligned channel lags behind the output"

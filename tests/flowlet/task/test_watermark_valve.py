@@ -1,9 +1,14 @@
+"""Promises of ``StatusWatermarkValve``.
+
+Source: Flink ``StatusWatermarkValveTest`` (all scenarios, with its numbers), and FLINK-38477: finished channels beside idle ones.
+"""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, MIN_TIMESTAMP, Watermark, WatermarkStatus
-from flowlet.task.watermark_valve import StatusWatermarkValve
+from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Watermark, WatermarkStatus
+from flowlet.task.watermark_valve import ChannelState, StatusWatermarkValve
 
 Step = tuple[int, int | WatermarkStatus]  # a channel, and a watermark or a status
 
@@ -167,7 +172,136 @@ def test_the_last_watermark_passes() -> None:
     assert valve.input_watermark(0, MAX_WATERMARK) == [MAX_WATERMARK]
 
 
-steps = st.tuples(st.integers(0, 3), st.one_of(st.integers(0, 50), st.sampled_from([ACTIVE, IDLE])))
+def test_a_finished_channel_beside_idle_ones_does_not_push_the_watermark_to_infinity() -> None:
+    """The output becomes idle instead; the idle channel comes back and its watermarks count (FLINK-38477)."""
+    valve = StatusWatermarkValve(2)
+    feed(valve, (0, 10), (1, 20))
+
+    assert feed(valve, (0, MAX_TIMESTAMP)) == [20]
+    assert feed(valve, (1, IDLE)) == [IDLE]
+    assert feed(valve, (1, ACTIVE), (1, 30)) == [ACTIVE, 30]
+
+
+def test_a_channel_that_finishes_beside_idle_ones_leaves_the_output_idle() -> None:
+    """In the other order: first idle, then finished."""
+    valve = StatusWatermarkValve(3)
+    feed(valve, (0, 10), (1, 20), (2, 20))
+
+    assert feed(valve, (1, IDLE), (2, IDLE)) == []
+    assert feed(valve, (0, MAX_TIMESTAMP)) == [20, IDLE]
+    assert valve.last_output == 20
+
+
+def test_the_last_watermark_comes_once_every_channel_has_finished() -> None:
+    valve = StatusWatermarkValve(2)
+
+    assert feed(valve, (0, MAX_TIMESTAMP), (0, MAX_TIMESTAMP)) == []
+    assert feed(valve, (1, 5)) == [5]
+    assert feed(valve, (1, MAX_TIMESTAMP), (1, MAX_TIMESTAMP)) == [MAX_TIMESTAMP]
+
+
+def test_an_idle_channel_may_finish() -> None:
+    """Also as the last one: then the output is active again and at its end."""
+    valve = StatusWatermarkValve(2)
+
+    assert feed(valve, (0, 7), (1, 7), (0, IDLE)) == [7]
+    assert feed(valve, (0, MAX_TIMESTAMP)) == []
+    assert feed(valve, (1, IDLE)) == [IDLE]
+    assert feed(valve, (1, MAX_TIMESTAMP)) == [ACTIVE, MAX_TIMESTAMP]
+    assert not valve.is_output_idle
+
+
+def test_a_finished_channel_says_nothing_any_more() -> None:
+    valve = StatusWatermarkValve(2)
+    feed(valve, (0, 3), (0, MAX_TIMESTAMP))
+
+    assert feed(valve, (0, IDLE), (0, ACTIVE), (0, 50)) == []
+    assert valve.channel_state(0) is ChannelState.FINISHED
+    assert valve.channel_watermark(0) == 3
+
+
+def test_who_holds_the_watermark_back_can_be_asked() -> None:
+    """The slowest active channels; neither idle nor finished ones."""
+    valve = StatusWatermarkValve(4)
+    feed(valve, (0, 5), (1, 9), (2, 5), (2, IDLE), (3, MAX_TIMESTAMP))
+
+    assert valve.held_back_by() == [0]
+    feed(valve, (2, ACTIVE), (1, IDLE))
+    assert valve.held_back_by() == [0, 2]
+
+
+def test_the_valve_prints_where_it_is() -> None:
+    valve = StatusWatermarkValve(3)
+    feed(valve, (0, 5), (1, 5), (2, 5), (1, IDLE))
+
+    assert repr(valve) == "<StatusWatermarkValve at 5, 1 of 3 channels idle>"
+    feed(valve, (2, MAX_TIMESTAMP))
+    assert repr(valve) == "<StatusWatermarkValve at 5, 1 of 3 channels idle, 1 finished>"
+
+
+class Model:
+    """The same rules with a linear scan."""
+
+    def __init__(self, num_channels: int) -> None:
+        self.watermarks = [MIN_TIMESTAMP] * num_channels
+        self.states = [ChannelState.ALIGNED] * num_channels
+        self.last = MIN_TIMESTAMP
+        self.idle = False
+
+    def apply(self, channel: int, what: int | WatermarkStatus) -> list[int | WatermarkStatus]:
+        state = self.states[channel]
+        if state is ChannelState.FINISHED:
+            return []
+        if isinstance(what, WatermarkStatus):
+            return self.status(channel, is_idle=what.is_idle)
+        if what == MAX_TIMESTAMP:
+            self.states[channel] = ChannelState.FINISHED
+            return [] if state is ChannelState.IDLE and not self.all_in(ChannelState.FINISHED) else self.less(may_advance=True)
+        if state is ChannelState.IDLE or what <= self.watermarks[channel]:
+            return []
+        self.watermarks[channel] = what
+        if what >= self.last:
+            self.states[channel] = ChannelState.ALIGNED
+        return self.to(self.least())
+
+    def status(self, channel: int, *, is_idle: bool) -> list[int | WatermarkStatus]:
+        if is_idle == (self.states[channel] is ChannelState.IDLE):
+            return []
+        if is_idle:
+            self.states[channel] = ChannelState.IDLE
+            return self.less(may_advance=self.watermarks[channel] == self.last)
+        self.states[channel] = ChannelState.ALIGNED if self.watermarks[channel] >= self.last else ChannelState.BEHIND
+        return self.awake()
+
+    def less(self, *, may_advance: bool) -> list[int | WatermarkStatus]:
+        if self.all_in(ChannelState.FINISHED):
+            return [*self.awake(), *self.to(MAX_TIMESTAMP)]
+        if not self.all_in(ChannelState.FINISHED, ChannelState.IDLE):
+            return self.to(self.least()) if may_advance else []
+        rest = [watermark for watermark, state in zip(self.watermarks, self.states, strict=True) if state is ChannelState.IDLE]
+        out = self.to(max(rest)) if may_advance else []
+        self.idle = True
+        return [*out, IDLE]
+
+    def awake(self) -> list[int | WatermarkStatus]:
+        was_idle, self.idle = self.idle, False
+        return [ACTIVE] if was_idle else []
+
+    def least(self) -> int:
+        aligned = [watermark for watermark, state in zip(self.watermarks, self.states, strict=True) if state is ChannelState.ALIGNED]
+        return min(aligned, default=MIN_TIMESTAMP)
+
+    def to(self, timestamp: int) -> list[int | WatermarkStatus]:
+        if timestamp <= self.last:
+            return []
+        self.last = timestamp
+        return [timestamp]
+
+    def all_in(self, *states: ChannelState) -> bool:
+        return all(state in states for state in self.states)
+
+
+steps = st.tuples(st.integers(0, 3), st.one_of(st.integers(0, 50), st.sampled_from([ACTIVE, IDLE, MAX_TIMESTAMP])))
 
 
 @given(inputs=st.lists(steps, max_size=60))
@@ -188,3 +322,12 @@ def test_the_output_rises_strictly_and_is_silent_while_idle(inputs: list[Step]) 
 
     assert valve.last_output == last
     assert last <= max((what for _, what in inputs if isinstance(what, int)), default=MIN_TIMESTAMP)
+
+
+@given(inputs=st.lists(steps, max_size=80))
+def test_the_heap_gives_what_a_scan_over_all_channels_would(inputs: list[Step]) -> None:
+    """Step by step the same outputs."""
+    valve, model = StatusWatermarkValve(4), Model(4)
+
+    for step in inputs:
+        assert feed(valve, step) == model.apply(*step)
