@@ -1,0 +1,262 @@
+"""Key groups of a whole column of keys at once.
+
+Hot path.  A list of plain keys, a numpy array or an Arrow array is hashed without a loop in Python where its type allows it.
+
+Side:       pure.
+Invariants: every result equals that of ``flowlet.keys`` for each key that the column's ``tolist`` (numpy) or ``to_pylist`` (Arrow) gives.
+Units:      hashes are signed 32-bit integers; key groups and subtasks count from 0.
+Source:     Flink ``KeyGroupRangeAssignment``, ``MathUtils.murmurHash``; MurmurHash3 x86_32 of 4 bytes with seed 0 (its reference code).
+Absent:     tuples, and integers beyond 64 bits, are hashed one by one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.keys import key_hash
+
+Int32Array = NDArray[np.int32]
+
+_INT32: Final = np.iinfo(np.int32)
+_INT64_SIGN: Final = np.uint64(1 << 63)
+_HIGH_WORD: Final = np.uint64(32)
+_CANONICAL_NAN: Final = np.uint64(0x7FF8 << 48)  # Double.doubleToLongBits
+# Longer texts are hashed alone: they are worth a call each.
+_MAX_UNITS: Final = 4096
+_POWERS: Final = np.array([pow(31, exponent, 1 << 32) for exponent in range(_MAX_UNITS + 1)], np.uint32)
+_MAX_UTF16_UNIT: Final = 0xFFFF
+# Not "utf-16": that one writes a byte order mark.
+_UTF16: Final = np.dtype("<u2"), "utf-16-le"
+
+
+def column_subtasks(column: Any, max_parallelism: int, parallelism: int) -> Int32Array:
+    """The subtask of each key: ``operator_index(key_group(key, ...), ...)``.
+
+    Raises:
+        KeyTypeError: see ``column_hashes``.
+    """
+    groups = column_key_groups(column, max_parallelism).astype(np.int64)
+    return (groups * parallelism // max_parallelism).astype(np.int32)
+
+
+def column_key_groups(column: Any, max_parallelism: int) -> Int32Array:
+    """The key group of each key.
+
+    Raises:
+        KeyTypeError: see ``column_hashes``.
+    """
+    mixed = np.abs(_murmur(column_hashes(column)).view(np.int32))
+    # -2**31 has no positive counterpart in 32 bits; Flink makes it 0.
+    mixed[mixed == _INT32.min] = 0
+    return mixed % np.int32(max_parallelism)
+
+
+def column_hashes(column: Any) -> Int32Array:
+    """The hash of each key.
+
+    Args:
+        column: a sequence of keys, a one-dimensional numpy array, or an Arrow array (chunked or not).
+
+    Raises:
+        KeyTypeError: a key is of a type without a hash that is the same in every process, or missing.
+        ValueError: the numpy array has another number of dimensions.
+    """
+    if isinstance(column, np.ndarray):
+        return _hash_numpy(column)
+    if isinstance(column, Sequence):
+        hashes = try_hashes(column)
+        return _one_by_one(column) if hashes is None else hashes
+    return _hash_arrow(column)
+
+
+def try_hashes(keys: Sequence[Any]) -> Int32Array | None:
+    """The hash of each key if there is a way without a loop: all are str, bytes, bool, float, or int of at most 64 bits; else None."""
+    kinds = set(map(type, keys))
+    if len(kinds) != 1:
+        return None
+    hasher = _OF_LISTS.get(kinds.pop())
+    try:
+        return None if hasher is None else hasher(keys)
+    except OverflowError:  # an int of more than 64 bits
+        return None
+
+
+def _one_by_one(keys: Sequence[Any]) -> Int32Array:
+    return np.fromiter(map(key_hash, keys), np.int32, len(keys))
+
+
+def _murmur(hashes: Int32Array) -> NDArray[np.uint32]:
+    mixed = hashes.view(np.uint32) * np.uint32(0xCC9E2D51)
+    mixed = _rotate_left(mixed, 15) * np.uint32(0x1B873593)
+    mixed = _rotate_left(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    mixed ^= np.uint32(4)  # the number of bytes
+    mixed ^= mixed >> np.uint32(16)
+    mixed *= np.uint32(0x85EBCA6B)
+    mixed ^= mixed >> np.uint32(13)
+    mixed *= np.uint32(0xC2B2AE35)
+    mixed ^= mixed >> np.uint32(16)
+    return mixed
+
+
+def _rotate_left(values: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
+    return values << np.uint32(by) | values >> np.uint32(32 - by)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def _fold(bits: NDArray[np.uint64]) -> Int32Array:
+    """``Long.hashCode`` of 64 bits."""
+    return (bits ^ bits >> _HIGH_WORD).astype(np.uint32).view(np.int32)
+
+
+def _hash_signed(keys: NDArray[Any]) -> Int32Array:
+    if keys.dtype.itemsize <= _INT32.bits // 8:
+        return keys.astype(np.int32)
+    wide = keys.astype(np.int64)
+    is_narrow = (wide >= _INT32.min) & (wide <= _INT32.max)
+    return np.where(is_narrow, wide.astype(np.int32), _fold(wide.view(np.uint64)))
+
+
+def _hash_unsigned(keys: NDArray[Any]) -> Int32Array:
+    wide = keys.astype(np.uint64)
+    hashes = _hash_signed(wide.view(np.int64))
+    is_big = wide >= _INT64_SIGN
+    if is_big.any():
+        # A Java BigInteger of two words.
+        high, low = (wide >> _HIGH_WORD).astype(np.uint32), wide.astype(np.uint32)
+        hashes = np.where(is_big, (high * np.uint32(31) + low).view(np.int32), hashes)
+    return hashes
+
+
+def _hash_bools(keys: NDArray[Any]) -> Int32Array:
+    return np.where(keys, np.int32(1231), np.int32(1237))
+
+
+def _hash_floats(keys: NDArray[Any]) -> Int32Array:
+    wide = keys.astype(np.float64)
+    bits = wide.view(np.uint64)
+    return _fold(np.where(np.isnan(wide), _CANONICAL_NAN, bits))
+
+
+# ---------------------------------------------------------------- texts and bytes
+
+
+def _hash_segments(units: NDArray[Any], lengths: NDArray[np.int64], initial: int = 0) -> Int32Array:
+    """The polynomials in 31 over runs of ``units`` that follow each other, each run behind ``initial``; no run is longer than the table."""
+    hashes = _POWERS[lengths] * np.uint32(initial)
+    filled = np.flatnonzero(lengths)
+    if filled.size:
+        ends = np.cumsum(lengths)
+        exponents = np.repeat(ends, lengths) - np.arange(1, units.size + 1)
+        # A narrow signed unit wraps to its two's complement, as Java's bytes do.
+        products = units.astype(np.uint32) * _POWERS[exponents]
+        hashes[filled] += np.add.reduceat(products, (ends - lengths)[filled], dtype=np.uint32)
+    return hashes.view(np.int32)
+
+
+def _lengths(keys: Sequence[Any]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, keys), np.int64, len(keys))
+
+
+def _hash_str_list(keys: Sequence[str]) -> Int32Array:
+    text, lengths = "".join(keys), _lengths(keys)
+    if lengths.max() > _MAX_UNITS // 2:  # a character may be two units
+        return _one_by_one(keys)
+    if text.isascii():
+        return _hash_segments(np.frombuffer(text.encode(), np.uint8), lengths)
+    dtype, encoding = _UTF16
+    units = np.frombuffer(text.encode(encoding, "surrogatepass"), dtype)
+    if units.size != len(text):
+        lengths = np.fromiter((len(key.encode(encoding, "surrogatepass")) // 2 for key in keys), np.int64, len(keys))
+    return _hash_segments(units, lengths)
+
+
+def _hash_bytes_list(keys: Sequence[bytes]) -> Int32Array:
+    lengths = _lengths(keys)
+    if lengths.max() > _MAX_UNITS:
+        return _one_by_one(keys)
+    return _hash_segments(np.frombuffer(b"".join(keys), np.int8), lengths, 1)
+
+
+_OF_LISTS: Final[dict[type, Callable[[Sequence[Any]], Int32Array]]] = {
+    str: _hash_str_list,
+    bytes: _hash_bytes_list,
+    int: lambda keys: _hash_signed(np.fromiter(keys, np.int64, len(keys))),
+    float: lambda keys: _hash_floats(np.fromiter(keys, np.float64, len(keys))),
+    bool: lambda keys: _hash_bools(np.fromiter(keys, np.bool_, len(keys))),
+}
+
+
+# ---------------------------------------------------------------- numpy
+
+
+def _hash_numpy(column: NDArray[Any]) -> Int32Array:
+    if column.ndim != 1:
+        raise ValueError(f"a column of keys has one dimension, got an array of shape {column.shape}")
+    native = column.astype(column.dtype.newbyteorder("="), copy=False)
+    match column.dtype.kind:
+        case "i":
+            return _hash_signed(native)
+        case "u":
+            return _hash_unsigned(native)
+        case "b":
+            return _hash_bools(native)
+        case "f" if column.dtype.itemsize <= np.dtype(np.float64).itemsize:
+            return _hash_floats(native)
+        case "U" | "S" if column.size and 0 < column.dtype.itemsize <= _MAX_UNITS:
+            return _hash_fixed_width(native)
+        case _:
+            return column_hashes(column.tolist())
+
+
+def _hash_fixed_width(column: NDArray[Any]) -> Int32Array:
+    is_text = column.dtype.kind == "U"
+    cells = np.ascontiguousarray(column).view(np.uint32 if is_text else np.int8).reshape(len(column), -1)
+    if is_text and cells.max(initial=0) > _MAX_UTF16_UNIT:
+        return column_hashes(column.tolist())
+    width = cells.shape[1]
+    # numpy gives values without their trailing zeros.
+    is_filled = cells[:, ::-1] != 0
+    lengths = np.where(is_filled.any(axis=1), width - is_filled.argmax(axis=1), 0)
+    units = cells[np.arange(width) < lengths[:, np.newaxis]]
+    return _hash_segments(units, lengths, 0 if is_text else 1)
+
+
+# ---------------------------------------------------------------- Arrow
+
+
+def _hash_arrow(column: Any) -> Int32Array:
+    import pyarrow  # takes longer than all of this package together, and who has no Arrow column does not need it
+
+    if isinstance(column, pyarrow.ChunkedArray):
+        return np.concatenate([np.empty(0, np.int32), *map(_hash_arrow, column.chunks)])
+    if not isinstance(column, pyarrow.Array):
+        raise TypeError(f"a column of keys is a sequence, a numpy array or an Arrow array, got a {type(column).__name__}")
+    if column.null_count:
+        key_hash(None)  # refuses it
+    kinds, kind = pyarrow.types, column.type
+    if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind):
+        return _hash_numpy(column.to_numpy(zero_copy_only=False))
+    if kinds.is_dictionary(kind) and not column.dictionary.null_count:
+        codes: NDArray[Any] = column.indices.to_numpy(zero_copy_only=False)
+        return _hash_arrow(column.dictionary)[codes]
+    if kinds.is_string(kind) or kinds.is_binary(kind):
+        return _hash_arrow_text(column, np.int32)
+    if kinds.is_large_string(kind) or kinds.is_large_binary(kind):
+        return _hash_arrow_text(column, np.int64)
+    return column_hashes(column.to_pylist())
+
+
+def _hash_arrow_text(column: Any, offset_type: type[np.int32] | type[np.int64]) -> Int32Array:
+    _, offsets, data = column.buffers()
+    if not len(column) or data is None:
+        return column_hashes(column.to_pylist())
+    bounds = np.frombuffer(offsets, offset_type)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    units, lengths = np.frombuffer(data, np.int8)[bounds[0] : bounds[-1]], np.diff(bounds)
+    is_bytes = "binary" in str(column.type)
+    if lengths.max() > _MAX_UNITS or not (is_bytes or (units >= 0).all()):  # too long, or a text that is not ASCII
+        return column_hashes(column.to_pylist())
+    return _hash_segments(units, lengths, 1 if is_bytes else 0)
