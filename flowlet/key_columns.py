@@ -37,8 +37,7 @@ def column_subtasks(column: Any, max_parallelism: int, parallelism: int) -> Int3
     Raises:
         KeyTypeError: see ``column_hashes``.
     """
-    groups = column_key_groups(column, max_parallelism).astype(np.int64)
-    return (groups * parallelism // max_parallelism).astype(np.int32)
+    return subtasks_of_hashes(column_hashes(column), max_parallelism, parallelism)
 
 
 def column_key_groups(column: Any, max_parallelism: int) -> Int32Array:
@@ -47,7 +46,17 @@ def column_key_groups(column: Any, max_parallelism: int) -> Int32Array:
     Raises:
         KeyTypeError: see ``column_hashes``.
     """
-    mixed = np.abs(_murmur(column_hashes(column)).view(np.int32))
+    return _groups_of_hashes(column_hashes(column), max_parallelism)
+
+
+def subtasks_of_hashes(hashes: Int32Array, max_parallelism: int, parallelism: int) -> Int32Array:
+    """The subtask of each key, from its hash."""
+    groups = _groups_of_hashes(hashes, max_parallelism).astype(np.int64)
+    return (groups * parallelism // max_parallelism).astype(np.int32)
+
+
+def _groups_of_hashes(hashes: Int32Array, max_parallelism: int) -> Int32Array:
+    mixed = np.abs(_murmur(hashes).view(np.int32))
     # -2**31 has no positive counterpart in 32 bits; Flink makes it 0.
     mixed[mixed == _INT32.min] = 0
     return mixed % np.int32(max_parallelism)
@@ -241,8 +250,8 @@ def _hash_arrow(column: Any) -> Int32Array:
     if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind):
         return _hash_numpy(column.to_numpy(zero_copy_only=False))
     if kinds.is_dictionary(kind) and not column.dictionary.null_count:
-        codes: NDArray[Any] = column.indices.to_numpy(zero_copy_only=False)
-        return _hash_arrow(column.dictionary)[codes]
+        hashes: Int32Array = _hash_arrow(column.dictionary)[column.indices.to_numpy(zero_copy_only=False)]
+        return hashes
     if kinds.is_string(kind) or kinds.is_binary(kind):
         return _hash_arrow_text(column, np.int32)
     if kinds.is_large_string(kind) or kinds.is_large_binary(kind):

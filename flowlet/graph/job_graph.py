@@ -2,7 +2,7 @@
 
 Side:       pure.
 Invariants: after ``validate()``: ids are unique, edges end at vertices, there is no cycle, a chain's operators come after the one they
-            read, a pointwise edge joins equal parallelisms, a keyed edge has its consumer's number of key groups.
+            read, a forward edge joins equal parallelisms, a keyed edge has its consumer's number of key groups.
 Units:      buffer timeouts in milliseconds; -1: never by timer, 0: after every chunk.
 Source:     Flink ``JobGraph``, ``JobVertex``, ``JobEdge``.
 Rules:      what is inside a chain is opaque here (``Chained``): operators belong to the runtime, which nothing in this package imports.
@@ -239,7 +239,7 @@ def _check_edge(edge: JobEdge, vertices: dict[str, JobVertex]) -> None:
     target = vertices.get(edge.target)
     if target is None:
         raise JobGraphError(f"{edge}: it ends at {edge.target!r}, which is no vertex of this job")
-    if edge.partitioner.is_pointwise and source.parallelism != target.parallelism:
+    if isinstance(edge.partitioner, Forward) and source.parallelism != target.parallelism:
         raise JobGraphError(
             f"{edge}: a forward edge needs equal parallelisms, but {source} has {source.parallelism} and {target} has "
             f"{target.parallelism}; use rebalance() or set the same parallelism"

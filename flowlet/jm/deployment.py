@@ -3,13 +3,14 @@
 Side:   pure.
 Source: Flink ``TaskDeploymentDescriptorFactory``, ``EdgeManagerBuildUtil``.
 Rules:  an all-to-all edge gives each producer one subpartition per consumer, and consumer i reads subpartition i of every producer; a
-        pointwise one gives each producer one, for the consumer of the same index; what the client reads has one per producer.
+        pointwise one gives each producer one per consumer that it shares the edge with; what the client reads has one per producer.
         Blobs are passed on unopened.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flowlet.graph.partitioner import consumers_of, producers_of
 from flowlet.jm.scheduler import attempt_id
 from flowlet.rpc.messages import (
     EdgeMessage,
@@ -73,9 +74,15 @@ class DeploymentPlan:
         return [self._channel(edge, producer, 0) for producer in range(self._vertices[edge.source].parallelism)]
 
     def _gate(self, edge: EdgeMessage, subtask: int) -> InputGateDescriptor:
+        num_producers = self._vertices[edge.source].parallelism
         if edge.is_pointwise:
-            return InputGateDescriptor(edge.id, [self._channel(edge, subtask, 0)])
-        producers = range(self._vertices[edge.source].parallelism)
+            num_consumers = _target(edge, self._vertices).parallelism
+            channels = [
+                self._channel(edge, producer, subtask - consumers_of(producer, num_producers, num_consumers).start)
+                for producer in producers_of(subtask, num_producers, num_consumers)
+            ]
+            return InputGateDescriptor(edge.id, channels)
+        producers = range(num_producers)
         return InputGateDescriptor(edge.id, [self._channel(edge, producer, subtask) for producer in producers])
 
     def _channel(self, edge: EdgeMessage, producer: int, subpartition: int) -> InputChannelDescriptor:
@@ -91,15 +98,22 @@ class DeploymentPlan:
         )
 
     def _partition(self, edge: EdgeMessage, subtask: int) -> ResultPartitionDescriptor:
-        is_single = edge.target is None or edge.is_pointwise
         return ResultPartitionDescriptor(
             edge_id=edge.id,
             partition=partition_id(bytes.fromhex(edge.id), subtask),
-            num_subpartitions=1 if is_single else _target(edge, self._vertices).parallelism,
+            num_subpartitions=self._num_subpartitions(edge, subtask),
             source_operator=edge.source_operator,
             partitioner=edge.partitioner,
             buffer_timeout_ms=edge.buffer_timeout_ms,
         )
+
+    def _num_subpartitions(self, edge: EdgeMessage, producer: int) -> int:
+        if edge.target is None:
+            return 1
+        num_consumers = _target(edge, self._vertices).parallelism
+        if not edge.is_pointwise:
+            return num_consumers
+        return len(consumers_of(producer, self._vertices[edge.source].parallelism, num_consumers))
 
 
 def _target(edge: EdgeMessage, vertices: Mapping[str, VertexMessage]) -> VertexMessage:

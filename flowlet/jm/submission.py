@@ -12,6 +12,7 @@ import msgspec
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
 from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import is_id
+from flowlet.graph.partitioner import Forward
 from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, VertexMessage
 
 MAX_NAME_CHARS = 1_000
@@ -110,9 +111,9 @@ def _check_ends(edge: EdgeMessage, vertices: list[VertexMessage], positions: dic
     target = vertices[positions[edge.target]]
     if positions[edge.target] <= positions[edge.source]:
         raise JobGraphError(f"edge {edge.id}: {target.name!r} comes before {source.name!r}; vertices must be in topological order")
-    if edge.is_pointwise and source.parallelism != target.parallelism:
+    if edge.ship_strategy == Forward.ship_strategy and source.parallelism != target.parallelism:
         raise JobGraphError(
-            f"edge {edge.id}: pointwise, but {source.name!r} has parallelism {source.parallelism} and {target.name!r} {target.parallelism}"
+            f"edge {edge.id}: FORWARD, but {source.name!r} has parallelism {source.parallelism} and {target.name!r} {target.parallelism}"
         )
 
 

@@ -54,6 +54,32 @@ def test_a_pointwise_edge_joins_equal_subtasks() -> None:
     assert [(channel.producer, channel.subpartition) for channel in gate.channels] == [(attempt_id(JOB_ID, SOURCE_ID, 1), 0)]
 
 
+def test_a_pointwise_edge_fans_out() -> None:
+    """Two producers, five consumers: each consumer has its own subpartition of one of them."""
+    plan = plan_of(with_edges(edge(EDGE_ID, SOURCE_ID, SINK_ID, is_pointwise=True), sources=2, sinks=5))
+
+    partitions = [plan.describe_task(SOURCE_ID, producer).partitions[0] for producer in range(2)]
+    channels = [plan.describe_task(SINK_ID, consumer).gates[0].channels for consumer in range(5)]
+
+    assert [partition.num_subpartitions for partition in partitions] == [3, 2]
+    assert [[(channel.tm_id, channel.subpartition) for channel in gate] for gate in channels] == [
+        [("tm-0", 0)], [("tm-0", 1)], [("tm-0", 2)], [("tm-1", 0)], [("tm-1", 1)]
+    ]  # fmt: skip
+
+
+def test_a_pointwise_edge_fans_in() -> None:
+    """Five producers, two consumers: each producer has one subpartition."""
+    plan = plan_of(with_edges(edge(EDGE_ID, SOURCE_ID, SINK_ID, is_pointwise=True), sources=5, sinks=2))
+
+    partitions = [plan.describe_task(SOURCE_ID, producer).partitions[0] for producer in range(5)]
+    channels = [plan.describe_task(SINK_ID, consumer).gates[0].channels for consumer in range(2)]
+
+    assert {partition.num_subpartitions for partition in partitions} == {1}
+    assert [[(channel.tm_id, channel.subpartition) for channel in gate] for gate in channels] == [
+        [("tm-0", 0), ("tm-1", 0)], [("tm-2", 0), ("tm-3", 0), ("tm-4", 0)]
+    ]  # fmt: skip
+
+
 def test_what_the_client_reads_has_one_subpartition_per_producer() -> None:
     job = with_edges(edge(COLLECT_ID, SINK_ID, None), sinks=3)
     plan = plan_of(job)

@@ -64,7 +64,7 @@ def test_a_good_graph_passes() -> None:
         (with_edge(target=SOURCE_ID), "'source' comes before 'source'"),
         (
             msgspec.structs.replace(word_count(sinks=2), edges=[edge(EDGE_ID, SOURCE_ID, SINK_ID, is_pointwise=True)]),
-            "pointwise, but 'source' has parallelism 1 and 'sink' 2",
+            "FORWARD, but 'source' has parallelism 1 and 'sink' 2",
         ),
     ],
 )

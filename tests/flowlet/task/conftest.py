@@ -4,6 +4,7 @@ import pytest
 
 from tests.flowlet.task.local_network import LocalNetwork
 from tests.flowlet.task.local_tasks import Tasks
+from tests.flowlet.task.writer_rig import Make, Rig
 
 
 @pytest.fixture
@@ -16,3 +17,10 @@ def network() -> Iterator[LocalNetwork]:
 @pytest.fixture
 def tasks(network: LocalNetwork) -> Tasks:
     return Tasks(network)
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes a writer from a partitioner, a number of channels and options; at the end every buffer must have been given back."""
+    with LocalNetwork(num_segments=4_000) as network:
+        yield lambda partitioner, num_channels=1, **options: Rig(network, partitioner, num_channels, **options)

@@ -1,241 +1,21 @@
-import operator
+"""Promises of the writers that need not look at their records; for the others see ``test_keyed_record_writer``.
+
+Source: Flink `RecordWriterTest`, `BroadcastRecordWriterTest`, `RebalancePartitionerTest`, `RescalePartitionerTest`,
+`ShufflePartitionerTest`, `BroadcastPartitionerTest`, `GlobalPartitionerTest`, `ForwardPartitionerTest`.
+"""
+
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from flowlet.errors import KeyTypeError, UserFunctionError
-from flowlet.graph.partitioner import Broadcast, Forward, Global, KeyGroups, Partitioner, Rebalance
-from flowlet.keys import key_group, operator_index
-from flowlet.records import ACTIVE, IDLE, Chunk, Watermark
-from flowlet.task import record_writer
-from flowlet.task.record_writer import MAX_PENDING_RECORDS, MAX_ROUTES, KeyGroupsRecordWriter, RecordWriter, create_record_writer
-from netstack.partition.result_partition import ResultPartition
-from tests.flowlet.task.local_network import LocalNetwork, SubpartitionReader
-
-
-def identity(record: Any) -> Any:
-    return record
-
-
-class Rig:
-    """A writer, its partition, and a reader per channel."""
-
-    def __init__(
-        self, network: LocalNetwork, partitioner: Partitioner, num_channels: int, *, buffer_timeout_ms: int = -1, max_buffers: int = 2_000
-    ) -> None:
-        self.partition: ResultPartition = network.partition(num_channels, max_buffers)
-        self.num_written = 0
-        self.writer: RecordWriter = create_record_writer(
-            self.partition,
-            partitioner,
-            buffer_timeout_ms=buffer_timeout_ms,
-            subtask=5,
-            on_written=self._count,
-            rng=random.Random(3),
-        )
-        self.readers = [SubpartitionReader(network.manager, self.partition, index) for index in range(num_channels)]
-
-    def _count(self) -> None:
-        self.num_written += 1
-
-    def collect(self, *values: Any) -> None:
-        self.writer.collect(Chunk(list(values)))
-
-    def values(self) -> list[list[object]]:
-        """All that arrived at each channel so far."""
-        self.writer.flush_pending()
-        self.partition.flush_all()
-        return [reader.read_values() for reader in self.readers]
-
-    def elements(self, channel: int = 0) -> list[object]:
-        self.writer.flush_pending()
-        self.partition.flush_all()
-        return list(self.readers[channel].read())
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork(num_segments=4_000) as made:
-        yield made
-
-
-Make = Callable[..., Rig]
-
-
-@pytest.fixture
-def make(network: LocalNetwork) -> Make:
-    return lambda partitioner, num_channels=1, **options: Rig(network, partitioner, num_channels, **options)
-
-
-def channel_of(key: object, num_channels: int, max_parallelism: int = 128) -> int:
-    return operator_index(key_group(key, max_parallelism), max_parallelism, num_channels)
-
-
-def by_channel(values: list[Any], num_channels: int, key: Callable[[Any], Any] = identity) -> list[list[Any]]:
-    """The reference: one record at a time."""
-    channels: list[list[Any]] = [[] for _ in range(num_channels)]
-    for value in values:
-        channels[channel_of(key(value), num_channels)].append(value)
-    return channels
-
-
-class TestKeyGroups:
-    def test_records_go_where_flink_sends_them(self, make: Make) -> None:
-        """The golden table: subtask of 4 at 128 key groups."""
-        rig = make(KeyGroups(identity), 4)
-        golden = {"": 2, "a": 2, "b": 0, "key": 2, "hello": 1, "world": 2, "flink": 3, "apache": 3, "user-42": 0, "水位线": 1, "😀": 1}
-
-        rig.collect(*golden)
-
-        assert {value: channel for channel, values in enumerate(rig.values()) for value in values} == golden
-
-    def test_max_parallelism_is_the_consumers(self, make: Make) -> None:
-        rig = make(KeyGroups(identity, max_parallelism=4096), 3)
-        values = [f"k{number}" for number in range(100)]
-
-        rig.collect(*values)
-
-        expected: list[list[str]] = [[], [], []]
-        for value in values:
-            expected[channel_of(value, 3, 4096)].append(value)
-        assert rig.values() == expected
-
-    def test_records_of_a_key_keep_their_order(self, make: Make) -> None:
-        """Over several chunks and flushes; the selector sees whole records."""
-        rig = make(KeyGroups(lambda record: record[0]), 3)
-        records = [(f"k{number % 7}", number) for number in range(1_000)]
-
-        for start in range(0, 1_000, 90):
-            rig.collect(*records[start : start + 90])
-            if start % 180 == 0:
-                rig.writer.flush_pending()
-
-        assert rig.values() == by_channel(records, 3, lambda record: record[0])
-
-    def test_keys_that_are_equal_but_not_the_same_have_their_own_channels(self, make: Make) -> None:
-        """1, 1.0 and True; 0.0 and -0.0; also inside tuples, also one after the other through the same writer."""
-        rig = make(KeyGroups(identity), 16)
-        keys = [1, 1.0, True, 0, 0.0, -0.0, False, (1, "a"), (1.0, "a"), (True, "a")]
-
-        for key in keys:
-            rig.collect(key)
-        rig.collect(*keys)
-
-        found = [[repr(value) for value in values] for values in rig.values()]
-        assert found == [[repr(value) for value in values] for values in by_channel(keys + keys, 16)]
-
-    @pytest.mark.parametrize("keys", [["a", 1, b"a", "b"], ["a", 1.5, "b"], [b"x", b"y"], [10**30, 5]])
-    def test_mixed_types_of_keys(self, make: Make, keys: list[Any]) -> None:
-        rig = make(KeyGroups(identity), 4)
-
-        rig.collect(*keys)
-
-        assert rig.values() == by_channel(keys, 4)
-
-    def test_a_key_without_a_stable_hash_is_refused(self, make: Make) -> None:
-        """The error names the record, its cause the type."""
-        rig = make(KeyGroups(lambda record: record["id"]), 2)
-
-        with pytest.raises(UserFunctionError) as caught:
-            rig.collect({"id": 1}, {"id": [2]}, {"id": [3]})
-
-        assert caught.value.record_preview == "{'id': [2]}"
-        assert isinstance(caught.value.__cause__, KeyTypeError)
-        assert "list" in str(caught.value.__cause__)
-
-    @pytest.mark.parametrize("selector", [lambda record: record[0], operator.itemgetter(0)])
-    def test_the_first_field_is_the_first_field_of_anything(self, make: Make, selector: Callable[[Any], Any]) -> None:
-        """Tuples, and whatever else has one."""
-        rig = make(KeyGroups(selector), 3)
-        records: list[Any] = [("a", 1), ("b", 2), ("key", 3)]
-
-        rig.collect(*records)
-        rig.collect(*records, ["a", 4], "hello")
-
-        expected = by_channel([*records, *records, ["a", 4], "hello"], 3, lambda record: record[0])
-        assert rig.values() == expected
-
-    def test_a_record_without_a_first_field_is_named(self, make: Make) -> None:
-        rig = make(KeyGroups(lambda record: record[0]), 2)
-
-        with pytest.raises(UserFunctionError) as caught:
-            rig.collect(("a",), (), ("b",))
-
-        assert caught.value.record_preview == "()"
-        assert isinstance(caught.value.__cause__, IndexError)
-
-    def test_a_failing_key_selector_names_the_record(self, make: Make) -> None:
-        """And keeps the user's exception as the cause."""
-        rig = make(KeyGroups(lambda record: record["id"]), 2)
-
-        with pytest.raises(UserFunctionError) as caught:
-            rig.collect({"id": 1}, {"name": "x"}, {"id": 2})
-
-        assert caught.value.operator == "key_by"
-        assert caught.value.subtask == 5
-        assert caught.value.record_preview == "{'name': 'x'}"
-        assert isinstance(caught.value.__cause__, KeyError)
-
-    def test_the_routes_are_bounded(self, make: Make) -> None:
-        """More keys than the bound: everything still arrives, in order, and the dictionary stays small."""
-        rig = make(KeyGroups(identity), 2)
-        values = [f"k{number % (MAX_ROUTES + 500)}" for number in range(2 * MAX_ROUTES)]
-        arrived: list[list[object]] = [[], []]
-
-        for start in range(0, len(values), 2_000):
-            rig.collect(*values[start : start + 2_000])
-            for channel, part in enumerate(rig.values()):
-                arrived[channel] += part
-
-        assert isinstance(rig.writer, KeyGroupsRecordWriter)
-        assert len(rig.writer._routes) <= MAX_ROUTES
-        assert arrived == by_channel(values, 2)
-
-    def test_one_channel_needs_no_keys(self, make: Make) -> None:
-        """The selector is not even called."""
-        rig = make(KeyGroups(lambda record: 1 // 0), 1)
-
-        rig.collect(1, 2)
-
-        assert rig.values() == [[1, 2]]
-
-    def test_timestamps_travel_with_their_records(self, make: Make) -> None:
-        rig = make(KeyGroups(identity), 2)
-        values = [f"k{number}" for number in range(50)]
-
-        rig.writer.collect(Chunk(list(values), list(range(50))))
-
-        for channel, expected in enumerate(by_channel(values, 2)):
-            assert rig.elements(channel) == [Chunk(expected, [int(str(value)[1:]) for value in expected])]
-
-    def test_timestamps_travel_with_records_of_any_key_type(self, make: Make) -> None:
-        rig = make(KeyGroups(identity), 2)
-        values = [number / 2 for number in range(20)]
-
-        rig.writer.collect(Chunk(list(values), list(range(20))))
-
-        for channel, expected in enumerate(by_channel(values, 2)):
-            assert rig.elements(channel) == [Chunk(expected, [int(value * 2) for value in expected])]
-
-    @settings(max_examples=50)
-    @given(
-        chunks=st.lists(st.lists(st.one_of(st.text(max_size=3), st.integers(-3, 3), st.binary(max_size=2), st.booleans()), max_size=20)),
-        num_channels=st.integers(1, 5),
-    )
-    def test_any_chunks_of_any_keys_arrive_as_one_record_at_a_time_would(self, chunks: list[list[Any]], num_channels: int) -> None:
-        """Chunking changes neither channel nor order."""
-        with LocalNetwork(num_segments=200) as network:
-            rig = Rig(network, KeyGroups(identity), num_channels, max_buffers=100)
-
-            for chunk in chunks:
-                rig.collect(*chunk)
-
-            expected = by_channel([value for chunk in chunks for value in chunk], num_channels)
-            assert repr(rig.values()) == repr(expected)
+from flowlet.graph.partitioner import Broadcast, Forward, Global, KeyGroups, Partitioner, Rebalance, Rescale, Shuffle
+from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, Watermark
+from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task import record_writer_base
+from flowlet.task.record_writer_base import MAX_PENDING_RECORDS
+from netstack.wire.events import EndOfData, StopMode
+from tests.flowlet.task.local_network import SEGMENT_BYTES
+from tests.flowlet.task.writer_rig import Make, by_channel, channel_of, identity
 
 
 class TestRebalance:
@@ -262,18 +42,46 @@ class TestRebalance:
         assert rig.elements(start) == [Chunk(["a", "c"], [1, 3])]
         assert rig.elements(1 - start) == [Chunk(["b", "d"], [2, 4])]
 
-    def test_writers_start_at_different_channels(self, network: LocalNetwork) -> None:
+    def test_writers_start_at_different_channels(self, make: Make) -> None:
         """Otherwise every producer would send its first record to channel 0."""
         starts = set()
         for seed in range(20):
-            writer = create_record_writer(network.partition(4), Rebalance(), buffer_timeout_ms=-1, subtask=0, rng=random.Random(seed))
-            starts.add(writer._next_channel)  # type: ignore[attr-defined]  # of the rebalancing writer
+            rig = make(Rebalance(), 4, rng=random.Random(seed), max_buffers=5)
+            rig.collect("first")
+            starts.add(rig.values().index(["first"]))
 
         assert starts == {0, 1, 2, 3}
 
 
+class TestRescale:
+    def test_records_take_turns_from_the_first_channel_on(self, make: Make) -> None:
+        """Whatever the chunks; its channels are the few of a pointwise edge."""
+        rig = make(Rescale(), 3)
+
+        for start, end in ((0, 1), (1, 3), (3, 10), (10, 10), (10, 11)):
+            rig.collect(*range(start, end))
+
+        assert rig.values() == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8]]
+
+
+class TestShuffle:
+    def test_every_record_goes_to_one_channel_and_all_channels_get_their_share(self, make: Make) -> None:
+        """3,000 draws: a share is 1,000, and 150 off is more than five standard deviations."""
+        rig = make(Shuffle(), 3)
+
+        for start in range(0, 3_000, 1_000):
+            rig.writer.collect(Chunk(list(range(start, start + 1_000)), list(range(start, start + 1_000))))
+        arrived = [rig.elements(channel) for channel in range(3)]
+
+        chunks = [[element for element in elements if isinstance(element, Chunk)] for elements in arrived]
+        shares = [[value for chunk in each for value in chunk.values] for each in chunks]
+        assert [[stamp for chunk in each for stamp in chunk.timestamps or ()] for each in chunks] == shares
+        assert all(share == sorted(share) and abs(len(share) - 1_000) < 150 for share in shares)
+        assert sorted(value for share in shares for value in share) == list(range(3_000))
+
+
 class TestOthers:
-    @pytest.mark.parametrize("partitioner", [Forward(), Rebalance(), Broadcast(), Global()])
+    @pytest.mark.parametrize("partitioner", [Forward(), Rebalance(), Rescale(), Shuffle(), Broadcast(), Global()])
     def test_one_channel_gets_everything_in_order(self, make: Make, partitioner: Partitioner) -> None:
         rig = make(partitioner)
 
@@ -361,7 +169,7 @@ class TestPending:
     @pytest.mark.parametrize("timestamps", [None, list(range(9))])
     def test_a_large_element_is_cut(self, make: Make, monkeypatch: pytest.MonkeyPatch, timestamps: list[int] | None) -> None:
         """Down to single records, which go as they are."""
-        monkeypatch.setattr(record_writer, "MAX_ELEMENT_BYTES", 400)
+        monkeypatch.setattr(record_writer_base, "MAX_ELEMENT_BYTES", 400)
         rig = make(Forward())
         values = [f"{number}" * 200 for number in range(9)]
 
@@ -422,7 +230,146 @@ class TestControl:
         assert rig.elements(0) == rig.elements(1) == [IDLE]
 
 
+class Turns(random.Random):
+    """Draws 0, 1, 2, ... in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = 0
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        assert stop is None
+        self.drawn += 1
+        return (self.drawn - 1) % start
+
+
+MARKER = LatencyMarker(17, b"o" * 16, 3)
+
+
+class TestLatencyMarkers:
+    @pytest.mark.parametrize("partitioner", [Forward(), Rebalance(), Rescale(), Shuffle(), Broadcast(), KeyGroups(identity)])
+    def test_a_marker_comes_to_one_channel_behind_the_records_before_it(self, make: Make, partitioner: Partitioner) -> None:
+        """Also while the status is idle: a marker is no watermark."""
+        rig = make(partitioner, 3)
+
+        rig.writer.emit_watermark_status(IDLE)
+        rig.collect(*"abcdef")
+        rig.writer.emit_latency_marker(MARKER)
+        elements = [rig.elements(channel) for channel in range(3)]
+
+        reached = [each for each in elements if MARKER in each]
+        assert len(reached) == 1
+        assert reached[0][-1] == MARKER
+        assert all(element[0] == IDLE for element in elements)
+
+    def test_every_channel_gets_its_share_of_markers(self, make: Make) -> None:
+        """Not in turn: drawn anew each time."""
+        rig = make(Broadcast(), 3, rng=random.Random(0))
+
+        for _ in range(300):
+            rig.writer.emit_latency_marker(MARKER)
+
+        counts = [len(rig.elements(channel)) for channel in range(3)]
+        assert sum(counts) == 300
+        assert min(counts) > 60
+
+    def test_a_marker_is_flushed_as_records_are(self, make: Make) -> None:
+        rig = make(Forward(), buffer_timeout_ms=0)
+
+        rig.writer.emit_latency_marker(MARKER)
+        rig.writer.flush_pending()
+
+        assert rig.readers[0].read() == [MARKER]
+
+
+class TestBroadcastBuffers:
+    def test_all_channels_share_one_segment(self, make: Make) -> None:
+        """It goes back when the last of them has read it."""
+        rig = make(Broadcast(), 8, max_buffers=9)
+        num_available_before = rig.network.pool.num_available
+
+        rig.collect("a", "b")
+        rig.writer.emit_watermark(Watermark(1))
+        rig.writer.flush_pending()
+        rig.partition.broadcast_event(EndOfData(StopMode.DRAIN))
+        num_taken = num_available_before - rig.network.pool.num_available
+        for reader in rig.readers[:7]:
+            reader.read()
+
+        assert num_taken <= 2  # one in use, one spare of the pool
+        assert rig.partition.statistics().num_queued_buffers == 2  # data and event of the last
+        assert rig.readers[7].read() == [Chunk(["a", "b"]), Watermark(1)]
+
+    def test_broadcast_mixed_random_emit(self, make: Make) -> None:
+        """A marker to one channel and a record to all, 8 times: a buffer for each marker and one for each record that all share."""
+        rig = make(Broadcast(), 8, rng=Turns())
+
+        for number in range(8):
+            rig.writer.emit_latency_marker(LatencyMarker(number, b"o" * 16, 0))
+            rig.collect(number)
+            rig.writer.flush_pending()
+        statistics = rig.partition.statistics()
+        arrived = [rig.elements(channel) for channel in range(8)]
+
+        assert statistics.num_queued_buffers == 8 * 9
+        for channel, elements in enumerate(arrived):
+            records: list[object] = [Chunk([number]) for number in range(8)]
+            records.insert(channel, LatencyMarker(channel, b"o" * 16, 0))
+            assert elements == records
+
+    def test_an_event_closes_the_shared_buffer(self, make: Make) -> None:
+        """Flink's count: with no records one buffer per channel is queued, with records two."""
+        rig = make(Broadcast(), 4)
+
+        rig.partition.broadcast_event(EndOfData(StopMode.DRAIN))
+        num_events = rig.partition.statistics().num_queued_buffers
+        rig.collect("a")
+        rig.writer.flush_pending()
+        rig.partition.broadcast_event(EndOfData(StopMode.DRAIN))
+
+        assert num_events == 4
+        assert rig.partition.statistics().num_queued_buffers == 12
+        assert [rig.elements(channel) for channel in range(4)] == [[Chunk(["a"])]] * 4
+        assert [len(reader.events) for reader in rig.readers] == [2] * 4
+
+
+def value_of_size(num_bytes: int) -> bytes:
+    """A record whose chunk takes so many bytes."""
+    return b"x" * (num_bytes - len(StreamElementSerializer().serialize(Chunk([b"x" * SEGMENT_BYTES]))) + SEGMENT_BYTES)
+
+
+class TestRoom:
+    def test_availability_follows_the_pool(self, make: Make) -> None:
+        """A writer that used up its two buffers has no room until a reader gives one back."""
+        rig = make(Forward(), max_buffers=2)
+
+        rig.collect(value_of_size(2 * SEGMENT_BYTES))
+        has_room = [rig.partition.is_available]
+        rig.writer.flush_pending()
+        has_room.append(rig.partition.is_available)
+        rig.readers[0].read()
+        has_room.append(rig.partition.is_available)
+
+        assert has_room == [True, False, True]
+
+    @pytest.mark.parametrize(("num_bytes", "has_room"), [(SEGMENT_BYTES, True), (SEGMENT_BYTES + 1, False)])
+    def test_a_record_that_fills_its_buffer_asks_for_no_other(self, make: Make, num_bytes: int, has_room: bool) -> None:
+        """Otherwise a task could wait for a buffer that it does not need yet."""
+        rig = make(Forward(), max_buffers=2)
+
+        rig.collect(value_of_size(num_bytes))
+        rig.writer.flush_pending()
+
+        assert rig.partition.is_available is has_room
+        assert rig.partition.statistics().num_bytes_out == SEGMENT_BYTES
+        assert rig.partition.statistics().num_buffers_out == 1
+
+
 class TestBufferTimeout:
+    def test_a_timeout_below_minus_one_is_refused(self, make: Make) -> None:
+        with pytest.raises(ValueError, match="got -2"):
+            make(Forward(), buffer_timeout_ms=-2)
+
     def test_zero_flushes_with_every_flush_pending_that_wrote(self, make: Make) -> None:
         rig = make(Forward(), buffer_timeout_ms=0)
 

@@ -4,7 +4,7 @@ from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.source import Source, SourceOperator, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk
-from flowlet.task import record_writer
+from flowlet.task import record_writer_base
 from flowlet.task.mailbox import MailOptions
 from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
@@ -325,8 +325,8 @@ class TestStopping:
         self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It waits in its mailbox, where a cancel or a mail reaches it, not inside the write."""
-        monkeypatch.setattr(record_writer, "MAX_PENDING_RECORDS", 0)
-        monkeypatch.setattr(record_writer.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk.values, None))
+        monkeypatch.setattr(record_writer_base, "MAX_PENDING_RECORDS", 0)
+        monkeypatch.setattr(record_writer_base.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk.values, None))
         upstream, downstream = network.partition(), network.partition(max_buffers=2)
         reader = network.reader(downstream)
         recorder = Recorder()

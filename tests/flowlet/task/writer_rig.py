@@ -1,0 +1,75 @@
+"""A record writer, its partition, and a reader for each channel."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from flowlet.graph.partitioner import Partitioner
+from flowlet.keys import key_group, operator_index
+from flowlet.records import Chunk
+from flowlet.task.record_writer import RecordWriter, create_record_writer
+from netstack.partition.result_partition import ResultPartition
+from tests.flowlet.task.local_network import LocalNetwork, SubpartitionReader
+
+
+def identity(record: Any) -> Any:
+    return record
+
+
+class Rig:
+    """A writer, its partition, and a reader per channel."""
+
+    def __init__(
+        self,
+        network: LocalNetwork,
+        partitioner: Partitioner,
+        num_channels: int,
+        *,
+        buffer_timeout_ms: int = -1,
+        max_buffers: int = 2_000,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.network = network
+        self.partition: ResultPartition = network.partition(num_channels, max_buffers)
+        self.num_written = 0
+        self.writer: RecordWriter = create_record_writer(
+            self.partition,
+            partitioner,
+            buffer_timeout_ms=buffer_timeout_ms,
+            subtask=5,
+            on_written=self._count,
+            rng=random.Random(3) if rng is None else rng,
+        )
+        self.readers = [SubpartitionReader(network.manager, self.partition, index) for index in range(num_channels)]
+
+    def _count(self) -> None:
+        self.num_written += 1
+
+    def collect(self, *values: Any) -> None:
+        self.writer.collect(Chunk(list(values)))
+
+    def values(self) -> list[list[object]]:
+        """All that arrived at each channel so far."""
+        self.writer.flush_pending()
+        self.partition.flush_all()
+        return [reader.read_values() for reader in self.readers]
+
+    def elements(self, channel: int = 0) -> list[object]:
+        self.writer.flush_pending()
+        self.partition.flush_all()
+        return list(self.readers[channel].read())
+
+
+Make = Callable[..., Rig]
+
+
+def channel_of(key: object, num_channels: int, max_parallelism: int = 128) -> int:
+    return operator_index(key_group(key, max_parallelism), max_parallelism, num_channels)
+
+
+def by_channel(values: list[Any], num_channels: int, key: Callable[[Any], Any] = identity) -> list[list[Any]]:
+    """The reference: one record at a time."""
+    channels: list[list[Any]] = [[] for _ in range(num_channels)]
+    for value in values:
+        channels[channel_of(key(value), num_channels)].append(value)
+    return channels
