@@ -4,10 +4,10 @@ Side:       shared.  ``put_threadsafe`` and its relatives from any thread; every
 Invariants: urgent mails come before all others, first in first out among themselves; a mail is returned once; a parked thread implies that
             no mail it may take is there; no callback runs under the lock.
 Life cycle: OPEN (put and take) -> QUIESCED (take only) -> CLOSED (nothing).
-Source:     Flink ``TaskMailbox``, ``TaskMailboxImpl``, ``Mail``, ``MailOptionsImpl``.  Flink keeps urgent mails reversed at the head of its
-            queue; a deque of their own gives the same order.  ``runExclusively`` would call out under the lock: ``put_all_threadsafe`` is
-            the atomic step that Flink uses it for.
-Absent:     a bound on the number of mails (Flink has none either); a wake-up callback for a driver without a thread.
+Source:     Flink ``TaskMailbox``, ``TaskMailboxImpl``.  Flink keeps urgent mails reversed at the head of its queue; a deque of their own
+            gives the same order and needs no moves that could hold ordinary mails up (FLINK-39898).  Flink's ``runExclusively`` calls out
+            under the lock; here the action runs without it, and what it puts is enqueued in one step.
+Absent:     a bound on the number of mails (Flink has none either).
 """
 
 import threading
@@ -18,9 +18,11 @@ from enum import Enum, auto
 from typing import Final
 
 from flowlet.errors import MailboxClosedError
+from flowlet.task.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from flowlet.task.mailbox_future import Signal
 
-MIN_PRIORITY: Final = -1
-MAX_PRIORITY: Final = 2**31 - 1
+__all__ = ["MAX_PRIORITY", "MIN_PRIORITY", "Mail", "MailOptions", "MailboxState", "MailboxStatistics", "TaskMailbox"]
+
 # Flink waits in slices of 1 s too: a look at the queue that no put asked for.  It must never find anything (``num_rescued_wakeups``).
 _PARK_SLICE_S: Final = 1.0
 
@@ -31,60 +33,6 @@ class MailboxState(Enum):
     OPEN = auto()
     QUIESCED = auto()
     CLOSED = auto()
-
-
-class MailOptions(Enum):
-    """How a mail is treated: in order, invisible to the yields of operators, or ahead of all others."""
-
-    DEFAULT = auto()
-    DEFERRABLE = auto()
-    URGENT = auto()
-
-
-class Mail:
-    """One action for the mailbox thread.
-
-    ``priority`` does not order: a take for priority p sees only mails of priority >= p, so that an operator that yields never runs the
-    mails of the operators before it.  A deferrable mail has the lowest priority whatever its sender's.
-
-    Args:
-        action: called without arguments on the mailbox thread; if it has a method ``cancel``, that is called when the mail is dropped.
-        priority: index of the operator in the chain, or MIN_PRIORITY / MAX_PRIORITY.
-        description: ``%`` format, expanded only when somebody looks.
-        args: arguments of ``description``.
-        options: one of ``MailOptions``.
-    """
-
-    __slots__ = ("_action", "_args", "_description", "is_urgent", "priority")
-
-    def __init__(
-        self,
-        action: Callable[[], object],
-        priority: int,
-        description: str,
-        *args: object,
-        options: MailOptions = MailOptions.DEFAULT,
-    ) -> None:
-        self._action = action
-        self._description = description
-        self._args = args
-        self.priority = MIN_PRIORITY if options is MailOptions.DEFERRABLE else priority
-        self.is_urgent = options is MailOptions.URGENT
-
-    def __repr__(self) -> str:
-        return self._description % self._args if self._args else self._description
-
-    def run(self) -> None:
-        """Run the action; its exception is the caller's."""
-        self._action()
-
-    def try_cancel(self) -> bool:
-        """Tell whoever waits for the result that it will not come; False when nobody can wait for it."""
-        cancel = getattr(self._action, "cancel", None)
-        if cancel is None:
-            return False
-        cancel()
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +47,8 @@ class MailboxStatistics:
 class TaskMailbox:
     """Queue of mails with priorities, urgent mails and batches.
 
-    Threading: ``put_threadsafe``, ``try_put_threadsafe``, ``put_all_threadsafe``, ``statistics`` and ``repr`` from any thread; the rest
-    from the thread that called ``bind_to_current_thread``, and raises RuntimeError elsewhere.
+    Threading: ``put_threadsafe``, ``try_put_threadsafe``, ``put_all_threadsafe``, ``run_exclusively``, ``wake_threadsafe``, ``statistics``
+    and ``repr`` from any thread; the rest from the thread that called ``bind_to_current_thread``, and raises RuntimeError elsewhere.
     """
 
     def __init__(self, name: str = "task") -> None:
@@ -110,7 +58,8 @@ class TaskMailbox:
         self._urgent: deque[Mail] = deque()  # Guarded by _lock; emptiness read anywhere, one pass stale is fine.
         self._queue: deque[Mail] = deque()  # Guarded by _lock; emptiness read anywhere, one pass stale is fine.
         self._batch: deque[Mail] = deque()  # Mailbox thread only.
-        self._parked_for: int | None = None  # Guarded by _lock: the least priority that the parked thread waits for.
+        self._parked_for: int | None = None  # Guarded by _lock: the least priority that the parked thread or driver waits for.
+        self._waker: Callable[[], object] = _do_nothing  # Guarded by _lock: ends the park; called by the put that ends it, after the lock.
         # Raw lock, held except between the release by the put that ends a park and the acquire by the parked thread.
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
@@ -168,19 +117,38 @@ class TaskMailbox:
         if not self._put(mails):
             raise MailboxClosedError(f"mailbox {self._name} is {self._state.name}, refused {len(mails)} mails")
 
+    def run_exclusively(self, action: Callable[[Callable[[Mail], None]], None]) -> None:
+        """Call ``action`` with a function that puts; all that it puts is enqueued in one step when it returns, nothing if it raises.
+
+        Raises:
+            MailboxClosedError: the mailbox was quiesced or closed meanwhile; none was enqueued.
+        """
+        mails: list[Mail] = []
+        action(mails.append)
+        self.put_all_threadsafe(mails)
+
+    def wake_threadsafe(self) -> None:
+        """End the park of the mailbox thread, if it is parked, without a mail; in every state.  Whoever waits looks again."""
+        with self._lock:
+            if self._parked_for is None:
+                return
+            self._parked_for = None
+            waker = self._waker
+        waker()
+
     def _put(self, mails: Sequence[Mail]) -> bool:
-        wakes = False
+        waker = None
         with self._lock:
             if self._state is not MailboxState.OPEN:
                 return False
             for mail in mails:
                 (self._urgent if mail.is_urgent else self._queue).append(mail)
-                wakes = wakes or (self._parked_for is not None and mail.priority >= self._parked_for)
+                if self._parked_for is not None and mail.priority >= self._parked_for:
+                    self._parked_for = None
+                    waker = self._waker
             self._num_put += len(mails)
-            if wakes:
-                self._parked_for = None
-        if wakes:
-            self._wakeup.release()
+        if waker is not None:
+            waker()
         return True
 
     # -- taking: the mailbox thread
@@ -189,6 +157,11 @@ class TaskMailbox:
     def has_mail(self) -> bool:
         """Whether any mail is there; cheap, for the default action's loop.  One put in progress may be missed until the next look."""
         return bool(self._batch or self._urgent or self._queue)
+
+    @property
+    def has_urgent_mail(self) -> bool:
+        """Whether an urgent mail is there; cheap, for work inside a mail or a record that could pause.  As ``has_mail``."""
+        return bool(self._urgent)
 
     @property
     def has_batch(self) -> bool:
@@ -230,6 +203,21 @@ class TaskMailbox:
                 mail = _take_first(self._queue, priority)
         return mail
 
+    def try_take_of_sender(self, priority: int) -> Mail | None:
+        """As ``try_take``, but a deferrable mail counts with its sender's priority: for the end of an operator (FLINK-39481).
+
+        Raises:
+            MailboxClosedError: the mailbox is closed.
+        """
+        self._check_may_take()
+        with self._lock:
+            for mails in (self._urgent, self._batch, self._queue):
+                for index, mail in enumerate(mails):
+                    if mail.sender_priority >= priority:
+                        del mails[index]
+                        return mail
+        return None
+
     def take(self, priority: int = MIN_PRIORITY) -> Mail:
         """The next mail of at least this priority; waits for one, without using the CPU.
 
@@ -240,18 +228,55 @@ class TaskMailbox:
             self._park(priority)
         return mail
 
-    def _park(self, priority: int) -> None:
-        """Sleep until a put of at least this priority; returns at once if it has come already."""
+    def take_until(self, signal: Signal, priority: int = MIN_PRIORITY) -> Mail | None:
+        """The next mail of at least this priority, or None once the signal was given; waits for either.
+
+        The signal must have been told to call ``wake_threadsafe``.
+
+        Raises:
+            MailboxClosedError: the mailbox is closed.
+        """
+        while not signal.is_done:
+            mail = self.try_take(priority)
+            if mail is not None:
+                return mail
+            self._park(priority, signal)
+        return None
+
+    def call_on_mail(self, callback: Callable[[], object]) -> bool:
+        """For a driver without a thread of its own: have ``callback`` called once, by whoever puts the next mail, on that thread.
+
+        False, and no call, when a mail is there already.  ``forget_call_on_mail`` takes it back.
+        """
+        self.check_mailbox_thread()
+        with self._lock:
+            if self._batch or self._has_visible_locked(MIN_PRIORITY):
+                return False
+            self._parked_for = MIN_PRIORITY
+            self._waker = callback
+        return True
+
+    def forget_call_on_mail(self) -> None:
+        """The driver is back: do not call it any more."""
+        self.check_mailbox_thread()
+        if self._parked_for is None:
+            return  # only this thread ever sets it
+        with self._lock:
+            self._parked_for = None
+
+    def _park(self, priority: int, signal: Signal | None = None) -> None:
+        """Sleep until a put of at least this priority, or the signal; returns at once if it has come already."""
         with self._lock:
             # Level triggered: look and announce the park in one step, so that a put either is seen here or sees the announcement.
-            if self._has_visible_locked(priority):
+            if self._has_visible_locked(priority) or (signal is not None and signal.is_done):
                 return
             self._parked_for = priority
+            self._waker = self._wakeup.release
         self._num_parks += 1
         is_woken = False
         try:
             while not (is_woken := self._wakeup.acquire(timeout=_PARK_SLICE_S)):
-                if self._must_rescue(priority):
+                if self._must_rescue(priority, signal):
                     self._num_rescued_wakeups += 1
                     return
         finally:
@@ -261,10 +286,11 @@ class TaskMailbox:
             if is_put and not is_woken:
                 self._wakeup.acquire()  # the put that ended this park has released it, or is about to
 
-    def _must_rescue(self, priority: int) -> bool:
-        """Whether there is a mail whose put did not end the park: never, unless this class has a bug."""
+    def _must_rescue(self, priority: int, signal: Signal | None) -> bool:
+        """Whether there is a mail or a signal that did not end the park: never, unless this class or the signal has a bug."""
         with self._lock:
-            return self._parked_for is not None and self._has_visible_locked(priority)
+            is_due = self._has_visible_locked(priority) or (signal is not None and signal.is_done)
+            return self._parked_for is not None and is_due
 
     def _has_visible_locked(self, priority: int) -> bool:
         return any(mail.priority >= priority for mails in (self._urgent, self._queue) for mail in mails)
@@ -342,3 +368,7 @@ def _take_first(mails: deque[Mail], priority: int) -> Mail | None:
             del mails[index]
             return mail
     return None
+
+
+def _do_nothing() -> None:
+    return

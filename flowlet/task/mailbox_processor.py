@@ -3,16 +3,20 @@
 Side:       task.  ``all_actions_completed``, ``suspend``, ``send_control_mail`` and ``Suspension.resume`` from any thread.
 Invariants: ``_suspension is None`` exactly when the default action may run; a mail sees every effect of the mails before it; an exception
             out of a mail or of the default action leaves the loop unchanged.
-Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxController``.
-Absent:     mailbox latency measurement.
+Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxController``.  Flink turns its idle timer on and off around
+            mails; here a wait begins when the thread parks and ends when it wakes, which measures the same.
 """
 
 from collections.abc import Callable
 from enum import Enum, auto
 
 from flowlet.errors import FlowletError, MailboxClosedError
-from flowlet.task.mailbox import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxState, MailOptions, TaskMailbox
+from flowlet.task.action_executor import IMMEDIATE, StreamTaskActionExecutor
+from flowlet.task.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from flowlet.task.mailbox import MailboxState, TaskMailbox
 from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.task.mailbox_future import Signal
+from flowlet.task.mailbox_metrics import LatencyProbe
 from flowlet.task.task_timings import TaskTimings, WaitKind
 
 # Mails may post mails while the task ends.  More rounds than this: they post themselves for ever.  Not measured.
@@ -73,6 +77,14 @@ class MailboxController:
         """
         return self._processor.suspend_default_action(kind, waiting_for)
 
+    def suspend_until(self, signal: Signal, kind: WaitKind, waiting_for: str) -> None:
+        """As ``suspend_default_action``; the signal (a gate has data, a pool has buffers) resumes it, at once if it was given already.
+
+        Raises:
+            RuntimeError: as ``suspend_default_action``.
+        """
+        signal.add_done_callback(self._processor.suspend_default_action(kind, waiting_for).resume)
+
 
 DefaultAction = Callable[[MailboxController], None]
 
@@ -81,9 +93,22 @@ class MailboxProcessor:
     """Runs mails and the default action of one task, on one thread or in slices of one.
 
     Threading: the loop runs on the mailbox's thread; the four methods named in the module header may be called from any.
+
+    Args:
+        default_action: processes a bounded piece of input.
+        mailbox: the task's.
+        timings: learns when the thread waits, and for what.
+        action_executor: runs the mails of this loop's executors; control mails it does not, so that no lock can hold up a cancellation.
     """
 
-    def __init__(self, default_action: DefaultAction, mailbox: TaskMailbox, timings: TaskTimings) -> None:
+    def __init__(
+        self,
+        default_action: DefaultAction,
+        mailbox: TaskMailbox,
+        timings: TaskTimings,
+        *,
+        action_executor: StreamTaskActionExecutor = IMMEDIATE,
+    ) -> None:
         self._default_action = default_action
         self._mailbox = mailbox
         self._timings = timings
@@ -91,6 +116,9 @@ class MailboxProcessor:
         self._state = LoopState.RUNNING  # Written by the mailbox thread.
         self._suspension: Suspension | None = None  # Written by the mailbox thread; read anywhere for display.
         self._num_mails = 0  # Written by the mailbox thread.
+        self._action_executor = action_executor
+        self._waiting_probe: LatencyProbe | None = None  # Mailbox thread, once the loop runs: starts after the first ordinary mail.
+        self._probe: LatencyProbe | None = None
 
     def __repr__(self) -> str:
         return f"<MailboxProcessor {self._state.name}, waiting for {self.waiting_for}, {self._mailbox!r}>"
@@ -118,7 +146,13 @@ class MailboxProcessor:
 
     def executor(self, priority: int = MIN_PRIORITY) -> MailboxExecutor:
         """An executor whose mails run in this loop."""
-        return MailboxExecutor(self._mailbox, priority, is_idle=lambda: self.is_idle, run_mail=self._run_mail)
+        return MailboxExecutor(
+            self._mailbox, priority, is_idle=lambda: self.is_idle, run_mail=self._run_mail, action_executor=self._action_executor
+        )
+
+    def measure_latency(self, probe: LatencyProbe) -> None:
+        """Have the probe started by the first ordinary mail, and closed with the loop; before the loop runs, once."""
+        self._probe = self._waiting_probe = probe
 
     # -- the loop
 
@@ -135,8 +169,13 @@ class MailboxProcessor:
             if self._state is LoopState.RUNNING:
                 self._default_action(self._controller)
 
-    def run_slice(self, budget_ns: int) -> SliceResult:
-        """As ``run_mailbox_loop``, but never parks and returns once the budget is used up (one mail or action may exceed it)."""
+    def run_slice(self, budget_ns: int, on_mail: Callable[[], object] | None = None) -> SliceResult:
+        """As ``run_mailbox_loop``, but never parks and returns once the budget is used up (one mail or action may exceed it).
+
+        Args:
+            budget_ns: how long to go on.
+            on_mail: called once after WOULD_PARK, on the thread that puts the next mail: it is time for another slice.
+        """
         self._enter()
         deadline_ns = self._timings.now_ns() + budget_ns
         while self._state is LoopState.RUNNING:
@@ -145,7 +184,7 @@ class MailboxProcessor:
                 break
             if self._suspension is None:
                 self._default_action(self._controller)
-            elif not self._mailbox.has_mail:
+            elif not self._mailbox.has_mail and (on_mail is None or self._mailbox.call_on_mail(on_mail)):
                 self._timings.start_wait(self._suspension.kind)
                 return SliceResult.WOULD_PARK
             if self._timings.now_ns() >= deadline_ns:
@@ -169,6 +208,7 @@ class MailboxProcessor:
         self._mailbox.check_mailbox_thread()
         if self._mailbox.state is not MailboxState.OPEN:
             raise MailboxClosedError(f"the loop cannot run: {self._mailbox!r}")
+        self._mailbox.forget_call_on_mail()
         self._timings.end_wait()
         if self._state is LoopState.SUSPENDED:
             self._state = LoopState.RUNNING
@@ -197,6 +237,9 @@ class MailboxProcessor:
     def _run_mail(self, mail: Mail) -> None:
         self._num_mails += 1
         mail.run()
+        if self._waiting_probe is not None and not mail.is_urgent:
+            probe, self._waiting_probe = self._waiting_probe, None
+            probe.start()
 
     # -- control
 
@@ -265,5 +308,7 @@ class MailboxProcessor:
 
     def close(self) -> None:
         """Close the mailbox and cancel the mails that are left."""
+        if self._probe is not None:
+            self._probe.close()
         for mail in self._mailbox.close():
             mail.try_cancel()

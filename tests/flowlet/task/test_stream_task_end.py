@@ -129,7 +129,7 @@ class TestFailure:
         with pytest.raises(UserFunctionError):
             task.invoke()
 
-        assert futures[0].cancelled()
+        assert futures[0].is_cancelled
 
 
 class TestCancel:
