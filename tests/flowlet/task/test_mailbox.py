@@ -1,3 +1,5 @@
+"""Source: Flink `TaskMailboxImplTest`."""
+
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -71,20 +73,6 @@ def test_mails_come_out_in_the_order_in_which_they_were_put(box: TaskMailbox) ->
     assert taken == mails
     assert box.try_take() is None
     assert not box.has_mail
-
-
-def test_a_mail_shows_its_expanded_description() -> None:
-    """The text is made only when somebody looks."""
-    assert repr(Mail(lambda: None, 0, "timer %d of %s", 7, "window")) == "timer 7 of window"
-    assert repr(mail("100 %")) == "100 %"
-
-
-def test_running_a_mail_runs_its_action() -> None:
-    ran: list[int] = []
-
-    Mail(lambda: ran.append(1), 0, "append").run()
-
-    assert ran == [1]
 
 
 def test_an_urgent_mail_overtakes_a_thousand_others(box: TaskMailbox) -> None:
@@ -186,6 +174,29 @@ def test_urgent_mails_come_next_and_in_order_among_themselves(box: TaskMailbox, 
 
     assert names(order) == "1 A B C 2 3 D E F G 4 5 6 7"
     assert not box.has_mail
+
+
+@pytest.mark.parametrize("in_other_thread", [False, True])
+def test_a_single_urgent_mail_comes_next_in_every_way_to_take(box: TaskMailbox, in_other_thread: bool) -> None:
+    """Put before the batch, into it and after it: A 1 B 2 C 3 D 4."""
+
+    def put(*mails: Mail) -> None:
+        if in_other_thread:
+            in_thread(lambda: box.put_all_threadsafe(mails)).join()
+        else:
+            box.put_all_threadsafe(mails)
+
+    put(mail("1"), mail("2"), urgent("A"))
+    box.create_batch()
+    order = [box.try_take_from_batch(), box.try_take_from_batch()]
+    put(urgent("B"), mail("3"))
+    order += [box.try_take_from_batch(), box.try_take_from_batch(), box.try_take_from_batch()]
+    put(mail("4"), urgent("C"))
+    order += [box.take(), box.take()]
+    put(urgent("D"))
+    order += [box.try_take(), box.try_take()]
+
+    assert [repr(each) for each in order] == ["A", "1", "B", "2", "None", "C", "3", "D", "4"]
 
 
 def test_an_urgent_mail_comes_between_two_of_a_batch(box: TaskMailbox) -> None:

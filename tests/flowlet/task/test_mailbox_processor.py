@@ -1,3 +1,5 @@
+"""Source: Flink `TaskMailboxProcessorTest`, `MailboxProcessor`."""
+
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -6,9 +8,11 @@ from functools import partial
 import pytest
 
 from flowlet.errors import FlowletError, MailboxClosedError
+from flowlet.task.action_executor import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
 from flowlet.task.mailbox import MailboxState, TaskMailbox
 from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor, SliceResult, Suspension
 from flowlet.task.task_timings import TaskTimings, WaitKind
+from netstack.availability import AvailabilityFuture
 
 DEADLINE_S = 30.0
 
@@ -26,7 +30,7 @@ class Clock:
 class Loop:
     """A processor on the test's own thread, whose default action counts and may be replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, action_executor: StreamTaskActionExecutor = IMMEDIATE) -> None:
         self.clock = Clock()
         self.timings = TaskTimings(self.clock)
         self.timings.mark_start()
@@ -34,7 +38,7 @@ class Loop:
         self.mailbox.bind_to_current_thread()
         self.num_actions = 0
         self.action: Callable[[MailboxController], None] = lambda controller: None
-        self.processor = MailboxProcessor(self._run_action, self.mailbox, self.timings)
+        self.processor = MailboxProcessor(self._run_action, self.mailbox, self.timings, action_executor=action_executor)
         self.suspension: Suspension | None = None
 
     def _run_action(self, controller: MailboxController) -> None:
@@ -59,9 +63,10 @@ class Loop:
         self.action = end
 
 
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    made = Loop()
+@pytest.fixture(params=["immediate", "synchronized"])
+def loop(request: pytest.FixtureRequest) -> Iterator[Loop]:
+    """Every test runs with and without a lock around the mails."""
+    made = Loop(IMMEDIATE if request.param == "immediate" else SynchronizedActionExecutor())
     yield made
     made.mailbox.check_invariants()
     assert made.mailbox.statistics().num_rescued_wakeups == 0
@@ -272,6 +277,102 @@ def test_a_suspended_loop_goes_on_where_it_was(loop: Loop) -> None:
     assert loop.num_actions == 5
 
 
+def test_a_mail_suspends_the_running_loop_and_the_rest_runs_after_the_resume(loop: Loop) -> None:
+    """Nothing that was there is lost; the suspension of the default action survives too."""
+    ran: list[str] = []
+    loop.action = loop.suspend
+    loop.processor.run_mailbox_step()
+
+    def note_and_suspend() -> None:
+        ran.append("first")
+        loop.processor.suspend()
+
+    loop.execute(note_and_suspend)
+    loop.execute(lambda: ran.append("second"))
+
+    loop.processor.run_mailbox_loop()
+    assert ran == ["first"]
+    loop.execute(loop.processor.suspend)
+    loop.processor.run_mailbox_loop()
+
+    assert ran == ["first", "second"]
+    assert loop.num_actions == 1
+    assert not loop.processor.is_default_action_available
+
+
+def test_suspending_before_the_loop_runs_makes_it_return_at_once(loop: Loop) -> None:
+    """Once: the next run goes on."""
+    loop.end_after(2)
+    loop.processor.suspend()
+
+    loop.processor.run_mailbox_loop()
+    assert loop.num_actions == 0
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_actions == 2
+
+
+def test_the_first_end_wins_over_a_later_suspension_in_the_same_batch(loop: Loop) -> None:
+    loop.processor.all_actions_completed()
+    loop.processor.suspend()
+
+    loop.processor.run_mailbox_loop()
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_actions == 0
+
+
+class TestSuspendUntil:
+    """The default action waits for a gate or a pool."""
+
+    def test_the_signal_resumes_the_default_action(self, loop: Loop) -> None:
+        signal = AvailabilityFuture()
+
+        def act(controller: MailboxController) -> None:
+            if loop.num_actions == 1:
+                controller.suspend_until(signal, WaitKind.BACK_PRESSURED, "a free buffer")
+                loop.execute(signal.complete)
+            else:
+                controller.all_actions_completed()
+
+        loop.action = act
+        loop.processor.run_mailbox_loop()
+
+        assert loop.num_actions == 2
+
+    def test_a_signal_that_was_given_resumes_at_once(self, loop: Loop) -> None:
+        """Level triggered: what came between the look and the suspension is not missed."""
+        signal = AvailabilityFuture()
+        signal.complete()
+        loop.action = lambda controller: controller.suspend_until(signal, WaitKind.IDLE, "data")
+
+        loop.processor.run_mailbox_step()
+
+        assert loop.processor.is_default_action_available
+
+    def test_the_network_thread_resumes_a_parked_task(self, loop: Loop) -> None:
+        """By an urgent mail, which says when the task woke up in its statistics."""
+        signal = AvailabilityFuture()
+
+        def act(controller: MailboxController) -> None:
+            if loop.num_actions == 1:
+                controller.suspend_until(signal, WaitKind.IDLE, "data")
+            else:
+                controller.all_actions_completed()
+
+        def signal_when_parked() -> None:
+            while "parked" not in repr(loop.mailbox):
+                pass
+            signal.complete()
+
+        loop.action = act
+        thread = in_thread(signal_when_parked)
+        loop.processor.run_mailbox_loop()
+        thread.join()
+
+        assert (loop.num_actions, loop.mailbox.statistics().num_parks) == (2, 1)
+
+
 def test_suspending_a_completed_loop_changes_nothing(loop: Loop) -> None:
     loop.end_after(1)
     loop.processor.run_mailbox_loop()
@@ -394,6 +495,50 @@ class TestSlices:
         assert loop.processor.run_slice(100) is SliceResult.WOULD_PARK
         assert ran == [1]
         assert loop.num_actions == 2
+
+    def test_a_driver_without_a_thread_is_called_for_the_next_slice(self, loop: Loop) -> None:
+        """Once per slice that would park; a loop of slices runs everything without ever looking in vain."""
+        ran: list[int] = []
+        due: list[int] = []
+        loop.action = loop.suspend
+        assert loop.processor.run_slice(100, lambda: due.append(1)) is SliceResult.WOULD_PARK
+        assert due == []
+
+        loop.execute(lambda: ran.append(1))
+        loop.execute(lambda: ran.append(2))
+        assert due == [1]
+        assert loop.processor.run_slice(100, lambda: due.append(1)) is SliceResult.WOULD_PARK
+
+        assert ran == [1, 2]
+        loop.execute(lambda: None)
+        assert due == [1, 1]
+
+    def test_a_mail_just_before_the_slice_would_park_is_run_instead(self, loop: Loop) -> None:
+        """The forced interleaving: it comes after the last look."""
+        ran: list[int] = []
+        due: list[int] = []
+        call_on_mail = loop.mailbox.call_on_mail
+
+        def put_first(callback: Callable[[], object]) -> bool:
+            if not ran:
+                loop.execute(lambda: ran.append(1))
+            return call_on_mail(callback)
+
+        loop.action = loop.suspend
+        loop.mailbox.call_on_mail = put_first  # type: ignore[method-assign]  # the seam of the interleaving
+
+        assert loop.processor.run_slice(100, lambda: due.append(1)) is SliceResult.WOULD_PARK
+        assert (ran, due) == ([1], [])
+
+    def test_a_driver_that_came_back_by_itself_is_not_called_any_more(self, loop: Loop) -> None:
+        due: list[int] = []
+        loop.action = loop.suspend
+        loop.processor.run_slice(100, lambda: due.append(1))
+
+        loop.processor.run_slice(100)
+        loop.execute(lambda: None)
+
+        assert due == []
 
     def test_a_slice_says_when_the_loop_ended(self, loop: Loop) -> None:
         loop.end_after(2)
