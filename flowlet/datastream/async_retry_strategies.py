@@ -1,0 +1,201 @@
+"""When an asynchronous call is made again, and after how long.
+
+Side:       pure.  A strategy is made in the user's program, pickled with the function, and asked on the task's thread.
+Invariants: a strategy has no state of its own: one serves all records of a task, whose attempts are mixed.
+Units:      delays in milliseconds; attempts are counted from 1, so that ``max_attempts`` is the number of repetitions, as in Flink.
+Source:     PyFlink ``pyflink.datastream.async_retry_strategies`` and two interfaces of ``pyflink.datastream.functions``, which live here
+            because the factories need both.  PyFlink's exponential strategy remembers the last delay, which mixes the delays of different
+            records; this one computes it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from flowlet.common.checks import is_whole_number
+from flowlet.errors import JobGraphError
+
+__all__ = [
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
+    "ExponentialBackoffDelayRetryStrategy",
+    "FixedDelayRetryStrategy",
+    "NoRetryStrategy",
+    "RetryPredicate",
+]
+
+ResultPredicate: TypeAlias = Callable[[list[Any]], bool] | None
+ExceptionPredicate: TypeAlias = Callable[[Exception], bool] | None
+
+
+class AsyncRetryPredicate(ABC):
+    """Which outcomes ask for another attempt."""
+
+    @abstractmethod
+    def result_predicate(self) -> ResultPredicate:
+        """Says of a result whether to try again; None: never."""
+
+    @abstractmethod
+    def exception_predicate(self) -> ExceptionPredicate:
+        """Says of an exception whether to try again; None: never."""
+
+
+class AsyncRetryStrategy(ABC):
+    """How often, when and why an asynchronous call is made again."""
+
+    @abstractmethod
+    def can_retry(self, current_attempts: int) -> bool:
+        """Whether there may be another attempt after so many."""
+
+    @abstractmethod
+    def get_backoff_time_millis(self, current_attempts: int) -> int:
+        """How long to wait before the next attempt."""
+
+    @abstractmethod
+    def get_retry_predicate(self) -> AsyncRetryPredicate:
+        """Which outcomes ask for another attempt."""
+
+    @staticmethod
+    def no_restart() -> "AsyncRetryStrategy":
+        """The first outcome counts."""
+        return NoRetryStrategy()
+
+    @staticmethod
+    def fixed_delay(
+        max_attempts: int,
+        backoff_time_millis: int,
+        result_predicate: ResultPredicate,
+        exception_predicate: ExceptionPredicate,
+    ) -> "AsyncRetryStrategy":
+        """Up to ``max_attempts`` repetitions, always after the same time."""
+        return FixedDelayRetryStrategy(max_attempts, backoff_time_millis, result_predicate, exception_predicate)
+
+    @staticmethod
+    def exponential_backoff(
+        max_attempts: int,
+        initial_delay: int,
+        max_retry_delay: int,
+        multiplier: float,
+        result_predicate: ResultPredicate,
+        exception_predicate: ExceptionPredicate,
+    ) -> "AsyncRetryStrategy":
+        """Up to ``max_attempts`` repetitions, each after ``multiplier`` times the delay before, at most ``max_retry_delay``."""
+        return ExponentialBackoffDelayRetryStrategy(
+            max_attempts, initial_delay, max_retry_delay, multiplier, result_predicate, exception_predicate
+        )
+
+
+class RetryPredicate(AsyncRetryPredicate):
+    """The two predicates as they were given."""
+
+    def __init__(self, result_predicate: ResultPredicate, exception_predicate: ExceptionPredicate) -> None:
+        self._result_predicate = result_predicate
+        self._exception_predicate = exception_predicate
+
+    def result_predicate(self) -> ResultPredicate:
+        """Says of a result whether to try again."""
+        return self._result_predicate
+
+    def exception_predicate(self) -> ExceptionPredicate:
+        """Says of an exception whether to try again."""
+        return self._exception_predicate
+
+
+class NoRetryStrategy(AsyncRetryStrategy):
+    """The first outcome counts."""
+
+    def can_retry(self, current_attempts: int) -> bool:
+        """Never."""
+        return False
+
+    def get_backoff_time_millis(self, current_attempts: int) -> int:
+        """Nobody waits: -1."""
+        return -1
+
+    def get_retry_predicate(self) -> AsyncRetryPredicate:
+        """None asks for another attempt."""
+        return RetryPredicate(None, None)
+
+
+class FixedDelayRetryStrategy(AsyncRetryStrategy):
+    """The same delay before every repetition.
+
+    Raises:
+        JobGraphError: an argument is not positive.
+    """
+
+    def __init__(
+        self,
+        max_attempts: int,
+        backoff_time_millis: int,
+        result_predicate: ResultPredicate,
+        exception_predicate: ExceptionPredicate,
+    ) -> None:
+        self._max_attempts = _positive("max_attempts", max_attempts)
+        self._backoff_time_ms = _positive("backoff_time_millis", backoff_time_millis)
+        self._predicate = RetryPredicate(result_predicate, exception_predicate)
+
+    def can_retry(self, current_attempts: int) -> bool:
+        """Whether there may be another attempt after so many."""
+        return current_attempts <= self._max_attempts
+
+    def get_backoff_time_millis(self, current_attempts: int) -> int:
+        """The same for all."""
+        return self._backoff_time_ms
+
+    def get_retry_predicate(self) -> AsyncRetryPredicate:
+        """The two predicates that were given."""
+        return self._predicate
+
+
+class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
+    """Every repetition waits ``multiplier`` times as long as the one before, up to ``max_retry_delay``.
+
+    Raises:
+        JobGraphError: an argument is not positive.
+    """
+
+    def __init__(
+        self,
+        max_attempts: int,
+        initial_delay: int,
+        max_retry_delay: int,
+        multiplier: float,
+        result_predicate: ResultPredicate,
+        exception_predicate: ExceptionPredicate,
+    ) -> None:
+        self._max_attempts = _positive("max_attempts", max_attempts)
+        self._initial_delay_ms = _positive("initial_delay", initial_delay)
+        self._max_delay_ms = _positive("max_retry_delay", max_retry_delay)
+        if not _is_positive_number(multiplier):
+            raise JobGraphError(f"a retry strategy needs a multiplier greater than 0, got {multiplier!r}")
+        self._multiplier = multiplier
+        self._predicate = RetryPredicate(result_predicate, exception_predicate)
+
+    def can_retry(self, current_attempts: int) -> bool:
+        """Whether there may be another attempt after so many."""
+        return current_attempts <= self._max_attempts
+
+    def get_backoff_time_millis(self, current_attempts: int) -> int:
+        """``initial_delay`` after the first attempt, capped from the second on."""
+        if current_attempts <= 1:
+            return self._initial_delay_ms
+        try:
+            delay_ms = self._initial_delay_ms * float(self._multiplier) ** (current_attempts - 1)
+        except OverflowError:
+            return self._max_delay_ms
+        return int(min(delay_ms, self._max_delay_ms))
+
+    def get_retry_predicate(self) -> AsyncRetryPredicate:
+        """The two predicates that were given."""
+        return self._predicate
+
+
+def _is_positive_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _positive(name: str, number: int) -> int:
+    if not is_whole_number(number) or number < 1:
+        raise JobGraphError(f"a retry strategy needs {name} of 1 or more, got {number!r}")
+    return number

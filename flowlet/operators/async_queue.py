@@ -1,0 +1,271 @@
+"""Records whose results are not there yet, and what may not overtake them.
+
+Side:       pure.  A data structure that its operator drives.
+Invariants: never more elements than ``capacity``; a record leaves once, after ``complete``; watermarks and statuses leave after every
+            record that came before them and before every record that came after them, in both orders.
+Source:     Flink ``StreamElementQueue``, ``OrderedStreamElementQueue``, ``UnorderedStreamElementQueue`` with its segments.  Control
+            elements take a place, as there.  Results leave in chunks, and a snapshot keeps the order of arrival in both queues.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from flowlet.records import Chunk, Watermark, WatermarkStatus
+
+# As the other operators: chunks of 1,000-2,000 records are best.
+MAX_CHUNK_RECORDS: Final = 2_000
+
+Control = Watermark | WatermarkStatus
+
+
+class PendingRecord:
+    """A record in a queue; ``results`` is None until it is complete."""
+
+    __slots__ = ("results", "segment", "timestamp", "value")
+
+    def __init__(self, value: Any, timestamp: int | None) -> None:
+        self.value = value
+        self.timestamp = timestamp
+        self.results: list[Any] | None = None
+        self.segment: _Segment | None = None  # of an unordered queue
+
+    def __repr__(self) -> str:
+        return f"<PendingRecord {'running' if self.results is None else 'complete'}>"
+
+
+class AsyncQueue(ABC):
+    """What the two orders have in common.
+
+    Args:
+        capacity: places for records and control elements, at least 1.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        assert capacity > 0, f"a queue of {capacity} places"
+        self.capacity = capacity
+        self._num_elements = 0
+
+    def __len__(self) -> int:
+        return self._num_elements
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._num_elements}/{self.capacity}>"
+
+    @property
+    def num_free(self) -> int:
+        """Places that are not taken."""
+        return self.capacity - self._num_elements
+
+    def put_records(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> list[PendingRecord]:
+        """Take records in, in this order; at most ``num_free``."""
+        assert len(values) <= self.num_free, f"{len(values)} records for {self!r}"
+        if timestamps is None:
+            records = [PendingRecord(value, None) for value in values]
+        else:
+            records = [PendingRecord(value, timestamp) for value, timestamp in zip(values, timestamps, strict=True)]
+        self._append_records(records)
+        self._num_elements += len(records)
+        return records
+
+    def put_control(self, control: Control) -> None:
+        """Take a watermark or status in; there must be a free place."""
+        assert self.num_free > 0, f"no place for {control!r} in {self!r}"
+        self._append_control(control)
+        self._num_elements += 1
+
+    def complete(self, record: PendingRecord, results: list[Any]) -> None:
+        """Set the results of a record, once; an empty list for none."""
+        assert record.results is None, "a record is completed once"
+        record.results = results
+        self._note_complete(record)
+
+    def next_element(self) -> Chunk | Control | None:
+        """Remove and return what may leave now, at most about ``MAX_CHUNK_RECORDS`` results of it; None if nothing may."""
+        while True:
+            control = self._pop_control()
+            if control is not None:
+                self._num_elements -= 1
+                return control
+            records = self._pop_complete()
+            if not records:
+                return None
+            self._num_elements -= len(records)
+            if chunk := _results_of(records):
+                return chunk
+
+    def elements(self) -> list[Chunk | Control]:
+        """Everything that is in the queue as it came in, for a snapshot; the queue keeps it."""
+        found: list[Chunk | Control] = []
+        run: list[PendingRecord] = []
+        for element in self._in_order():
+            if isinstance(element, PendingRecord):
+                if run and (run[-1].timestamp is None) is not (element.timestamp is None):
+                    found.append(_inputs_of(run))
+                    run = []
+                run.append(element)
+                continue
+            if run:
+                found.append(_inputs_of(run))
+                run = []
+            found.append(element)
+        if run:
+            found.append(_inputs_of(run))
+        return found
+
+    def check_invariants(self) -> None:
+        """Assert the invariants that can be seen from outside."""
+        assert 0 <= self._num_elements <= self.capacity, f"{self!r} is overfull"
+        assert self._num_elements == sum(1 for _ in self._in_order()), f"{self!r} has lost count"
+
+    @abstractmethod
+    def _append_records(self, records: list[PendingRecord]) -> None: ...
+
+    @abstractmethod
+    def _append_control(self, control: Control) -> None: ...
+
+    @abstractmethod
+    def _note_complete(self, record: PendingRecord) -> None: ...
+
+    @abstractmethod
+    def _pop_control(self) -> Control | None:
+        """The control element at the head, if nothing before it is left."""
+
+    @abstractmethod
+    def _pop_complete(self) -> list[PendingRecord]:
+        """Complete records that may leave together: all with, or all without a timestamp."""
+
+    @abstractmethod
+    def _in_order(self) -> Iterator[PendingRecord | Control]:
+        """Everything, in the order of arrival."""
+
+
+class OrderedAsyncQueue(AsyncQueue):
+    """Results leave in the order of their records."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._elements: deque[PendingRecord | Control] = deque()
+
+    def _append_records(self, records: list[PendingRecord]) -> None:
+        self._elements.extend(records)
+
+    def _append_control(self, control: Control) -> None:
+        self._elements.append(control)
+
+    def _note_complete(self, record: PendingRecord) -> None:
+        return
+
+    def _pop_control(self) -> Control | None:
+        if not self._elements or isinstance(self._elements[0], PendingRecord):
+            return None
+        control = self._elements.popleft()
+        assert not isinstance(control, PendingRecord), "looked at above"
+        return control
+
+    def _pop_complete(self) -> list[PendingRecord]:
+        def complete_head() -> Iterator[PendingRecord]:
+            elements = self._elements
+            while elements and isinstance(head := elements[0], PendingRecord) and head.results is not None:
+                yield head
+                elements.popleft()
+
+        return _take_run(complete_head())
+
+    def _in_order(self) -> Iterator[PendingRecord | Control]:
+        return iter(self._elements)
+
+
+class _Segment:
+    """Records between two control elements; ``barrier`` ends it, and is None only for the last segment."""
+
+    __slots__ = ("barrier", "complete", "records")
+
+    def __init__(self) -> None:
+        self.records: dict[PendingRecord, None] = {}  # all that did not leave, in the order of arrival
+        self.complete: deque[PendingRecord] = deque()  # those of them that may leave, in the order of completion
+        self.barrier: Control | None = None
+
+
+class UnorderedAsyncQueue(AsyncQueue):
+    """Results leave as they come, but never across a watermark or status."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._segments: deque[_Segment] = deque([_Segment()])
+
+    def _append_records(self, records: list[PendingRecord]) -> None:
+        segment = self._segments[-1]
+        for record in records:
+            record.segment = segment
+            segment.records[record] = None
+
+    def _append_control(self, control: Control) -> None:
+        self._segments[-1].barrier = control
+        self._segments.append(_Segment())
+
+    def _note_complete(self, record: PendingRecord) -> None:
+        assert record.segment is not None, "the record is in a queue"
+        record.segment.complete.append(record)
+
+    def _pop_control(self) -> Control | None:
+        segment = self._segments[0]
+        if segment.records or segment.barrier is None:
+            return None
+        self._segments.popleft()
+        return segment.barrier
+
+    def _pop_complete(self) -> list[PendingRecord]:
+        segment = self._segments[0]
+
+        def complete() -> Iterator[PendingRecord]:
+            while segment.complete:
+                yield segment.complete[0]
+                del segment.records[segment.complete.popleft()]
+
+        return _take_run(complete())
+
+    def _in_order(self) -> Iterator[PendingRecord | Control]:
+        for segment in self._segments:
+            yield from segment.records
+            if segment.barrier is not None:
+                yield segment.barrier
+
+
+def create_async_queue(capacity: int, *, is_ordered: bool) -> AsyncQueue:
+    """An empty queue of either order."""
+    return OrderedAsyncQueue(capacity) if is_ordered else UnorderedAsyncQueue(capacity)
+
+
+def _take_run(complete: Iterator[PendingRecord]) -> list[PendingRecord]:
+    """Records that fit into one chunk; each is removed when the iterator is asked for the one after it."""
+    run: list[PendingRecord] = []
+    num_results = 0
+    for record in complete:
+        if run and (num_results >= MAX_CHUNK_RECORDS or (run[-1].timestamp is None) is not (record.timestamp is None)):
+            break
+        run.append(record)
+        num_results += len(record.results or ())
+    return run
+
+
+def _results_of(records: list[PendingRecord]) -> Chunk | None:
+    """The results, each with the timestamp of its record; None if there are none."""
+    values = [result for record in records for result in record.results or ()]
+    if not values:
+        return None
+    if records[0].timestamp is None:
+        return Chunk(values)
+    return Chunk(values, [stamp for record in records for stamp in [_stamp(record)] * len(record.results or ())])
+
+
+def _inputs_of(records: Iterable[PendingRecord]) -> Chunk:
+    records = list(records)
+    values = [record.value for record in records]
+    return Chunk(values) if records[0].timestamp is None else Chunk(values, [_stamp(record) for record in records])
+
+
+def _stamp(record: PendingRecord) -> int:
+    assert record.timestamp is not None, "records with and without a timestamp never share a chunk"
+    return record.timestamp
