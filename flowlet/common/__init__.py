@@ -7,7 +7,7 @@ from flowlet.common.job_client import JobClient
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
-from flowlet.common.time import Duration, Time
+from flowlet.common.time import Duration, Instant, Time
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row, RowKind
 from flowlet.common.watermark_strategy import WatermarkStrategy
@@ -17,6 +17,7 @@ __all__ = [
     "Configuration",
     "Duration",
     "ExecutionConfig",
+    "Instant",
     "JobClient",
     "JobExecutionResult",
     "JobID",

@@ -1,16 +1,16 @@
-"""``Duration`` and ``Time``: lengths of time as PyFlink names them.
+"""``Duration`` and ``Time``, lengths of time, and ``Instant``, a point in time, as PyFlink names them.
 
 Side:   pure.
-Units:  a ``Duration`` counts nanoseconds, a ``Time`` milliseconds.
+Units:  a ``Duration`` counts nanoseconds, a ``Time`` milliseconds, an ``Instant`` seconds since 1970 and nanoseconds.
 Source: PyFlink ``pyflink.common.time``.
-Absent: ``Instant``.
 """
 
 from dataclasses import dataclass
 
-__all__ = ["Duration", "Time"]
+__all__ = ["Duration", "Instant", "Time"]
 
 _NANOS_PER_MILLI = 1_000_000
+_NANOS_PER_SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -55,6 +55,49 @@ class Duration:
 
     def __repr__(self) -> str:
         return f"Duration.of_nanos({self.nanos})"
+
+
+class Instant:
+    """A point in time, exact to the nanosecond; immutable.
+
+    ``seconds`` since 1970 in UTC, and ``nanos`` of that second, 0 to 999,999,999.
+    """
+
+    __slots__ = ("nanos", "seconds")
+
+    seconds: int
+    nanos: int
+
+    def __init__(self, seconds: int, nanos: int) -> None:
+        if not 0 <= nanos < _NANOS_PER_SECOND:
+            raise ValueError(f"an instant has 0 to 999999999 nanoseconds of its second, got {nanos}")
+        object.__setattr__(self, "seconds", seconds)
+        object.__setattr__(self, "nanos", nanos)
+
+    @staticmethod
+    def of_epoch_milli(epoch_milli: int) -> "Instant":
+        """So many milliseconds after 1970 began."""
+        seconds, millis = divmod(epoch_milli, 1000)
+        return Instant(seconds, millis * _NANOS_PER_MILLI)
+
+    def to_epoch_milli(self) -> int:
+        """Milliseconds since 1970 began, rounded down."""
+        return 1000 * self.seconds + self.nanos // _NANOS_PER_MILLI
+
+    def __setattr__(self, key: str, value: object) -> None:
+        raise AttributeError(f"an instant does not change: make another one with the {key} you want")
+
+    def __reduce__(self) -> "tuple[type[Instant], tuple[int, int]]":
+        return Instant, (self.seconds, self.nanos)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Instant) and (self.seconds, self.nanos) == (other.seconds, other.nanos)
+
+    def __hash__(self) -> int:
+        return hash((self.seconds, self.nanos))
+
+    def __repr__(self) -> str:
+        return f"Instant<{self.seconds}, {self.nanos}>"
 
 
 class Time:

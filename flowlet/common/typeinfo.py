@@ -11,13 +11,17 @@ Absent:     ``ExternalTypeInfo`` and what only a JVM needs (``get_java_type_info
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
 __all__ = [
+    "ArrowTypeInfo",
     "BasicArrayTypeInfo",
     "BasicType",
     "BasicTypeInfo",
     "DateTypeInfo",
+    "InstantTypeInfo",
     "ListTypeInfo",
+    "LocalTimeTypeInfo",
     "MapTypeInfo",
     "ObjectArrayTypeInfo",
     "PickledBytesTypeInfo",
@@ -128,7 +132,7 @@ class BasicTypeInfo(TypeInformation):
 
     @staticmethod
     def FLOAT_TYPE_INFO() -> "BasicTypeInfo":
-        """A ``float``; kept with Python's 64 bits."""
+        """A ``float``; its own serializer rounds it to 32 bits, chunks between tasks keep Python's 64."""
         return BasicTypeInfo(BasicType.FLOAT)
 
     @staticmethod
@@ -152,9 +156,15 @@ class BasicTypeInfo(TypeInformation):
         return BasicTypeInfo(BasicType.BIG_DEC)
 
     @staticmethod
-    def INSTANT_TYPE_INFO() -> "BasicTypeInfo":
-        """A point in time."""
-        return BasicTypeInfo(BasicType.INSTANT)
+    def INSTANT_TYPE_INFO() -> "InstantTypeInfo":
+        """A point in time: ``flowlet.common.Instant``."""
+        return InstantTypeInfo(BasicType.INSTANT)
+
+
+class InstantTypeInfo(BasicTypeInfo):
+    """``flowlet.common.Instant``."""
+
+    __slots__ = ()
 
 
 class PickledBytesTypeInfo(TypeInformation):
@@ -203,6 +213,50 @@ class TimestampTypeInfo(SqlTimeTypeInfo):
     """``datetime.datetime``."""
 
     __slots__ = ()
+
+
+class LocalTimeTypeInfo(TypeInformation):
+    """``datetime.date``, ``time`` or ``datetime``, without a zone and exact to the microsecond."""
+
+    __slots__ = ("time_type",)
+
+    class TimeType(Enum):
+        """Which of the three."""
+
+        LOCAL_DATE = 0
+        LOCAL_TIME = 1
+        LOCAL_DATE_TIME = 2
+
+    def __init__(self, time_type: TimeType) -> None:
+        self.time_type = time_type
+
+    def _parts(self) -> tuple[object, ...]:
+        return (self.time_type,)
+
+    def __repr__(self) -> str:
+        return f"LocalTimeTypeInfo({self.time_type.name})"
+
+
+class ArrowTypeInfo(TypeInformation):
+    """``pyarrow.RecordBatch`` of one schema.
+
+    ``schema`` is a ``pyarrow.Schema``; not imported here, as most programs have none.
+    """
+
+    __slots__ = ("schema",)
+
+    def __init__(self, schema: Any) -> None:
+        # By name: see above.
+        if f"{type(schema).__module__}.{type(schema).__qualname__}" != "pyarrow.lib.Schema":
+            raise TypeError(f"ArrowTypeInfo is made of a pyarrow.Schema, got {schema!r}")
+        self.schema = schema
+
+    def _parts(self) -> tuple[object, ...]:
+        return (repr(self),)
+
+    def __repr__(self) -> str:
+        fields = (f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in self.schema)
+        return f"ArrowTypeInfo({', '.join(fields)})"
 
 
 class _ElementTypeInfo(TypeInformation):
@@ -350,6 +404,11 @@ class Types:
     def PICKLED_BYTE_ARRAY() -> TypeInformation:
         """Any Python object."""
         return PickledBytesTypeInfo()
+
+    @staticmethod
+    def ARROW(schema: Any) -> ArrowTypeInfo:
+        """A ``pyarrow.RecordBatch`` of this ``pyarrow.Schema``; not in PyFlink."""
+        return ArrowTypeInfo(schema)
 
     @staticmethod
     def ROW(field_types: Sequence[TypeInformation]) -> RowTypeInfo:

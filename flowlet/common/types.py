@@ -153,6 +153,11 @@ def _restore(fields: list[str] | None, values: list[Any], row_kind: RowKind) -> 
     return row
 
 
+def field_names_of(row: Row) -> list[str] | None:
+    """The names of a row's fields, in order; None when they have positions only.  No method: a field may have any name."""
+    return None if row._fields is None else list(row._fields)
+
+
 def _without_rows(value: Any) -> Any:
     if isinstance(value, Row):
         return value.as_dict(recursive=True)

@@ -1,18 +1,25 @@
 """Promises of ``Types`` and the type information classes."""
 
+import functools
 import pickle
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import TypeInformation, Types
+from flowlet.common.typeinfo import InstantTypeInfo, LocalTimeTypeInfo
 
 PRIMITIVES = [Types.BOOLEAN, Types.BYTE, Types.SHORT, Types.INT, Types.LONG, Types.FLOAT, Types.DOUBLE, Types.CHAR]
 BASICS = [*PRIMITIVES, Types.STRING, Types.BIG_INT, Types.BIG_DEC, Types.INSTANT]
 LEAVES: list[Callable[[], TypeInformation]] = [
     *BASICS,
+    *(functools.partial(LocalTimeTypeInfo, kind) for kind in LocalTimeTypeInfo.TimeType),
+    lambda: Types.ARROW(pa.schema([("a", pa.int64())])),
+    lambda: Types.ARROW(pa.schema([pa.field("a", pa.int64(), nullable=False)])),
+    lambda: Types.ARROW(pa.schema([("a", pa.int64()), ("b", pa.string())])),
     Types.SQL_DATE,
     Types.SQL_TIME,
     Types.SQL_TIMESTAMP,
@@ -99,3 +106,17 @@ def test_arrays_refuse_what_they_cannot_hold() -> None:
 def test_types_are_made_of_types(make: Callable[[object], TypeInformation]) -> None:
     with pytest.raises(TypeError, match="made of type information"):
         make(Types.STRING)
+
+
+def test_arrow_types_are_made_of_schemas_and_compared_by_them() -> None:
+    schema = pa.schema([("a", pa.int64()), pa.field("b", pa.list_(pa.string()), nullable=False)])
+
+    assert repr(Types.ARROW(schema)) == "ArrowTypeInfo(a: int64, b: list<item: string> not null)"
+    assert Types.ARROW(schema) == Types.ARROW(schema.with_metadata({"made": "elsewhere"}))
+    with pytest.raises(TypeError, match=r"made of a pyarrow\.Schema, got \[1\]"):
+        Types.ARROW([1])
+
+
+def test_an_instant_type_is_pyflinks_class() -> None:
+    assert isinstance(Types.INSTANT(), InstantTypeInfo)
+    assert repr(Types.INSTANT()) == "Instant"
