@@ -2,10 +2,10 @@
 
 Side:       task.  ``cancel``, ``metrics``, ``state`` and ``repr`` from any thread.
 Invariants: everything that touches operators runs on the thread that called ``invoke``; a pending chunk never outlives the default action
-            that produced it; end of partition is sent only after every consumer acknowledged the end of data; whatever happens, operators
-            are closed, partitions are finished or failed, gates are closed, and the first error is the one that is raised.
+            or the mail that produced it; end of partition is sent only after every consumer acknowledged the end of data; whatever happens,
+            operators are closed, partitions are finished or failed, gates are closed, and the first error is the one that is raised.
 Source:     Flink ``StreamTask`` (processInput, endData, afterInvoke, cleanUp), ``SourceStreamTask``, ``OneInputStreamTask``.
-Absent:     state and checkpoints, timers, mails that emit records, side outputs, two-input tasks.  User code that never returns cannot be
+Absent:     state and checkpoints, timers, side outputs, two-input tasks.  User code that never returns cannot be
             interrupted: a cancelled task ends when it comes back (whoever started the thread keeps watch).
 """
 
@@ -18,6 +18,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.base import EdgeOutput, OperatorContext
 from flowlet.operators.chain import ChainedOperator, OperatorChain
 from flowlet.rpc.messages import TaskMetrics
+from flowlet.task.flushing_action_executor import FlushingActionExecutor
 from flowlet.task.input_processor import InputStatus
 from flowlet.task.mailbox import TaskMailbox
 from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor
@@ -61,7 +62,9 @@ class StreamTask(ABC):
         self.on_running: Callable[[], None] = _do_nothing
         self._lifecycle = TaskLifecycle()
         self._timings = TaskTimings() if timings is None else timings
-        self.mailbox_processor = MailboxProcessor(self._run_default_action, self.mailbox, self._timings)
+        self.mailbox_processor = MailboxProcessor(
+            self._run_default_action, self.mailbox, self._timings, action_executor=FlushingActionExecutor(self._flush_pending)
+        )
         self._partitions = [output.partition for output in environment.outputs]
         self._flusher = self._create_flusher()
         self._writers = [self._create_writer(output) for output in environment.outputs]

@@ -1,0 +1,149 @@
+"""``AsyncDataStream``: streams of what coroutines return.
+
+Side:   pure.
+Source: PyFlink ``pyflink.datastream.async_data_stream``; as in Flink, calls with a retry strategy need a timeout.  Beyond PyFlink: a plain
+        coroutine function in place of an ``AsyncFunction``, a ``Duration`` in place of a ``Time``, and a timeout of 0 for none.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from flowlet.common.checks import is_whole_number
+from flowlet.common.time import Duration, Time
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.datastream.async_function import AsyncFunction
+from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
+from flowlet.datastream.checks import name_of
+from flowlet.datastream.data_stream import DataStream
+from flowlet.errors import JobGraphError
+from flowlet.graph.transformation import AsyncWaitTransformation
+
+__all__ = ["AsyncDataStream"]
+
+DEFAULT_CAPACITY = 100
+
+_Function: TypeAlias = AsyncFunction | Callable[[Any], Awaitable[list[Any]]]
+
+
+class AsyncDataStream:
+    """Adds asynchronous calls to a stream.
+
+    All methods take:
+        data_stream: the records to call for.
+        async_function: an ``AsyncFunction``, or an ``async def`` function of one record; returns a list.
+        timeout: for all attempts of one record together.
+        capacity: how many records may wait for their results at the same time; further input waits.
+        output_type: of the results.
+
+    They raise JobGraphError when an argument is wrong; the message says which and what to write instead.
+    """
+
+    @staticmethod
+    def unordered_wait(
+        data_stream: DataStream,
+        async_function: _Function,
+        timeout: Time | Duration,
+        capacity: int = DEFAULT_CAPACITY,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Results as soon as they are there; watermarks keep their place among them."""
+        return _wait("unordered_wait", data_stream, async_function, timeout, capacity, output_type)
+
+    @staticmethod
+    def unordered_wait_with_retry(
+        data_stream: DataStream,
+        async_function: _Function,
+        timeout: Time | Duration,
+        async_retry_strategy: AsyncRetryStrategy,
+        capacity: int = DEFAULT_CAPACITY,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """As ``unordered_wait``; ``async_retry_strategy`` says which calls are made again, and when."""
+        return _wait("unordered_wait_with_retry", data_stream, async_function, timeout, capacity, output_type, async_retry_strategy)
+
+    @staticmethod
+    def ordered_wait(
+        data_stream: DataStream,
+        async_function: _Function,
+        timeout: Time | Duration,
+        capacity: int = DEFAULT_CAPACITY,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Results in the order of their records: one that takes long holds up those behind it."""
+        return _wait("ordered_wait", data_stream, async_function, timeout, capacity, output_type)
+
+    @staticmethod
+    def ordered_wait_with_retry(
+        data_stream: DataStream,
+        async_function: _Function,
+        timeout: Time | Duration,
+        async_retry_strategy: AsyncRetryStrategy,
+        capacity: int = DEFAULT_CAPACITY,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """As ``ordered_wait``; ``async_retry_strategy`` says which calls are made again, and when."""
+        return _wait("ordered_wait_with_retry", data_stream, async_function, timeout, capacity, output_type, async_retry_strategy)
+
+
+_UNUSED = object()
+
+
+def _wait(
+    method: str,
+    stream: DataStream,
+    function: _Function,
+    timeout: Time | Duration,
+    capacity: int,
+    output_type: TypeInformation | None,
+    retry_strategy: Any = _UNUSED,
+) -> DataStream:
+    if not isinstance(stream, DataStream):
+        raise JobGraphError(f"{method}() needs a DataStream, got {stream!r}")
+    if not is_whole_number(capacity) or capacity < 1:
+        raise JobGraphError(f"{method}() needs a capacity of 1 or more records, got {capacity!r}")
+    if output_type is not None and not isinstance(output_type, TypeInformation):
+        raise JobGraphError(f"a type is declared with type information such as Types.STRING(), got {output_type!r}")
+    timeout_ms = _timeout_ms(method, timeout)
+    if retry_strategy is not _UNUSED:
+        _check_retry(method, retry_strategy, timeout_ms)
+    declared = PickledBytesTypeInfo() if output_type is None else output_type
+    return stream._then(
+        AsyncWaitTransformation(
+            name="async wait operator",
+            function=_checked_function(method, function),
+            timeout_ms=timeout_ms,
+            capacity=capacity,
+            is_ordered=method.startswith("ordered"),
+            retry_strategy=None if retry_strategy is _UNUSED else retry_strategy,
+            **stream._inherited(declared),
+        )
+    )
+
+
+def _timeout_ms(method: str, timeout: Any) -> int:
+    if not isinstance(timeout, Time | Duration):
+        raise JobGraphError(f"{method}() needs a timeout such as Time.seconds(10), got {timeout!r}")
+    timeout_ms = timeout.to_milliseconds() if isinstance(timeout, Time) else timeout.to_millis()
+    if timeout_ms < 0:
+        raise JobGraphError(f"{method}() needs a timeout that is not negative, got {timeout_ms} ms")
+    return timeout_ms
+
+
+def _check_retry(method: str, strategy: Any, timeout_ms: int) -> None:
+    if not isinstance(strategy, AsyncRetryStrategy):
+        raise JobGraphError(f"{method}() needs a retry strategy such as AsyncRetryStrategy.fixed_delay(...), got {strategy!r}")
+    if timeout_ms == 0:
+        raise JobGraphError(f"{method}() needs a timeout greater than 0: it ends the attempts")
+
+
+def _checked_function(method: str, function: Any) -> Any:
+    if isinstance(function, type):
+        raise JobGraphError(f"{method}() needs a function object, got the class {function.__name__}; write {function.__name__}()")
+    if isinstance(function, AsyncFunction):
+        if not inspect.iscoroutinefunction(function.async_invoke):
+            raise JobGraphError(f"{method}(): async_invoke of {type(function).__name__} is an ordinary method; write it with async def")
+        return function
+    if not inspect.iscoroutinefunction(function):
+        raise JobGraphError(f"{method}() needs an AsyncFunction or an async def function of one record, got {name_of(function)}")
+    return function
