@@ -14,6 +14,7 @@ from flowlet.graph.chaining import build_job_graph
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.stream_graph import StreamGraph, StreamNode
 from flowlet.graph.transformation import (
+    AsyncWaitTransformation,
     CollectionSourceTransformation,
     FilterTransformation,
     FlatMapTransformation,
@@ -24,6 +25,7 @@ from flowlet.graph.transformation import (
     SourceTransformation,
     SumTransformation,
 )
+from flowlet.operators.async_wait import AsyncWaitOperator
 from flowlet.operators.base import StreamOperator
 from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
@@ -82,6 +84,15 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return FlatMapOperator(step.function, name=node.name)
         case FilterTransformation():
             return FilterOperator(step.function, name=node.name)
+        case AsyncWaitTransformation():
+            return AsyncWaitOperator(
+                step.function,
+                timeout_ms=step.timeout_ms,
+                capacity=step.capacity,
+                is_ordered=step.is_ordered,
+                retry_strategy=step.retry_strategy,
+                name=node.name,
+            )
         case ReduceTransformation():
             return KeyedReduceOperator(step.key_selector, step.function, emit_on_finish=is_batch, name=node.name)
         case SumTransformation():

@@ -93,6 +93,17 @@ class FilterTransformation(Transformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class AsyncWaitTransformation(Transformation):
+    """Any number of records for each record, from coroutines of which up to ``capacity`` run at the same time."""
+
+    function: Any
+    timeout_ms: int  # 0: none
+    capacity: int
+    is_ordered: bool
+    retry_strategy: Any = None
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class ReduceTransformation(Transformation):
     """The running result of a function of two records, per key."""
 
