@@ -306,6 +306,12 @@ class TaskMailbox:
         if self._state is MailboxState.CLOSED:
             raise MailboxClosedError(f"mailbox {self._name} is CLOSED, there is nothing to take")
 
+    def pending_mails(self) -> list[Mail]:
+        """The mails that wait, in the order in which they would run; they stay where they are."""
+        self.check_mailbox_thread()
+        with self._lock:
+            return self._mails_locked()
+
     # -- ending: the mailbox thread
 
     def quiesce(self) -> None:
@@ -339,11 +345,14 @@ class TaskMailbox:
             return self._drain_locked()
 
     def _drain_locked(self) -> list[Mail]:
-        mails = [*self._urgent, *self._batch, *self._queue]
+        mails = self._mails_locked()
         self._urgent.clear()
         self._batch.clear()
         self._queue.clear()
         return mails
+
+    def _mails_locked(self) -> list[Mail]:
+        return [*self._urgent, *self._batch, *self._queue]
 
     def statistics(self) -> MailboxStatistics:
         """Counters; any thread, one step stale."""

@@ -245,6 +245,16 @@ def test_quiescing_on_condition_waits_for_the_mails(box: TaskMailbox) -> None:
     assert box.state is MailboxState.QUIESCED
 
 
+@pytest.mark.parametrize("where", ["urgent", "batch", "queue"])
+def test_a_mail_anywhere_keeps_the_mailbox_open(box: TaskMailbox, where: str) -> None:
+    box.put_threadsafe(urgent("there") if where == "urgent" else mail("there"))
+    if where == "batch":
+        box.create_batch()
+
+    assert not box.try_quiesce()
+    assert box.state is MailboxState.OPEN
+
+
 def test_a_closed_mailbox_does_nothing(box: TaskMailbox) -> None:
     left = mail("left")
     box.put_threadsafe(left)

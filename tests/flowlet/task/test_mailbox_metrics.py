@@ -165,5 +165,6 @@ def test_percentiles_are_values_that_were_measured() -> None:
     """Of 1 to 100 ms the 95th percentile is 95 ms; of one value every percentile is that one."""
     assert histogram_of(()) == LatencyHistogram(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     assert histogram_of((4 * MS,)) == LatencyHistogram(1, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0)
+    assert histogram_of((3 * MS, 1 * MS, 2 * MS)) == LatencyHistogram(3, 1.0, 3.0, 2.0, 2.0, 3.0, 3.0)
     hundred = histogram_of(tuple(number * MS for number in range(100, 0, -1)))
     assert (hundred.p50_ms, hundred.p95_ms, hundred.p99_ms) == (50.0, 95.0, 99.0)

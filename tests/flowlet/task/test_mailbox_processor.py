@@ -212,10 +212,12 @@ def test_a_stale_resume_does_nothing(loop: Loop) -> None:
     loop.processor.run_mailbox_step()
 
     stale.resume()
-    in_thread(stale.resume).join()
-    loop.processor.run_mailbox_step()
-
     assert not loop.processor.is_default_action_available
+    in_thread(stale.resume).join()
+
+    assert not loop.mailbox.has_mail
+    assert not loop.processor.run_mailbox_step()
+    assert loop.num_actions == 2
 
 
 def test_resuming_after_the_end_is_ignored(loop: Loop) -> None:

@@ -189,6 +189,12 @@ class TestTakeUntil:
         thread.join()
 
     def test_waking_nobody_leaves_nothing_behind(self, box: TaskMailbox) -> None:
+        """Neither before the first park nor after one: the next park really sleeps."""
+        box.wake_threadsafe()
+        thread = when_parked(box, lambda: box.put_threadsafe(mail("hello")))
+        box.take()
+        thread.join()
+
         box.wake_threadsafe()
 
         assert box._wakeup.locked()

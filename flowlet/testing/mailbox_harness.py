@@ -1,0 +1,98 @@
+"""A task's mailbox loop on the test's own thread, one step at a time.
+
+Side:       any.
+Invariants: nothing runs unless the test says so; time stands still unless the test moves it; the loop never parks the thread.
+Units:      nanoseconds of the manual clock.
+Source:     Flink ``MailboxStepper`` and the mailbox parts of ``StreamTaskMailboxTestHarness``.
+Absent:     operators and their inputs: see the operator harnesses.
+
+A test of something that works through mails::
+
+    with MailboxHarness() as harness:
+        thing = Thing(harness.executor(priority=1))
+        thing.start()
+        assert harness.pending == ["start the thing"]
+        harness.run_until_idle()
+"""
+
+from types import TracebackType
+from typing import Final, Self
+
+from flowlet.task.action_executor import IMMEDIATE, StreamTaskActionExecutor
+from flowlet.task.mailbox import MIN_PRIORITY, TaskMailbox
+from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.task.mailbox_processor import DefaultAction, MailboxController, MailboxProcessor
+from flowlet.task.task_timings import TaskTimings, WaitKind
+from netstack.testing.manual_clock import ManualClock
+
+_MAX_STEPS: Final = 100_000  # a test that needs more has a mail that posts itself for ever
+
+
+def suspend(controller: MailboxController) -> None:
+    """A default action for tests of mails only: there is no input, ever."""
+    controller.suspend_default_action(WaitKind.IDLE, "the test")
+
+
+class MailboxHarness:
+    """A mailbox, its loop and a clock, all belonging to the thread that made the harness.
+
+    Threading: as ``TaskMailbox`` and ``MailboxProcessor``: other threads may put mails, the test's thread does the rest.
+    Life cycle: usable once made; ``close`` it, or use ``with``: then mails that wait for nobody's result are an error of the test.
+
+    Args:
+        default_action: called by ``step`` when there is no mail; by default it suspends itself.
+        action_executor: runs the mails.
+    """
+
+    def __init__(self, default_action: DefaultAction = suspend, *, action_executor: StreamTaskActionExecutor = IMMEDIATE) -> None:
+        self.clock = ManualClock()
+        self.timings = TaskTimings(self.clock.now_ns)
+        self.timings.mark_start()
+        self.mailbox = TaskMailbox("harness")
+        self.mailbox.bind_to_current_thread()
+        self.processor = MailboxProcessor(default_action, self.mailbox, self.timings, action_executor=action_executor)
+
+    def __repr__(self) -> str:
+        return f"<MailboxHarness {self.processor!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        left = self.pending
+        self.close()
+        if error is None and left:
+            raise AssertionError(f"the test ended before these mails ran: {left}")
+
+    def executor(self, priority: int = MIN_PRIORITY) -> MailboxExecutor:
+        """An executor whose mails run in this loop."""
+        return self.processor.executor(priority)
+
+    @property
+    def pending(self) -> list[str]:
+        """What the mails that wait say about themselves, in the order in which they would run."""
+        return [repr(mail) for mail in self.mailbox.pending_mails()]
+
+    def step(self) -> bool:
+        """Run one mail, or else the default action once; False when there was neither.
+
+        Raises:
+            BaseException: what the mail or the default action raised.
+        """
+        return self.processor.run_mailbox_step()
+
+    def run_until_idle(self, max_steps: int = _MAX_STEPS) -> int:
+        """Step until there is nothing to do; returns how many steps that took.
+
+        Raises:
+            AssertionError: after ``max_steps`` there is still something to do.
+            BaseException: as ``step``.
+        """
+        for number in range(max_steps):
+            if not self.step():
+                return number
+        raise AssertionError(f"still not idle after {max_steps} steps, pending: {self.pending[:10]}")
+
+    def close(self) -> None:
+        """Close the mailbox; futures of mails that never ran are cancelled.  Any number of times."""
+        self.processor.close()
