@@ -1,8 +1,9 @@
 """Stream elements: what flows between operators.
 
 Side:   pure.
-Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``.  Records flow in chunks: Python
-        pays per call, so the unit that moves is a run of records between two control elements, never a single one.
+Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``, ``RecordAttributes``,
+        ``InternalWatermark``.  Records flow in chunks: Python pays per call, so the unit that moves is a run of records between two
+        control elements, never a single one.
 Absent: columnar chunks (``values`` is the only representation so far).
 """
 
@@ -77,4 +78,19 @@ class LatencyMarker:
         assert len(self.operator_id) == OPERATOR_ID_BYTES, f"an operator's id of {len(self.operator_id)} bytes"
 
 
-StreamElement = Chunk | Watermark | WatermarkStatus | LatencyMarker
+@dataclass(frozen=True, slots=True)
+class RecordAttributes:
+    """What holds for the records behind it: backlog is old data, whose delay nobody minds."""
+
+    is_backlog: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InternalWatermark:
+    """A watermark of one subpartition, where a channel reads several."""
+
+    timestamp: int
+    subpartition: int
+
+
+StreamElement = Chunk | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | InternalWatermark

@@ -2,37 +2,23 @@
 
 Hot path, per buffer and element; per record see ``columns``.
 
-Side:       pure.
+Side:       task.  An element that is large and comes in pieces waits in a file.
 Invariants: an element comes out once, when its last byte has come in, however the bytes are cut; nothing that was fed is referenced
-            after ``feed``; after an error every further ``feed`` raises it again.
+            after ``feed``; after an error every further ``feed`` raises it again; what is announced is believed only up to the limit, and
+            takes room only as it comes in.
 Units:      bytes; offsets count from the first byte of the channel.
-Source:     Flink ``SpillingAdaptiveSpanningRecordDeserializer`` (spanning and non-spanning elements), ``StreamElementSerializer``.
-Absent:     spilling to files (elements are limited instead), handing over a half element to a checkpoint.
+Source:     Flink ``SpillingAdaptiveSpanningRecordDeserializer``, ``NonSpanningWrapper``, ``SpanningWrapper``.
 """
 
-import struct
+from collections.abc import Iterator
 
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, StreamElement, Watermark
-from flowlet.serde.columns import decode_column
-from flowlet.serde.element_serializer import (
-    CHUNK_HEADER,
-    CHUNK_VERSION,
-    FLAG_TIMESTAMPS,
-    LENGTH,
-    MAX_CHUNK_RECORDS,
-    MAX_ELEMENT_BYTES,
-    STATUS_ACTIVE,
-    STATUS_IDLE,
-    TAG_CHUNK,
-    TAG_LATENCY_MARKER,
-    TAG_WATERMARK,
-    TAG_WATERMARK_STATUS,
-)
-
-_WATERMARK = struct.Struct(">Bq")
-_LATENCY_MARKER = struct.Struct(">Bq16si")
-_STATUS = struct.Struct(">Bi")
+from flowlet.records import StreamElement
+from flowlet.serde.element_decoder import ElementDecoder
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_serializer import LENGTH
+from flowlet.serde.spill_file import SpillFile
+from flowlet.serde.type_serializer import TypeSerializer
 
 
 class ElementDeserializer:
@@ -40,33 +26,50 @@ class ElementDeserializer:
 
     Threading: one thread.
     Ownership: views stay the caller's, and may be overwritten once ``feed`` has returned.
+    Life cycle: ``close``, or just drop it.
 
     Args:
-        limit_bytes: the largest element accepted.
         name: of the channel, for error messages.
+        limits: what is accepted, and from where on it waits in a file.
+        values: reads the values of single records, if the sender writes such; else every chunk says itself how to read it.
     """
 
-    def __init__(self, limit_bytes: int = MAX_ELEMENT_BYTES, name: str = "channel") -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(
+        self, name: str = "channel", *, limits: ElementLimits = DEFAULT_ELEMENT_LIMITS, values: TypeSerializer | None = None
+    ) -> None:
         self._name = name
-        self._partial = bytearray()  # of one element, from its length field on
+        self._limits = limits
+        self._decoder = ElementDecoder(values)
+        self._partial = bytearray()  # of one element, from its length field on; empty while it waits in a file
+        self._spilled: SpillFile | None = None  # the same, once it is too much for memory
+        self._spilled_size = 0  # how large the spilled element will be, with its length field
         self._offset = 0  # in the channel, of the element that begins or continues next
         self._error: str | None = None
 
     def __repr__(self) -> str:
-        state = "broken" if self._error is not None else f"{len(self._partial)} bytes of an element"
-        return f"<ElementDeserializer of {self._name} at offset {self._offset}: {state}>"
+        state = "broken" if self._error is not None else f"{self._num_gathered} bytes of an element"
+        return f"<ElementDeserializer of {self._name} at offset {self._offset}: {state}{'' if self._spilled is None else ', in a file'}>"
 
     @property
     def has_partial(self) -> bool:
         """Whether the channel is in the middle of an element."""
-        return bool(self._partial)
+        return self._num_gathered > 0
+
+    def unconsumed(self, piece_bytes: int) -> Iterator[bytes]:
+        """What was fed of the element that is not complete, in pieces: fed to another deserializer, they bring it to the same place.
+
+        A checkpoint that overtakes records keeps them (Flink's ``getUnconsumedBuffer``).  Take all of them before the next ``feed``.
+        """
+        if self._spilled is not None:
+            yield from self._spilled.pieces(piece_bytes)
+        for start in range(0, len(self._partial), piece_bytes):
+            yield bytes(self._partial[start : start + piece_bytes])
 
     def feed(self, view: memoryview) -> list[StreamElement]:
-        """All elements that these bytes complete, in order.
+        """All elements that these bytes complete, in order; runs of single records are one chunk.
 
         Raises:
-            SerdeError: the bytes are no elements; names the channel and the offset of the element.
+            SerdeError: the bytes are no elements; names the channel, the offset of the element and the serializer.
         """
         if self._error is not None:
             raise SerdeError(self._error)
@@ -74,19 +77,35 @@ class ElementDeserializer:
             return self._feed(view)
         except SerdeError as error:
             self._error = f"{self._name}: corrupt stream in the element at offset {self._offset}: {error}"
-            self._partial = bytearray()
+            self.close()
             raise SerdeError(self._error) from error
+
+    def close(self) -> None:
+        """Forget what was gathered."""
+        self._partial = bytearray()
+        if self._spilled is not None:
+            self._spilled.close()
+            self._spilled = None
+
+    @property
+    def _num_gathered(self) -> int:
+        return len(self._partial) if self._spilled is None else len(self._spilled)
 
     def _feed(self, view: memoryview) -> list[StreamElement]:
         elements: list[StreamElement] = []
-        position = self._complete_partial(view, elements) if self._partial else 0
+        position = 0
+        if self._spilled is not None:
+            position = self._complete_spilled(self._spilled, view, elements)
+        elif self._partial:
+            position = self._complete_partial(view, elements)
+        decode = self._decoder.decode
         end = len(view)
         while end - position >= LENGTH.size:
             length = self._checked_length(view, position)
             element_end = position + LENGTH.size + length
             if element_end > end:
                 break
-            elements.append(_deserialize(view[position + LENGTH.size : element_end]))
+            decode(view[position + LENGTH.size : element_end], elements)
             self._offset += element_end - position
             position = element_end
         if position < end:
@@ -102,54 +121,38 @@ class ElementDeserializer:
             return taken
         size = LENGTH.size + self._checked_length(partial, 0)
         missing = size - len(partial)
+        if missing > len(view) - taken > self._limits.spill_above_bytes - len(partial):
+            return taken + self._begin_spilling(size, view[taken:])
         partial += view[taken : taken + missing]
         taken = min(taken + missing, len(view))
         if len(partial) == size:
-            elements.append(_deserialize(memoryview(partial)[LENGTH.size :]))
-            self._offset += size
+            self._decode_gathered(memoryview(partial), elements)
             # A new one: a large element must not keep its memory, and a failed one may still be referenced by the error's traceback.
             self._partial = bytearray()
         return taken
 
+    def _begin_spilling(self, size: int, view: memoryview) -> int:
+        spilled = self._spilled = SpillFile(self._limits.spill_directory)
+        self._spilled_size = size
+        spilled.append(self._partial)
+        self._partial = bytearray()
+        spilled.append(view)
+        return len(view)
+
+    def _complete_spilled(self, spilled: SpillFile, view: memoryview, elements: list[StreamElement]) -> int:
+        taken = min(self._spilled_size - len(spilled), len(view))
+        spilled.append(view[:taken])
+        if len(spilled) == self._spilled_size:
+            self._decode_gathered(spilled.view(), elements)
+            self.close()
+        return taken
+
+    def _decode_gathered(self, framed: memoryview, elements: list[StreamElement]) -> None:
+        self._decoder.decode(framed[LENGTH.size :], elements)
+        self._offset += len(framed)
+
     def _checked_length(self, data: memoryview | bytearray, position: int) -> int:
         length: int = LENGTH.unpack_from(data, position)[0]
-        if not 0 < length <= self._limit_bytes:
-            raise SerdeError(f"its length is {length}, allowed are 1 to {self._limit_bytes} bytes")
+        if not 0 < length <= self._limits.max_element_bytes:
+            raise SerdeError(f"its length is {length}, allowed are 1 to {self._limits.max_element_bytes} bytes")
         return length
-
-
-def _deserialize(body: memoryview) -> StreamElement:
-    """One element, whose bytes are exactly ``body``."""
-    tag = body[0]
-    try:
-        if tag == TAG_CHUNK:
-            return _deserialize_chunk(body)
-        if tag == TAG_WATERMARK:
-            return Watermark(_WATERMARK.unpack(body)[1])
-        if tag == TAG_WATERMARK_STATUS:
-            return _STATUSES[_STATUS.unpack(body)[1]]
-        if tag == TAG_LATENCY_MARKER:
-            return LatencyMarker(*_LATENCY_MARKER.unpack(body)[1:])
-    except (struct.error, KeyError, ValueError) as error:
-        # Too few bytes, an unknown status, a text that is not UTF-8, a raw column whose size is no multiple of its item's.
-        raise SerdeError(f"tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}") from error
-    raise SerdeError(f"found tag {tag}")
-
-
-_STATUSES = {STATUS_ACTIVE: ACTIVE, STATUS_IDLE: IDLE}
-
-
-def _deserialize_chunk(body: memoryview) -> Chunk:
-    _, version, flags, num_records = CHUNK_HEADER.unpack_from(body)
-    if version != CHUNK_VERSION or flags & ~FLAG_TIMESTAMPS:
-        raise SerdeError(f"a chunk of version {version} with flags {flags}, known is version {CHUNK_VERSION}")
-    if num_records > MAX_CHUNK_RECORDS:
-        raise SerdeError(f"a chunk of {num_records} records, allowed are {MAX_CHUNK_RECORDS}")
-    offset, timestamps = CHUNK_HEADER.size, None
-    if flags & FLAG_TIMESTAMPS:
-        column, offset = decode_column(body, offset, num_records)
-        timestamps = list(column)
-    values, offset = decode_column(body, offset, num_records)
-    if offset != len(body):
-        raise SerdeError(f"{len(body) - offset} bytes are left behind the chunk")
-    return Chunk(list(values), timestamps)

@@ -3,66 +3,90 @@
 Hot path, per chunk; per record see ``columns``.
 
 Side:   pure.
-Format: ``i32 length`` and then that many bytes, beginning with a tag.  2, watermark: i64 milliseconds.  3, latency marker: i64
-        milliseconds, 16 bytes of the operator's id, i32 subtask.  4, status: i32, 0 active, -1 idle.
-        64, a chunk of records: u8 version, u8 flags (1: has timestamps), u32 number of records, [column of timestamps], column of values.
-        Big-endian.
-Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tag 64 is ours and takes the place of 0 and 1 (single records).
-Absent: record attributes.
+Format: ``i32 length`` and then that many bytes, beginning with a tag.  0, a record with its timestamp: i64 milliseconds, value.  1, a
+        record without: value.  2, watermark: i64 milliseconds.  3, latency marker: i64 milliseconds, 16 bytes of the operator's id, i32
+        subtask.  4, status: i32, 0 active, -1 idle.  5, attributes of records: u8, 1: they are backlog.  6, watermark of one
+        subpartition: i32 subpartition, i64 milliseconds.  64, a chunk of records: u8 version, u8 flags (1: has timestamps), u32 number
+        of records, [column of timestamps], column of values.  Big-endian.
+Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tag 64 is ours.  Cutting the bytes into buffers is
+        ``ResultPartition.emit_record``'s.
 """
 
 import struct
 from typing import Final, assert_never
 
 from flowlet.errors import SerdeError
-from flowlet.records import Chunk, LatencyMarker, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark, WatermarkStatus
 from flowlet.serde.columns import encode_column
+from flowlet.serde.data_view import DataOutput
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
+from flowlet.serde.type_serializer import TypeSerializer
 
+TAG_RECORD_WITH_TIMESTAMP: Final = 0
+TAG_RECORD: Final = 1
 TAG_WATERMARK: Final = 2
 TAG_LATENCY_MARKER: Final = 3
 TAG_WATERMARK_STATUS: Final = 4
+TAG_RECORD_ATTRIBUTES: Final = 5
+TAG_INTERNAL_WATERMARK: Final = 6
 TAG_CHUNK: Final = 64
 CHUNK_VERSION: Final = 1
 FLAG_TIMESTAMPS: Final = 1
 STATUS_ACTIVE: Final = 0
 STATUS_IDLE: Final = -1
-# What a receiver takes in one element, and in one chunk.
-MAX_ELEMENT_BYTES: Final = 64 << 20
-MAX_CHUNK_RECORDS: Final = 1 << 20
+MAX_CHUNK_RECORDS: Final = 1 << 20  # what a receiver takes in one chunk
 LENGTH: Final = struct.Struct(">i")
 CHUNK_HEADER: Final = struct.Struct(">BBBI")
 _FRAMED_WATERMARK: Final = struct.Struct(">iBq")
 _FRAMED_LATENCY_MARKER: Final = struct.Struct(">iBq16si")
 _FRAMED_STATUS: Final = struct.Struct(">iBi")
+_FRAMED_ATTRIBUTES: Final = struct.Struct(">iB?")
+_FRAMED_INTERNAL_WATERMARK: Final = struct.Struct(">iBiq")
 _FRAMED_CHUNK_HEADER: Final = struct.Struct(">iBBBI")
 
 
 class StreamElementSerializer:
-    """Makes elements into framed bytes; no state."""
+    """Makes elements into framed bytes; no state.
 
-    __slots__ = ()
+    Args:
+        values: None: a chunk is one element of our own, whose columns need no declared type.  Else each record is an element by itself,
+            as Flink writes them, its value in the bytes of this serializer.
+        max_element_bytes: what the receiver takes.
+    """
+
+    __slots__ = ("_max_element_bytes", "_values")
+
+    def __init__(self, values: TypeSerializer | None = None, *, max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes) -> None:
+        self._values = values
+        self._max_element_bytes = max_element_bytes
+
+    def __repr__(self) -> str:
+        return f"StreamElementSerializer({'' if self._values is None else repr(self._values)})"
 
     def serialize(self, element: StreamElement) -> bytes:
-        """The element behind its length.
+        """The element behind its length; or, for a chunk with a serializer of values, all its records so.
 
-        A chunk of several records may come out larger than a receiver takes (``MAX_ELEMENT_BYTES``): then send it in parts.
+        A chunk of several records may come out larger than a receiver takes (``max_element_bytes``): then send it in parts.
 
         Raises:
-            SerdeError: the chunk has too many records, or a record cannot be pickled, or is alone too large; the message says which.
+            SerdeError: the chunk has too many records, or a record is not of the declared type, cannot be pickled, or is alone too large;
+                the message says which.
         """
         if type(element) is Chunk:
-            return self._serialize_chunk(element)
+            return self._serialize_chunk(element) if self._values is None else self._serialize_records(element, self._values)
         match element:
             case Watermark(timestamp=timestamp):
-                return _FRAMED_WATERMARK.pack(_FRAMED_WATERMARK.size - LENGTH.size, TAG_WATERMARK, timestamp)
+                return _framed(_FRAMED_WATERMARK, TAG_WATERMARK, timestamp)
             case WatermarkStatus(is_idle=is_idle):
-                status = STATUS_IDLE if is_idle else STATUS_ACTIVE
-                return _FRAMED_STATUS.pack(_FRAMED_STATUS.size - LENGTH.size, TAG_WATERMARK_STATUS, status)
+                return _framed(_FRAMED_STATUS, TAG_WATERMARK_STATUS, STATUS_IDLE if is_idle else STATUS_ACTIVE)
             case LatencyMarker(marked_time_ms=marked_time_ms, operator_id=operator_id, subtask=subtask):
-                length = _FRAMED_LATENCY_MARKER.size - LENGTH.size
-                return _FRAMED_LATENCY_MARKER.pack(length, TAG_LATENCY_MARKER, marked_time_ms, operator_id, subtask)
+                return _framed(_FRAMED_LATENCY_MARKER, TAG_LATENCY_MARKER, marked_time_ms, operator_id, subtask)
+            case RecordAttributes(is_backlog=is_backlog):
+                return _framed(_FRAMED_ATTRIBUTES, TAG_RECORD_ATTRIBUTES, is_backlog)
+            case InternalWatermark(timestamp=timestamp, subpartition=subpartition):
+                return _framed(_FRAMED_INTERNAL_WATERMARK, TAG_INTERNAL_WATERMARK, subpartition, timestamp)
             case Chunk():
-                return self._serialize_chunk(element)
+                return self.serialize(Chunk(element.values, element.timestamps))
             case _:
                 assert_never(element)
 
@@ -73,7 +97,34 @@ class StreamElementSerializer:
         values = encode_column(chunk.values)
         timestamps = b"" if chunk.timestamps is None else encode_column(chunk.timestamps)
         length = CHUNK_HEADER.size + len(timestamps) + len(values)
-        if length > MAX_ELEMENT_BYTES and num_records == 1:
-            raise SerdeError(f"a record takes {length} bytes, more than the {MAX_ELEMENT_BYTES} that can be sent: split it up")
+        if num_records == 1:
+            self._check_length(length)
         flags = 0 if chunk.timestamps is None else FLAG_TIMESTAMPS
         return b"".join((_FRAMED_CHUNK_HEADER.pack(length, TAG_CHUNK, CHUNK_VERSION, flags, num_records), timestamps, values))
+
+    def _serialize_records(self, chunk: Chunk, values: TypeSerializer) -> bytes:
+        output = DataOutput()
+        for index, value in enumerate(chunk.values):
+            start = len(output)
+            output.write_int(0)  # the length, filled in below
+            if chunk.timestamps is None:
+                output.write_byte(TAG_RECORD)
+            else:
+                output.write_byte(TAG_RECORD_WITH_TIMESTAMP)
+                output.write_long(chunk.timestamps[index])
+            try:
+                values.serialize(value, output)
+            except SerdeError as error:
+                raise SerdeError(f"{self!r}: record {index} of a chunk of {len(chunk)}: {error}") from error
+            length = len(output) - start - LENGTH.size
+            self._check_length(length)
+            LENGTH.pack_into(output.buffer, start, length)
+        return bytes(output.buffer)
+
+    def _check_length(self, length: int) -> None:
+        if length > self._max_element_bytes:
+            raise SerdeError(f"a record takes {length} bytes, more than the {self._max_element_bytes} that can be sent: split it up")
+
+
+def _framed(layout: struct.Struct, tag: int, *fields: int | bytes) -> bytes:
+    return layout.pack(layout.size - LENGTH.size, tag, *fields)

@@ -15,7 +15,17 @@ from enum import Enum, auto
 from typing import Protocol, assert_never
 
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, MAX_WATERMARK, Chunk, LatencyMarker, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import (
+    ACTIVE,
+    MAX_WATERMARK,
+    Chunk,
+    InternalWatermark,
+    LatencyMarker,
+    RecordAttributes,
+    StreamElement,
+    Watermark,
+    WatermarkStatus,
+)
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.task.watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
@@ -181,6 +191,10 @@ class InputProcessor:
                 self._pass_on(self._valve.input_status(channel, element))
             case LatencyMarker():
                 self._head.process_latency_marker(element)
+            case RecordAttributes():
+                pass  # no operator takes them
+            case InternalWatermark():
+                raise SerdeError(f"{self._name}: input channel {channel} sent {element}, but it reads only one subpartition")
             case Chunk():
                 self._head.process_chunk(element)
             case _:

@@ -1,15 +1,19 @@
 import contextlib
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.common.typeinfo import Types
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, StreamElement, Watermark
+from flowlet.records import ACTIVE, IDLE, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.serializers import serializer_for
 from tests.flowlet.serde.exact import columns
 
 ELEMENTS: list[StreamElement] = [
@@ -18,6 +22,8 @@ ELEMENTS: list[StreamElement] = [
     Chunk([1.5, None, {"x": [1]}], [1, 2, 3]),
     IDLE,
     LatencyMarker(-5, bytes(range(16)), 3),
+    RecordAttributes(is_backlog=True),
+    InternalWatermark(7, subpartition=2),
     ACTIVE,
     Chunk(["日本", "\0"]),
 ]
@@ -111,6 +117,9 @@ CORRUPT = {
     "unknown tag": (framed(b"\x63"), "found tag 99"),
     "short watermark": (framed(b"\x02\0"), "tag 2, 2 bytes"),
     "long watermark": (framed(b"\x02" + bytes(9)), "tag 2, 10 bytes"),
+    "unknown attribute": (framed(b"\x05\x02"), "tag 5, 2 bytes: KeyError: 2"),
+    "long attributes": (framed(b"\x05\x01\x01"), "tag 5, 3 bytes"),
+    "short internal watermark": (framed(b"\x06" + bytes(11)), "tag 6, 12 bytes"),
     "short latency marker": (framed(b"\x03" + bytes(27)), "tag 3, 28 bytes"),
     "unknown status": (framed(b"\x04" + struct.pack(">i", 7)), "tag 4, 5 bytes: KeyError: 7"),
     "short chunk": (framed(CHUNK[:-1]), "ends 1 bytes behind its chunk"),
@@ -130,12 +139,13 @@ def test_corrupt_bytes_are_reported_with_channel_and_offset(name: str, step: int
     """Whole or byte by byte; and again at every later feed."""
     data, message = CORRUPT[name]
     data = serialize(Watermark(5)) + data
-    deserializer = ElementDeserializer(limit_bytes=1000, name="task, input channel 3")
+    deserializer = ElementDeserializer(limits=ElementLimits(max_element_bytes=1000), name="task, input channel 3")
 
     with pytest.raises(SerdeError) as caught:
         feed_in_steps(deserializer, data, step)
 
     assert str(caught.value).startswith("task, input channel 3: corrupt stream in the element at offset 13: ")
+    assert "its length is" in message or "at offset 13: StreamElementSerializer(): " in str(caught.value)
     assert message in str(caught.value)
     with pytest.raises(SerdeError, match="offset 13"):
         feed(deserializer, serialize(Watermark(6)))
@@ -157,7 +167,113 @@ def test_damaged_streams_raise_nothing_else(chunks: list[list[Any]], data: st.Da
     stream = bytearray(serialize(*map(Chunk, chunks)))
     for _ in range(data.draw(st.integers(1, 4))):
         stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
-    deserializer = ElementDeserializer(limit_bytes=10_000)
+    deserializer = ElementDeserializer(limits=ElementLimits(max_element_bytes=10_000))
 
     with contextlib.suppress(SerdeError):
         feed_in_steps(deserializer, bytes(stream), 7)
+
+
+def typed(*elements: StreamElement) -> bytes:
+    return b"".join(map(StreamElementSerializer(serializer_for(Types.STRING())).serialize, elements))
+
+
+def test_runs_of_single_records_are_one_chunk() -> None:
+    """Per buffer and until something else comes; records with and without timestamps are never mixed."""
+    deserializer = ElementDeserializer(values=serializer_for(Types.STRING()))
+    sent: list[StreamElement] = [
+        Chunk(["a", "b"]),
+        Chunk(["c"]),
+        Chunk(["d"], [4]),
+        Chunk(["e", "f"], [5, 6]),
+        Watermark(7),
+        Chunk(["g"], [8]),
+        Chunk(["h"]),
+    ]
+
+    found = feed(deserializer, typed(*sent))
+
+    assert found == [Chunk(["a", "b", "c"]), Chunk(["d", "e", "f"], [4, 5, 6]), Watermark(7), Chunk(["g"], [8]), Chunk(["h"])]
+    assert feed(deserializer, typed(Chunk(["i"]))) == [Chunk(["i"])]
+
+
+def test_single_records_and_chunks_may_share_a_channel() -> None:
+    deserializer = ElementDeserializer(values=serializer_for(Types.STRING()))
+
+    assert feed(deserializer, serialize(Chunk(["a"])) + typed(Chunk(["b"])) + serialize(Chunk([1]))) == [Chunk(["a", "b"]), Chunk([1])]
+
+
+@pytest.mark.parametrize("step", [1, 5, 10_000])
+def test_a_value_that_is_corrupt_is_reported_with_its_serializer_and_offset(step: int) -> None:
+    """Too little, too much, or not what it should be."""
+    head = typed(Chunk(["abc"]))
+    for body, message in [
+        ("01 0561", "broken serialization: StringSerializer at byte 2: a text of 4 characters in the 1 bytes that are left"),
+        ("01 0261 62", "broken serialization: StringSerializer left 1 of 4 bytes"),
+        ("00 0000", "8 bytes are expected, 2 are left"),
+    ]:
+        deserializer = ElementDeserializer("channel 7", values=serializer_for(Types.STRING()))
+
+        with pytest.raises(SerdeError) as caught:
+            feed_in_steps(deserializer, head + framed(bytes.fromhex(body)), step)
+
+        name = "StreamElementSerializer(StringSerializer)"
+        assert str(caught.value) == f"channel 7: corrupt stream in the element at offset {len(head)}: {name}: {message}"
+
+
+LARGE = Chunk([b"x" * 150_000])
+SPILLING = ElementLimits(spill_above_bytes=102_400)
+
+
+def test_a_large_element_waits_in_a_file_only_while_it_is_incomplete(tmp_path: Path) -> None:
+    limits = ElementLimits(spill_above_bytes=102_400, spill_directory=str(tmp_path))
+    deserializer = ElementDeserializer(limits=limits)
+    data = serialize(LARGE)
+
+    feed(deserializer, data[:102_400])
+    assert "in a file" not in repr(deserializer)
+    feed(deserializer, data[102_400:102_500])
+    assert repr(deserializer) == "<ElementDeserializer of channel at offset 0: 102500 bytes of an element, in a file>"
+    assert deserializer.has_partial
+
+    assert feed(deserializer, data[102_500:] + serialize(Watermark(1))) == [LARGE, Watermark(1)]
+    assert repr(deserializer) == f"<ElementDeserializer of channel at offset {len(data) + 13}: 0 bytes of an element>"
+    assert not deserializer.has_partial
+
+
+def test_an_element_that_comes_in_one_piece_needs_no_file() -> None:
+    limits = ElementLimits(spill_above_bytes=102_400, spill_directory="/nowhere")
+
+    assert feed(ElementDeserializer(limits=limits), serialize(LARGE, LARGE)) == [LARGE, LARGE]
+
+
+def test_a_spilled_element_that_is_corrupt_is_reported_as_any_other(tmp_path: Path) -> None:
+    """And its file is closed."""
+    limits = ElementLimits(spill_above_bytes=102_400, spill_directory=str(tmp_path))
+    deserializer = ElementDeserializer("channel 7", limits=limits)
+    data = bytearray(serialize(LARGE))
+    data[4] = 99
+
+    with pytest.raises(SerdeError, match=r"channel 7: corrupt stream in the element at offset 0: .*found tag 99"):
+        feed_in_steps(deserializer, bytes(data), 30_000)
+
+    assert not deserializer.has_partial
+    with pytest.raises(SerdeError, match="found tag 99"):
+        feed(deserializer, b"")
+
+
+def test_a_file_that_cannot_be_made_is_reported_with_the_channel() -> None:
+    limits = ElementLimits(spill_above_bytes=102_400, spill_directory="/nowhere")
+
+    with pytest.raises(SerdeError, match=r"channel 7: .* an element too large for memory cannot be kept in a file in /nowhere"):
+        feed_in_steps(ElementDeserializer("channel 7", limits=limits), serialize(LARGE), 30_000)
+
+
+def test_a_deserializer_that_was_closed_forgets_its_half_element() -> None:
+    for size in (5, 120_000):
+        deserializer = ElementDeserializer(limits=SPILLING)
+        feed_in_steps(deserializer, serialize(LARGE)[:size], 30_000)
+        assert deserializer.has_partial
+
+        deserializer.close()
+
+        assert not deserializer.has_partial

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.common.typeinfo import Types
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, LatencyMarker, StreamElement, Watermark
-from flowlet.serde import element_serializer
+from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.serializers import serializer_for
 from tests.flowlet.serde.exact import INTS, columns, exact
 
 GOLDEN = [
@@ -21,6 +22,9 @@ GOLDEN = [
     ),
     (ACTIVE, "00000005 04 00000000"),
     (IDLE, "00000005 04 FFFFFFFF"),
+    (RecordAttributes(is_backlog=True), "00000002 05 01"),
+    (RecordAttributes(is_backlog=False), "00000002 05 00"),
+    (InternalWatermark(1000, subpartition=3), "0000000D 06 00000003 00000000000003E8"),
 ]
 
 
@@ -74,15 +78,42 @@ def test_a_subclass_of_chunk_is_a_chunk() -> None:
     assert StreamElementSerializer().serialize(Special([1])) == StreamElementSerializer().serialize(Chunk([1]))
 
 
-def test_a_record_that_no_receiver_would_take_is_refused_by_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_no_receiver_would_take_is_refused_by_the_sender() -> None:
     """A chunk of several is not: it can be sent in parts."""
-    monkeypatch.setattr(element_serializer, "MAX_ELEMENT_BYTES", 1000)
-    serializer = StreamElementSerializer()
+    serializer = StreamElementSerializer(max_element_bytes=1000)
 
     with pytest.raises(SerdeError, match="a record takes 1012 bytes, more than the 1000 that can be sent"):
         serializer.serialize(Chunk(["x" * 1000]))
     assert len(serializer.serialize(Chunk(["x" * 1000, "y"]))) > 1000
     assert len(serializer.serialize(Chunk(["x" * 988]))) == 1004
+
+
+def test_a_record_by_itself_must_not_be_larger_either() -> None:
+    serializer = StreamElementSerializer(serializer_for(Types.STRING()), max_element_bytes=10)
+
+    assert len(serializer.serialize(Chunk(["x" * 8, "y"]))) == 14 + 7
+    with pytest.raises(SerdeError, match="a record takes 11 bytes, more than the 10"):
+        serializer.serialize(Chunk(["y", "x" * 9]))
+
+
+def test_with_a_declared_type_records_are_flinks_bytes() -> None:
+    """Tag 1 and the value, or tag 0, the timestamp and the value; each behind its own length."""
+    serializer = StreamElementSerializer(serializer_for(Types.INT()))
+
+    assert serializer.serialize(Chunk([42, -1])) == bytes.fromhex("00000005 01 0000002A 00000005 01 FFFFFFFF")
+    assert serializer.serialize(Chunk([42], [1000])) == bytes.fromhex("0000000D 00 00000000000003E8 0000002A")
+    assert serializer.serialize(Chunk([])) == b""
+    assert serializer.serialize(Watermark(1000)) == StreamElementSerializer().serialize(Watermark(1000))
+
+
+def test_a_record_of_another_type_is_named_with_serializer_field_and_value() -> None:
+    serializer = StreamElementSerializer(serializer_for(Types.TUPLE([Types.STRING(), Types.INT()])))
+
+    with pytest.raises(SerdeError) as caught:
+        serializer.serialize(Chunk([("a", 1), ("b", "x")]))
+
+    name = "StreamElementSerializer(TupleSerializer(StringSerializer, IntegerSerializer))"
+    assert str(caught.value) == f"{name}: record 1 of a chunk of 2: field 'f1': 'x' is of type str, not Integer"
 
 
 def test_a_chunk_of_too_many_records_is_refused() -> None:

@@ -3,7 +3,18 @@ from collections.abc import Iterator
 import pytest
 
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, LatencyMarker, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import (
+    ACTIVE,
+    IDLE,
+    MAX_WATERMARK,
+    MIN_TIMESTAMP,
+    Chunk,
+    InternalWatermark,
+    LatencyMarker,
+    StreamElement,
+    Watermark,
+    WatermarkStatus,
+)
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.input_processor import InputProcessor, InputStatus
 from netstack.errors import ProducerFailedError, RemoteProtocolError
@@ -341,3 +352,13 @@ class TestWatching:
         rig.processor.watch(lambda: called.append(1))
 
         assert called == []
+
+
+def test_a_watermark_of_one_of_several_subpartitions_is_refused(network: LocalNetwork) -> None:
+    """A channel reads one: the valve would take it for the channel's."""
+    rig = Rig(network, 1)
+
+    send(rig.producers[0], InternalWatermark(5, subpartition=1))
+
+    with pytest.raises(SerdeError, match=r"sent InternalWatermark\(timestamp=5, subpartition=1\), but it reads only one"):
+        rig.process()

@@ -1,0 +1,124 @@
+"""One complete stream element out of its bytes.
+
+Hot path, per element; per record see ``columns``.
+
+Side:       pure.
+Invariants: every byte is read, or it is an error; nothing of the bytes is referenced by what comes out.
+Source:     Flink ``StreamElementSerializer.deserialize``.
+"""
+
+import struct
+from typing import Final
+
+from flowlet.errors import SerdeError
+from flowlet.records import ACTIVE, IDLE, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
+from flowlet.serde.columns import decode_column
+from flowlet.serde.data_view import DataInput
+from flowlet.serde.element_serializer import (
+    CHUNK_HEADER,
+    CHUNK_VERSION,
+    FLAG_TIMESTAMPS,
+    MAX_CHUNK_RECORDS,
+    STATUS_ACTIVE,
+    STATUS_IDLE,
+    TAG_CHUNK,
+    TAG_INTERNAL_WATERMARK,
+    TAG_LATENCY_MARKER,
+    TAG_RECORD,
+    TAG_RECORD_ATTRIBUTES,
+    TAG_RECORD_WITH_TIMESTAMP,
+    TAG_WATERMARK,
+    TAG_WATERMARK_STATUS,
+)
+from flowlet.serde.type_serializer import TypeSerializer
+
+_WATERMARK: Final = struct.Struct(">Bq")
+_LATENCY_MARKER: Final = struct.Struct(">Bq16si")
+_STATUS: Final = struct.Struct(">Bi")
+_ATTRIBUTES: Final = struct.Struct(">BB")
+_INTERNAL_WATERMARK: Final = struct.Struct(">Biq")
+_STATUSES: Final = {STATUS_ACTIVE: ACTIVE, STATUS_IDLE: IDLE}
+_BACKLOG: Final = {0: RecordAttributes(is_backlog=False), 1: RecordAttributes(is_backlog=True)}
+
+
+class ElementDecoder:
+    """Reads elements; no state.
+
+    Args:
+        values: reads the values of single records (tags 0 and 1); None: there are none.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: TypeSerializer | None) -> None:
+        self._values = values
+
+    def __repr__(self) -> str:
+        return f"StreamElementSerializer({'' if self._values is None else repr(self._values)})"
+
+    def decode(self, body: memoryview, elements: list[StreamElement]) -> None:
+        """Append the element whose bytes are exactly ``body``; a single record goes into the chunk before it, if there is one of its kind.
+
+        Raises:
+            SerdeError: the bytes are no element; names the serializer.
+        """
+        tag = body[0]
+        try:
+            if tag == TAG_CHUNK:
+                elements.append(_decode_chunk(body))
+            elif tag in (TAG_RECORD, TAG_RECORD_WITH_TIMESTAMP):
+                self._decode_record(tag, body, elements)
+            else:
+                elements.append(_decode_control(tag, body))
+        except SerdeError as error:
+            raise SerdeError(f"{self!r}: {error}") from error
+        except (struct.error, KeyError, ValueError) as error:
+            # Too few bytes, an unknown status, a text that is not UTF-8, a raw column whose size is no multiple of its item's.
+            raise SerdeError(f"{self!r}: tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}") from error
+
+    def _decode_record(self, tag: int, body: memoryview, elements: list[StreamElement]) -> None:
+        if self._values is None:
+            raise SerdeError(f"found tag {tag}, a single record, in a stream of chunks")
+        source = DataInput(body, 1)
+        timestamp = source.read_long() if tag == TAG_RECORD_WITH_TIMESTAMP else None
+        value = self._values.read(source)
+        if source.remaining:
+            raise SerdeError(f"broken serialization: {self._values!r} left {source.remaining} of {len(body)} bytes")
+        last = elements[-1] if elements else None
+        if type(last) is not Chunk or (last.timestamps is None) is not (timestamp is None):
+            last = Chunk([], None if timestamp is None else [])
+            elements.append(last)
+        last.values.append(value)
+        if last.timestamps is not None and timestamp is not None:
+            last.timestamps.append(timestamp)
+
+
+def _decode_control(tag: int, body: memoryview) -> StreamElement:
+    if tag == TAG_WATERMARK:
+        return Watermark(_WATERMARK.unpack(body)[1])
+    if tag == TAG_WATERMARK_STATUS:
+        return _STATUSES[_STATUS.unpack(body)[1]]
+    if tag == TAG_LATENCY_MARKER:
+        return LatencyMarker(*_LATENCY_MARKER.unpack(body)[1:])
+    if tag == TAG_RECORD_ATTRIBUTES:
+        return _BACKLOG[_ATTRIBUTES.unpack(body)[1]]
+    if tag == TAG_INTERNAL_WATERMARK:
+        _, subpartition, timestamp = _INTERNAL_WATERMARK.unpack(body)
+        return InternalWatermark(timestamp, subpartition)
+    raise SerdeError(f"found tag {tag}")
+
+
+def _decode_chunk(body: memoryview) -> Chunk:
+    _, version, flags, num_records = CHUNK_HEADER.unpack_from(body)
+    if version != CHUNK_VERSION or flags & ~FLAG_TIMESTAMPS:
+        raise SerdeError(f"a chunk of version {version} with flags {flags}, known is version {CHUNK_VERSION}")
+    if num_records > MAX_CHUNK_RECORDS:
+        raise SerdeError(f"a chunk of {num_records} records, allowed are {MAX_CHUNK_RECORDS}")
+    offset, timestamps = CHUNK_HEADER.size, None
+    if flags & FLAG_TIMESTAMPS:
+        column, offset = decode_column(body, offset, num_records)
+        timestamps = list(column)
+    values, offset = decode_column(body, offset, num_records)
+    if offset != len(body):
+        raise SerdeError(f"{len(body) - offset} bytes are left behind the chunk")
+    return Chunk(list(values), timestamps)

@@ -1,0 +1,39 @@
+"""How large a stream element may be, and from where on it waits in a file.
+
+Side:   pure.
+Units:  bytes.
+Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, settable from 100 KiB on; the limit is ours.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from flowlet.errors import ConfigError
+
+MIN_SPILL_BYTES: Final = 100 << 10
+_MAX_LENGTH: Final = 2**31 - 1  # of an element: its length is an i32
+
+
+@dataclass(frozen=True, slots=True)
+class ElementLimits:
+    """Limits of one task's elements; sender and receiver must have the same ``max_element_bytes``.
+
+    ``max_element_bytes``: a larger element is refused, by its sender if that is we.  ``spill_above_bytes``: of an element that is still
+    incomplete, no more than this stays in memory.  ``spill_directory``: of the file; None: the system's for temporary files.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    max_element_bytes: int = 64 << 20
+    spill_above_bytes: int = 5 << 20
+    spill_directory: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_element_bytes <= _MAX_LENGTH:
+            raise ConfigError(f"max_element_bytes is {self.max_element_bytes}, allowed are 1 to {_MAX_LENGTH}")
+        if self.spill_above_bytes < MIN_SPILL_BYTES:
+            raise ConfigError(f"spill_above_bytes is {self.spill_above_bytes}, allowed are {MIN_SPILL_BYTES} and more")
+
+
+DEFAULT_ELEMENT_LIMITS: Final = ElementLimits()
