@@ -1,0 +1,1 @@
+"""Checkpoints on the task's side: barriers in, snapshot, acknowledgement out."""
