@@ -1,0 +1,244 @@
+"""Carries out what a barrier machine orders: the one of a task, shared by all its gates.
+
+Side:       task.
+Invariants: orders are carried out in their order, before the next fact is looked at; a checkpoint that an input refuses is not triggered.
+Units:      timestamps in milliseconds of the wall clock, durations in nanoseconds of a monotonic one.
+Source:     Flink ``CheckpointBarrierHandler`` (alignment metrics, notifications), ``SingleCheckpointBarrierHandler.ControllerImpl``.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, assert_never
+
+from flowlet.checkpoint.barrier_orders import (
+    AbortCheckpoint,
+    AlignmentTimedOut,
+    BarrierEvent,
+    BarrierMachine,
+    BarrierOrder,
+    BeginAlignment,
+    CancelTimer,
+    CheckpointRefused,
+    CompleteInputs,
+    EndAlignment,
+    InitInputs,
+    PrioritizeBarrier,
+    ResetAlignment,
+    ResumeChannels,
+    StartInputs,
+    StartTimer,
+    StopInputs,
+    TriggerCheckpoint,
+)
+from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
+from netstack.errors import CheckpointSubsumedError, LocalProtocolError
+from netstack.timers import Timers
+from netstack.wire.events import CheckpointBarrier, CheckpointOptions
+
+_NS_PER_MS = 1_000_000
+
+
+class CheckpointableInput(Protocol):
+    """What a checkpoint asks of one gate; ``SingleInputGate`` is one, and so may a source be that is chained to a multi-input task."""
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """Keep what comes before the barrier."""
+
+    def checkpoint_stopped(self, checkpoint_id: int) -> None:
+        """Keep nothing more."""
+
+    def convert_to_priority_event(self, channel_index: int, sequence_number: int) -> None:
+        """Let an announced barrier overtake."""
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Let the producer behind a channel go on."""
+
+
+class BarrierListener(Protocol):
+    """The task, as its barriers see it; every call on the task thread."""
+
+    def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
+        """Open the channel state of a checkpoint, if it wants one."""
+
+    def complete_inputs(self, checkpoint_id: int) -> None:
+        """Nothing more of the inputs belongs to the checkpoint."""
+
+    def trigger_checkpoint_on_barrier(self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics) -> None:
+        """Take the snapshot; ``alignment`` may go on changing until ``complete_inputs``."""
+
+    def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
+        """Decline the checkpoint and tell the tasks behind."""
+
+
+class CheckpointBarrierHandler:
+    """The barriers of all gates of a task.
+
+    Threading: task thread only.
+    Life cycle: made -> fed -> ``close``; what comes after the close is ignored.
+
+    Args:
+        machine: decides.
+        inputs: by gate index.
+        listener: the task.
+        timers: their calls come on the task thread (``MailboxTimers``).
+        clock_ns: monotonic, for durations.
+        wall_ms: of the clock that barriers are stamped with.
+    """
+
+    def __init__(
+        self,
+        machine: BarrierMachine,
+        inputs: Sequence[CheckpointableInput] | Mapping[int, CheckpointableInput],
+        listener: BarrierListener,
+        timers: Timers,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS,
+    ) -> None:
+        self._machine = machine
+        self._inputs = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
+        self._listener = listener
+        self._timers = timers
+        self._clock_ns = clock_ns
+        self._wall_ms = wall_ms
+        self._cancel_timer: Callable[[], None] | None = None
+        self._metrics = AlignmentMetrics()
+        self._metrics_of = -1  # the checkpoint that they are about
+        self._aligning_since_ns: int | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<CheckpointBarrierHandler {'closed' if self._is_closed else 'open'}, {self._machine!r}>"
+
+    @property
+    def latest_checkpoint_id(self) -> int:
+        """The newest checkpoint that the inputs know of, -1 before the first."""
+        return self._machine.latest_checkpoint_id
+
+    @property
+    def is_checkpoint_pending(self) -> bool:
+        """Whether barriers are still missing."""
+        return self._machine.is_checkpoint_pending
+
+    @property
+    def is_aligning(self) -> bool:
+        """Whether alignment is being measured: whoever processes data then says how much."""
+        return self._aligning_since_ns is not None
+
+    @property
+    def alignment_duration_ns(self) -> int:
+        """How long the alignment has taken that is under way, else the last one."""
+        if self._aligning_since_ns is not None:
+            return self._clock_ns() - self._aligning_since_ns
+        return self._metrics.duration_ns
+
+    @property
+    def start_delay_ns(self) -> int:
+        """How old the last checkpoint was when its first barrier came."""
+        return self._metrics.start_delay_ns
+
+    def add_processed_bytes(self, num_bytes: int) -> None:
+        """Data of that size was taken from a gate."""
+        if self._aligning_since_ns is not None:
+            self._metrics.bytes_processed += num_bytes
+
+    def handle(self, event: BarrierEvent) -> None:
+        """Apply one fact and carry out what follows.
+
+        Raises:
+            Exception: whatever the listener or an input raises, except an input's refusal of a checkpoint.
+        """
+        if self._is_closed:
+            return
+        refused = self._carry_out_all(self._machine.handle(event, self._wall_ms()))
+        if refused is not None:
+            self._carry_out_all(self._machine.handle(refused, self._wall_ms()))
+
+    def close(self) -> None:
+        """Forget the timer; the task ends."""
+        self._is_closed = True
+        self._stop_timer()
+
+    def _carry_out_all(self, orders: Sequence[BarrierOrder]) -> CheckpointRefused | None:
+        refused: CheckpointRefused | None = None
+        for order in orders:
+            if refused is not None and isinstance(order, TriggerCheckpoint | CompleteInputs):
+                continue
+            try:
+                self._carry_out(order)
+            except (CheckpointSubsumedError, LocalProtocolError) as error:
+                if not isinstance(order, StartInputs | PrioritizeBarrier):
+                    raise
+                # A newer barrier is in the channel already: this checkpoint cannot be had any more, but the task can go on.
+                checkpoint_id = order.barrier.checkpoint_id if isinstance(order, StartInputs) else order.checkpoint_id
+                refused = refused or CheckpointRefused(checkpoint_id, CheckpointFailureReason.SUBSUMED, str(error))
+            except CheckpointError as error:
+                if not isinstance(order, InitInputs):
+                    raise
+                refused = refused or CheckpointRefused(error.checkpoint_id, error.reason, error.details)
+        return refused
+
+    def _carry_out(self, order: BarrierOrder) -> None:
+        match order:
+            case ResumeChannels(channels=channels):
+                for gate, channel in channels:
+                    self._inputs[gate].resume_consumption(channel)
+            case PrioritizeBarrier(channel=(gate, channel), sequence_number=number):
+                self._inputs[gate].convert_to_priority_event(channel, number)
+            case InitInputs(barrier):
+                self._listener.init_inputs(barrier.checkpoint_id, barrier.options)
+            case StartInputs(barrier):
+                for each in self._inputs.values():
+                    each.checkpoint_started(barrier)
+            case StopInputs(checkpoint_id):
+                for each in self._inputs.values():
+                    each.checkpoint_stopped(checkpoint_id)
+            case TriggerCheckpoint(barrier):
+                self._trigger(barrier)
+            case AbortCheckpoint(checkpoint_id, reason, details):
+                self._listener.abort_checkpoint_on_barrier(checkpoint_id, CheckpointError(checkpoint_id, reason, details))
+            case CompleteInputs(checkpoint_id):
+                self._listener.complete_inputs(checkpoint_id)
+            case BeginAlignment() | EndAlignment() | ResetAlignment():
+                self._measure(order)
+            case StartTimer(checkpoint_id, delay_ms):
+                self._start_timer(checkpoint_id, delay_ms)
+            case CancelTimer():
+                self._stop_timer()
+            case _:
+                assert_never(order)
+
+    def _trigger(self, barrier: CheckpointBarrier) -> None:
+        metadata = CheckpointMetadata(barrier.checkpoint_id, barrier.timestamp_ms, self._wall_ms())
+        metrics = self._metrics if barrier.checkpoint_id == self._metrics_of else AlignmentMetrics()
+        self._listener.trigger_checkpoint_on_barrier(metadata, barrier.options, metrics)
+
+    def _measure(self, order: BeginAlignment | EndAlignment | ResetAlignment) -> None:
+        match order:
+            case BeginAlignment(checkpoint_id, timestamp_ms):
+                self._metrics = AlignmentMetrics(start_delay_ns=_NS_PER_MS * max(0, self._wall_ms() - timestamp_ms))
+                self._metrics_of = checkpoint_id
+                self._aligning_since_ns = self._clock_ns()
+            case EndAlignment(checkpoint_id):
+                if checkpoint_id == self._metrics_of:
+                    self._metrics.duration_ns = self.alignment_duration_ns
+                    self._aligning_since_ns = None
+            case ResetAlignment():
+                if self._aligning_since_ns is not None:  # else they are of a checkpoint that was taken, and reported later
+                    self._metrics.bytes_processed = 0
+                self._aligning_since_ns = None
+
+    def _start_timer(self, checkpoint_id: int, delay_ms: int) -> None:
+        self._stop_timer()
+
+        def fire() -> None:
+            self._cancel_timer = None
+            self.handle(AlignmentTimedOut(checkpoint_id))
+
+        self._cancel_timer = self._timers.call_later(delay_ms, fire)
+
+    def _stop_timer(self) -> None:
+        cancel, self._cancel_timer = self._cancel_timer, None
+        if cancel is not None:
+            cancel()

@@ -1,0 +1,215 @@
+"""A gate whose barriers are looked after.
+
+Side:       task.
+Hot path:   per buffer.
+Invariants: the handler has seen every barrier, announcement, cancellation and end of partition before the caller gets it; each channel's
+            end of data is acknowledged when it is polled, when all data before it was processed; data that a poll for priority events
+            brings to light is kept for the next poll.
+Source:     Flink ``CheckpointedInputGate``, ``UpstreamRecoveryTrackerImpl``.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.barrier_orders import BarrierAnnounced, BarrierReceived, CancellationReceived, Channel, ChannelFinished
+from flowlet.errors import MailboxClosedError
+from flowlet.task.mailbox import MailOptions
+from flowlet.task.mailbox_executor import MailboxExecutor
+from netstack.availability import AVAILABLE, AvailabilityFuture
+from netstack.errors import RemoteProtocolError
+from netstack.gate.gate_api import BufferOrEvent, EndOfDataStatus, InputGate, wait_for_next
+from netstack.wire.events import (
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    EndOfData,
+    EndOfOutputChannelState,
+    EndOfPartition,
+    Event,
+    EventAnnouncement,
+)
+
+
+class CheckpointedInputGate:
+    """Reads a gate, or a union, and tells the barrier handler; it satisfies ``InputGate``.
+
+    Threading: task thread only, except ``available_future``.
+    Life cycle: made -> read -> ``close``.
+
+    Args:
+        gate: what is read.
+        handler: of the task; several gates share it.
+        channels: gate and channel index, by the channel index that ``gate`` counts.
+        executor: the main one, of the lowest priority: an operator that yields must not run into a snapshot.
+        awaits_recovery: whether the producers first send what they had in flight, and stop behind it.
+    """
+
+    def __init__(
+        self,
+        gate: InputGate,
+        handler: CheckpointBarrierHandler,
+        channels: Sequence[Channel],
+        executor: MailboxExecutor,
+        *,
+        awaits_recovery: bool = False,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        if len(channels) != gate.num_channels:
+            raise ValueError(f"{len(channels)} names for the {gate.num_channels} channels of {gate!r}")
+        self._gate = gate
+        self._handler = handler
+        self._channels = tuple(channels)
+        self._executor = executor
+        self._clock_ns = clock_ns
+        self._unrecovered = set(range(gate.num_channels)) if awaits_recovery else set()
+        self._recovered: list[int] = []  # stopped until the others have recovered
+        self._kept: deque[BufferOrEvent] = deque()
+        self._is_closed = False
+        self._watch_priority()
+
+    def __repr__(self) -> str:
+        return f"<CheckpointedInputGate of {self._gate!r}, {self._handler!r}>"
+
+    @property
+    def num_channels(self) -> int:
+        """How many channels it has."""
+        return self._gate.num_channels
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every channel reached the end of its partition, and the caller has seen it."""
+        return not self._kept and self._gate.is_finished
+
+    @property
+    def end_of_data_status(self) -> EndOfDataStatus:
+        """Whether every channel reached the end of its data, and how."""
+        return self._gate.end_of_data_status
+
+    @property
+    def is_recovered(self) -> bool:
+        """Whether every producer has sent what it had in flight before the restart."""
+        return not self._unrecovered
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done if a poll may find something, or the gate is finished or closed."""
+        return AVAILABLE if self._kept else self._gate.available_future()
+
+    def priority_event_available_future(self) -> AvailabilityFuture:
+        """Done while a priority event can be polled."""
+        return self._gate.priority_event_available_future()
+
+    # ---------------------------------------------------------------- polling
+
+    def poll_next(self) -> BufferOrEvent | None:
+        """The next buffer or event, or None; never blocks.  Events about checkpoints are looked after, and can be ignored.
+
+        Raises:
+            NetstackError: as the gate does.
+            Exception: what the synchronous part of a snapshot raised.
+        """
+        if self._kept:
+            found = self._kept.popleft()
+            return found._replace(more_available=True) if self._kept else found
+        return self._poll()
+
+    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
+        """The next buffer or event; blocks until there is one.  None if all is finished, or nothing came within ``timeout_s``."""
+        return wait_for_next(self, timeout_s, self._clock_ns)
+
+    def _poll(self) -> BufferOrEvent | None:
+        found = self._gate.poll_next()
+        if found is None:
+            return None
+        event = found.event
+        if event is None:
+            if self._handler.is_aligning:
+                self._handler.add_processed_bytes(found.size)
+            return found
+        self._look_at(found.channel_index, event)
+        return found
+
+    def _look_at(self, index: int, event: Event) -> None:
+        channel, handle = self._channels[index], self._handler.handle
+        match event:
+            case CheckpointBarrier():
+                handle(BarrierReceived(channel, event))
+            case EventAnnouncement(sequence_number, announced):
+                if not isinstance(announced, CheckpointBarrier):
+                    raise RemoteProtocolError(f"channel {channel}: {announced} is announced, only barriers can be")
+                handle(BarrierAnnounced(channel, announced, sequence_number))
+            case CancelCheckpointMarker(checkpoint_id):
+                handle(CancellationReceived(channel, checkpoint_id))
+            case EndOfData():
+                self._gate.acknowledge_all_records_processed(index)
+            case EndOfPartition():
+                handle(ChannelFinished(channel))
+            case EndOfOutputChannelState():
+                self._on_recovered(index)
+            case _:
+                return
+
+    def _on_recovered(self, index: int) -> None:
+        """A producer has sent what it had in flight, and has stopped: all go on together."""
+        if index not in self._unrecovered:
+            self._gate.resume_consumption(index)
+            return
+        self._unrecovered.discard(index)
+        self._recovered.append(index)
+        if self._unrecovered:
+            return
+        recovered, self._recovered = self._recovered, []
+        for each in recovered:
+            self._gate.resume_consumption(each)
+
+    # ---------------------------------------------------------------- priority events, which do not wait for the default action
+
+    def _watch_priority(self) -> None:
+        self._gate.priority_event_available_future().add_done_callback(self._post)
+
+    def _post(self) -> None:
+        """Runs on any thread."""
+        try:
+            self._executor.execute(self._process_priority_events, "process priority events of %r", self._gate, options=MailOptions.URGENT)
+        except MailboxClosedError:
+            return  # the task has ended
+
+    def _process_priority_events(self) -> None:
+        """As a mail: take the priority events that are still there, and wait for more."""
+        if self._is_closed:
+            return
+        has_priority = self._gate.priority_event_available_future().is_done
+        while has_priority:
+            found = self._poll()
+            if found is None:
+                break
+            if found.buffer is not None or not isinstance(found.event, CheckpointBarrier | EventAnnouncement):
+                self._kept.append(found)  # the notification was late: the priority event is gone already
+            has_priority = found.more_priority_events
+        self._watch_priority()
+
+    # ---------------------------------------------------------------- orders
+
+    def request_partitions(self) -> None:
+        """Ask for the data."""
+        self._gate.request_partitions()
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Let the producer behind a channel go on after a blocking event that is no barrier."""
+        self._gate.resume_consumption(channel_index)
+
+    def acknowledge_all_records_processed(self, channel_index: int) -> None:
+        """Nothing: that is done when the end of data is polled."""
+
+    def send_task_event(self, event: Event) -> None:
+        """Bring ``event`` to all producers."""
+        self._gate.send_task_event(event)
+
+    def close(self) -> None:
+        """Give back what was kept and close the gate; the handler is its owner's."""
+        self._is_closed = True
+        kept, self._kept = self._kept, deque()
+        for each in kept:
+            if each.buffer is not None:
+                each.buffer.recycle()
+        self._gate.close()

@@ -1,0 +1,113 @@
+"""Where a subtask's acknowledgement goes, and a place that keeps it in memory.
+
+Side:       shared.  Any thread.
+Invariants: what was acknowledged first for a checkpoint and subtask stays; at most ``max_retained`` checkpoints are kept.
+Source:     Flink ``CheckpointResponder``, ``MemoryBackendCheckpointStorageAccess``; the retained ones are the coordinator's business there.
+Absent:     files and the coordinator: both come behind ``CheckpointResponder``.
+"""
+
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+from flowlet.checkpoint.checkpoint_error import CheckpointError
+from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
+
+
+class CheckpointResponder(Protocol):
+    """The coordinator, as one subtask sees it.
+
+    Threading: any thread; must not block.
+    """
+
+    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+        """The subtask's part of the checkpoint is complete; ``state`` is the responder's from now on."""
+
+    def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
+        """The subtask has no part of the checkpoint to give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """One subtask's part of a checkpoint."""
+
+    metrics: CheckpointMetrics
+    state: SubtaskState
+
+
+class InMemoryCheckpointStore:
+    """Keeps what subtasks acknowledge; ``responder_of`` gives each its way in."""
+
+    def __init__(self, *, max_retained: int = 16) -> None:
+        self._max_retained = max_retained
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._acknowledged: dict[int, dict[tuple[str, int], Acknowledgement]] = {}
+        self._declined: dict[int, dict[tuple[str, int], CheckpointError]] = {}
+
+    def __repr__(self) -> str:
+        return f"<InMemoryCheckpointStore of {sorted(self._acknowledged)}>"
+
+    def responder_of(self, vertex_id: str, subtask: int) -> CheckpointResponder:
+        """What the task of that subtask talks to."""
+        return _SubtaskResponder(self, (vertex_id, subtask))
+
+    def acknowledgement(self, checkpoint_id: int, vertex_id: str, subtask: int) -> Acknowledgement | None:
+        """What a subtask acknowledged, None if it did not."""
+        with self._lock:
+            return self._acknowledged.get(checkpoint_id, {}).get((vertex_id, subtask))
+
+    def declines(self, checkpoint_id: int) -> dict[tuple[str, int], CheckpointError]:
+        """Who declined a checkpoint, and why."""
+        with self._lock:
+            return dict(self._declined.get(checkpoint_id, {}))
+
+    def state_of(self, checkpoint_id: int, vertex_id: str, subtask: int) -> SubtaskState:
+        """What a subtask restores from.
+
+        Raises:
+            KeyError: it did not acknowledge that checkpoint.
+        """
+        found = self.acknowledgement(checkpoint_id, vertex_id, subtask)
+        if found is None:
+            raise KeyError(f"checkpoint {checkpoint_id} holds nothing of subtask {subtask} of {vertex_id}")
+        return found.state
+
+    def num_acknowledged(self, checkpoint_id: int) -> int:
+        """How many subtasks acknowledged a checkpoint."""
+        with self._lock:
+            return len(self._acknowledged.get(checkpoint_id, {}))
+
+    def discard(self, checkpoint_id: int) -> None:
+        """Forget a checkpoint; a late acknowledgement brings its own part back, until it is the oldest of too many."""
+        with self._lock:
+            self._acknowledged.pop(checkpoint_id, None)
+            self._declined.pop(checkpoint_id, None)
+
+    def _acknowledge(self, key: tuple[str, int], checkpoint_id: int, found: Acknowledgement) -> None:
+        with self._lock:
+            self._acknowledged.setdefault(checkpoint_id, {}).setdefault(key, found)
+            while len(self._acknowledged) > self._max_retained:
+                del self._acknowledged[min(self._acknowledged)]
+
+    def _decline(self, key: tuple[str, int], checkpoint_id: int, error: CheckpointError) -> None:
+        with self._lock:
+            self._declined.setdefault(checkpoint_id, {}).setdefault(key, error)
+            while len(self._declined) > self._max_retained:
+                del self._declined[min(self._declined)]
+
+
+class _SubtaskResponder:
+    __slots__ = ("_key", "_store")
+
+    def __init__(self, store: InMemoryCheckpointStore, key: tuple[str, int]) -> None:
+        self._store = store
+        self._key = key
+
+    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+        """Keep it."""
+        self._store._acknowledge(self._key, checkpoint_id, Acknowledgement(metrics, state))
+
+    def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
+        """Note why."""
+        self._store._decline(self._key, checkpoint_id, error)

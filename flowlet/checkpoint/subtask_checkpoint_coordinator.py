@@ -1,0 +1,342 @@
+"""One subtask's checkpoints: barrier to the outputs first, then the synchronous part, then the asynchronous one, then the acknowledgement.
+
+Side:       task.
+Invariants: the ids that are taken rise; an id that was aborted before its barrier came is not taken, its place in the stream is marked as
+            cancelled; every checkpoint that was begun ends in exactly one of acknowledged, declined, aborted.
+Units:      timestamps in milliseconds of the wall clock, durations in nanoseconds of a monotonic one.
+Source:     Flink ``SubtaskCheckpointCoordinatorImpl``.
+Absent:     storage locations, file merging, changelogs.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Protocol
+
+from flowlet.checkpoint.async_snapshot import AsyncSnapshot
+from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.responder import CheckpointResponder
+from flowlet.checkpoint.snapshots import AlignmentMetrics, ChannelStateSnapshot, CheckpointMetadata, OperatorSnapshot
+from netstack.buffer.wakeups import run_all
+from netstack.timers import Timers
+from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, Event
+
+_NS_PER_MS = 1_000_000
+
+
+class CheckpointableChain(Protocol):
+    """The operators of a task; every call on the task thread."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether an operator was closed: no snapshot can be had any more."""
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Last chance to emit records that belong before the barrier."""
+
+    def snapshot_state(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Mapping[str, OperatorSnapshot]:
+        """The synchronous part, by operator id; what it raises fails the task."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Every subtask acknowledged."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """It came to nothing."""
+
+    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
+        """A newer one takes its place."""
+
+
+class BarrierOutputs(Protocol):
+    """The outputs of a task (``TaskOutputs``)."""
+
+    def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
+        """Send ``event`` everywhere, behind all that was emitted."""
+
+    def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
+        """Let barriers that still stand in a queue overtake the data before them."""
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """The data before the barriers is not wanted any more."""
+
+
+def _keep_no_leftovers(_writer: CheckpointChannelState, _checkpoint_id: int) -> None:
+    return
+
+
+class SubtaskCheckpointCoordinator:
+    """Takes the snapshots of one task.
+
+    Threading: task thread only; asynchronous parts end on any thread.
+    Life cycle: made -> used -> ``close``, which cancels what is under way.
+
+    Args:
+        name: of the task.
+        execute_async: runs a call on the snapshot pool.
+        timers: their calls come on the task thread.
+        prepare_inputs: adds what the deserializers hold of records that are not complete.
+        max_concurrent: how many checkpoints the coordinator runs at a time; bounds how many aborted ids are remembered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        chain: CheckpointableChain,
+        outputs: BarrierOutputs,
+        channel_state: CheckpointChannelState,
+        responder: CheckpointResponder,
+        execute_async: Callable[[Callable[[], None]], object],
+        timers: Timers,
+        *,
+        prepare_inputs: Callable[[CheckpointChannelState, int], None] = _keep_no_leftovers,
+        is_running: Callable[[], bool] = lambda: True,
+        max_concurrent: int = 1,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS,
+    ) -> None:
+        self._name = name
+        self._chain = chain
+        self._outputs = outputs
+        self._channel_state = channel_state
+        self._responder = responder
+        self._execute_async = execute_async
+        self._timers = timers
+        self._prepare_inputs = prepare_inputs
+        self._is_running = is_running
+        self._max_concurrent = max_concurrent
+        self._clock_ns = clock_ns
+        self._wall_ms = wall_ms
+        self._last_id = -1
+        self._last_completed = -1
+        self._aborted: set[int] = set()  # ids that are aborted and did not come yet; at most _max_concurrent
+        self._newest_aborted = -1
+        self._alignment_timer: tuple[int, Callable[[], None]] | None = None  # checkpoint, cancel
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._snapshots: dict[int, AsyncSnapshot] = {}  # Guarded by _lock.
+
+    def __repr__(self) -> str:
+        return f"<SubtaskCheckpointCoordinator of {self._name}: last {self._last_id}, {sorted(self._snapshots)} under way>"
+
+    @property
+    def last_checkpoint_id(self) -> int:
+        """The newest checkpoint that was taken or aborted by a barrier; -1 before the first."""
+        return self._last_id
+
+    @property
+    def pending_checkpoints(self) -> list[int]:
+        """The checkpoints whose asynchronous part is under way."""
+        with self._lock:
+            return sorted(self._snapshots)
+
+    # ---------------------------------------------------------------- inputs
+
+    def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
+        """Open the channel state of a checkpoint, if it wants one and can still be had.
+
+        Raises:
+            CheckpointError: it was opened before.
+        """
+        if not options.needs_channel_state or checkpoint_id <= self._last_id or self._is_aborted(checkpoint_id):
+            return
+        self._open_channel_state(checkpoint_id, options)
+
+    def _open_channel_state(self, checkpoint_id: int, options: CheckpointOptions) -> None:
+        if not options.needs_channel_state:
+            return
+        self._channel_state.start(checkpoint_id)
+        if options.is_unaligned:
+            self._prepare_inputs(self._channel_state, checkpoint_id)
+        else:  # only output can come to belong to it
+            self._channel_state.finish_input(checkpoint_id)
+
+    def complete_inputs(self, checkpoint_id: int) -> None:
+        """Nothing more of the inputs belongs to the checkpoint."""
+        self._channel_state.finish_input(checkpoint_id)
+
+    # ---------------------------------------------------------------- the snapshot
+
+    def checkpoint_state(
+        self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics, *, is_finished: bool = False
+    ) -> None:
+        """Take the checkpoint, unless it was aborted or is older than the last one.
+
+        Raises:
+            Exception: what the chain or an output raised; the task cannot go on.
+        """
+        checkpoint_id = metadata.checkpoint_id
+        if checkpoint_id <= self._last_id:
+            self._channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
+            self._take_aborted(checkpoint_id)
+            return
+        self._last_id = checkpoint_id
+        if self._take_aborted(checkpoint_id):
+            # The tasks behind must not wait for a barrier that does not come.
+            self._outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
+            self._channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
+            return
+        if options.alignment is Alignment.FORCED_ALIGNED:
+            options = options.with_unaligned_supported()  # only the edge before us could not do it
+            self._open_channel_state(checkpoint_id, options)
+            self._channel_state.finish_input(checkpoint_id)
+        self._send_barrier(metadata, options)
+        self._take_snapshot(metadata, options, alignment, is_finished=is_finished)
+
+    def _send_barrier(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> None:
+        checkpoint_id = metadata.checkpoint_id
+        self._chain.prepare_snapshot_pre_barrier(checkpoint_id)
+        barrier = CheckpointBarrier(checkpoint_id, metadata.timestamp_ms, options)
+        self._outputs.broadcast_event(barrier, is_priority=options.is_unaligned)
+        self._start_alignment_timer(barrier)
+        if options.needs_channel_state:
+            self._channel_state.finish_output(checkpoint_id)
+
+    def _take_snapshot(
+        self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics, *, is_finished: bool
+    ) -> None:
+        checkpoint_id = metadata.checkpoint_id
+        if self._chain.is_closed:
+            error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self._name)
+            self._channel_state.abort(checkpoint_id, error)
+            self._responder.decline_checkpoint(checkpoint_id, error)
+            return
+        started_ns = self._clock_ns()
+        try:
+            channel_state = self._channel_state.take_result(checkpoint_id) if options.needs_channel_state else None
+            parts = self._chain.snapshot_state(metadata, options)
+        except Exception as error:
+            details = f"{self._name}: {type(error).__name__}: {error}"
+            failed = CheckpointError(checkpoint_id, CheckpointFailureReason.SYNCHRONOUS_PART_FAILED, details)
+            self._channel_state.abort(checkpoint_id, failed)
+            raise
+        self._start_async(metadata, options, alignment, parts, channel_state, self._clock_ns() - started_ns, is_finished=is_finished)
+
+    def _start_async(
+        self,
+        metadata: CheckpointMetadata,
+        options: CheckpointOptions,
+        alignment: AlignmentMetrics,
+        parts: Mapping[str, OperatorSnapshot],
+        channel_state: "Future[ChannelStateSnapshot] | None",
+        sync_duration_ns: int,
+        *,
+        is_finished: bool,
+    ) -> None:
+        snapshot = AsyncSnapshot(
+            metadata.checkpoint_id,
+            parts,
+            channel_state,
+            self._responder,
+            alignment=alignment,
+            sync_duration_ns=sync_duration_ns,
+            is_unaligned=options.is_unaligned,
+            is_finished=is_finished,
+            is_running=self._is_running,
+            on_end=self._forget,
+            clock_ns=self._clock_ns,
+        )
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._snapshots[metadata.checkpoint_id] = snapshot
+        if is_closed:
+            snapshot.cancel()
+        else:
+            snapshot.start(self._execute_async)
+
+    def _forget(self, snapshot: AsyncSnapshot) -> None:
+        """Runs on any thread."""
+        with self._lock:
+            if self._snapshots.get(snapshot.checkpoint_id) is snapshot:
+                del self._snapshots[snapshot.checkpoint_id]
+
+    # ---------------------------------------------------------------- the barriers in our own queues
+
+    def _start_alignment_timer(self, barrier: CheckpointBarrier) -> None:
+        self._stop_alignment_timer()
+        options, checkpoint_id = barrier.options, barrier.checkpoint_id
+        if not options.is_timeoutable:
+            return
+
+        def fire() -> None:
+            self._alignment_timer = None
+            self._outputs.aligned_barrier_timeout(checkpoint_id)
+
+        delay_ms = max(0, options.aligned_timeout_ms - (self._wall_ms() - barrier.timestamp_ms))
+        self._alignment_timer = (checkpoint_id, self._timers.call_later(delay_ms, fire))
+
+    def _stop_alignment_timer(self, checkpoint_id: int | None = None) -> None:
+        timer = self._alignment_timer
+        if timer is not None and checkpoint_id in (None, timer[0]):
+            self._alignment_timer = None
+            timer[1]()
+
+    # ---------------------------------------------------------------- aborts and notifications
+
+    def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
+        """The inputs say that the checkpoint cannot be had: decline it, and tell the tasks behind."""
+        self._last_id = max(self._last_id, checkpoint_id)
+        self._aborted = {each for each in self._aborted if each > self._last_id}
+        self._cancel_snapshot(checkpoint_id)  # first: else it would find its channel state gone, and decline as well
+        self._channel_state.abort(checkpoint_id, error)
+        self._stop_alignment_timer(checkpoint_id)
+        self._responder.decline_checkpoint(checkpoint_id, error)
+        self._outputs.abort_checkpoint(checkpoint_id, error)
+        self._outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> bool:
+        """Every subtask acknowledged; false if that, or of a newer one, was told before."""
+        if checkpoint_id <= self._last_completed:
+            return False
+        self._last_completed = checkpoint_id
+        self._stop_alignment_timer(checkpoint_id)
+        self._chain.notify_checkpoint_complete(checkpoint_id)
+        return True
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """The coordinator gave the checkpoint up: before, during or after it was taken here."""
+        if not self._cancel_snapshot(checkpoint_id) and checkpoint_id > self._last_id:
+            self._remember_aborted(checkpoint_id)
+        error = self._aborted_by_notification(checkpoint_id)
+        self._channel_state.abort(checkpoint_id, error)
+        self._stop_alignment_timer(checkpoint_id)
+        self._outputs.abort_checkpoint(checkpoint_id, error)
+        self._chain.notify_checkpoint_aborted(checkpoint_id)
+
+    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
+        """A newer completed checkpoint takes its place."""
+        self._chain.notify_checkpoint_subsumed(checkpoint_id)
+
+    def close(self) -> None:
+        """Cancel what is under way; later checkpoints are cancelled at once."""
+        with self._lock:
+            self._is_closed = True
+            snapshots = list(self._snapshots.values())
+        calls: list[Callable[[], object]] = [self._stop_alignment_timer, *(snapshot.cancel for snapshot in snapshots)]
+        run_all([*calls, self._channel_state.close])
+
+    def _cancel_snapshot(self, checkpoint_id: int) -> bool:
+        with self._lock:
+            snapshot = self._snapshots.get(checkpoint_id)
+        return snapshot is not None and snapshot.cancel()
+
+    def _remember_aborted(self, checkpoint_id: int) -> None:
+        self._aborted.add(checkpoint_id)
+        self._newest_aborted = max(self._newest_aborted, checkpoint_id)
+        while len(self._aborted) > self._max_concurrent:
+            self._aborted.remove(min(self._aborted))
+
+    def _take_aborted(self, checkpoint_id: int) -> bool:
+        """Whether it is known to be aborted; so are ids too old to be remembered one by one."""
+        is_aborted = self._is_aborted(checkpoint_id)
+        self._aborted.discard(checkpoint_id)
+        return is_aborted
+
+    def _is_aborted(self, checkpoint_id: int) -> bool:
+        return checkpoint_id in self._aborted or checkpoint_id + self._max_concurrent < self._newest_aborted
+
+    @staticmethod
+    def _aborted_by_notification(checkpoint_id: int) -> CheckpointError:
+        return CheckpointError(checkpoint_id, CheckpointFailureReason.ABORTED_BY_NOTIFICATION)
