@@ -1,0 +1,59 @@
+"""``OperatorSnapshots``."""
+
+from flowlet.checkpoint.operator_snapshots import OperatorSnapshots
+from flowlet.checkpoint.snapshots import CheckpointMetadata
+from flowlet.operators.base import StreamOperator
+from netstack.wire.events import CheckpointOptions
+
+
+class Noting(StreamOperator):
+    def __init__(self, name: str, state: object, log: list[tuple[str, str]]) -> None:
+        self.name = name
+        self.state = state
+        self.log = log
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        self.log.append((self.name, f"prepare {checkpoint_id}"))
+
+    def snapshot_state(self, checkpoint_id: int) -> object | None:
+        self.log.append((self.name, f"snapshot {checkpoint_id}"))
+        return self.state
+
+    def initialize_state(self, state: object | None) -> None:
+        self.state = state
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.log.append((self.name, f"complete {checkpoint_id}"))
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self.log.append((self.name, f"aborted {checkpoint_id}"))
+
+
+def test_state_is_a_value_or_made_later_and_comes_back() -> None:
+    """An operator that keeps nothing is not in the snapshot, and gets None."""
+    log: list[tuple[str, str]] = []
+    operators = [("1", Noting("head", {"a": 1}, log)), ("2", Noting("middle", None, log)), ("3", Noting("tail", lambda: [1, 2], log))]
+    chain = OperatorSnapshots(operators, lambda: False)
+
+    chain.prepare_snapshot_pre_barrier(7)
+    parts = chain.snapshot_state(CheckpointMetadata(7, 0, 0), CheckpointOptions())
+    states = {operator_id: part.finish() for operator_id, part in parts.items()}
+    chain.restore(states)
+
+    assert states == {"1": {"a": 1}, "3": [1, 2]}
+    assert [operator.state for _, operator in operators] == [{"a": 1}, None, [1, 2]]
+    prepared = [("head", "prepare 7"), ("middle", "prepare 7"), ("tail", "prepare 7")]
+    assert log == [*prepared, ("tail", "snapshot 7"), ("middle", "snapshot 7"), ("head", "snapshot 7")]
+    assert not chain.is_closed
+
+
+def test_every_operator_is_notified() -> None:
+    log: list[tuple[str, str]] = []
+    chain = OperatorSnapshots([("1", Noting("head", None, log)), ("2", Noting("tail", None, log))], lambda: True)
+
+    chain.notify_checkpoint_complete(1)
+    chain.notify_checkpoint_aborted(2)
+    chain.notify_checkpoint_subsumed(3)
+
+    assert log == [("head", "complete 1"), ("tail", "complete 1"), ("head", "aborted 2"), ("tail", "aborted 2")]
+    assert chain.is_closed
