@@ -18,7 +18,9 @@ from typing import Final, Protocol, Self
 
 BUFFER_BYTES: Final = 32 * 1024  # Flink's segment size
 _LABEL: Final = struct.Struct(">II")  # channel, number
+_TAIL: Final = BUFFER_BYTES - _LABEL.size  # where the second label of a buffer stands
 _COMPARE_EVERY: Final = 256
+RUN_BUFFERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,22 @@ class PayloadSource:
         self.num_sent[channel] = number + 1
         _LABEL.pack_into(buffer, 0, channel, number)
         _LABEL.pack_into(buffer, BUFFER_BYTES - _LABEL.size, channel, number)
+        return channel
+
+    def new_run(self) -> memoryview:
+        """Buffers behind each other that go to one channel: 8 with one channel (as many as raw sockets send at once), else one."""
+        return memoryview(self.new_buffer() * (RUN_BUFFERS if self._num_channels == 1 else 1))
+
+    def label_run(self, run: memoryview) -> int:
+        """Make all of ``run`` the next ones; returns their channel."""
+        channel = self._channel = (self._channel + 1) % self._num_channels
+        number = self.num_sent[channel]
+        pack_into = _LABEL.pack_into
+        for start in range(0, len(run), BUFFER_BYTES):
+            pack_into(run, start, channel, number)
+            pack_into(run, start + _TAIL, channel, number)
+            number += 1
+        self.num_sent[channel] = number
         return channel
 
 

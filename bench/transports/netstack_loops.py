@@ -7,8 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from bench.transports.calls import counted
-from bench.transports.common import PayloadSource, Setting, Stop, Verifier
+from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting, Stop, Verifier
 from bench.transports.netstack_side import open_gate, open_partition
+from netstack.buffer.segment import recycle_all
 from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
@@ -25,7 +26,7 @@ class _LoopProducer:
         self._partition = partition
         self._source = source
         self._stop = stop
-        self._buffer = source.new_buffer()
+        self._run = source.new_run()
 
     def step(self) -> None:
         """One pass; errors end the run."""
@@ -35,9 +36,8 @@ class _LoopProducer:
             self.done.set_exception(error)
 
     def _emit(self) -> None:
-        partition, buffer, label_next = self._partition, self._buffer, self._source.label_next
-        record = memoryview(buffer)
-        for _ in range(BUFFERS_PER_PASS):
+        partition, run, label_run = self._partition, self._run, self._source.label_run
+        for _ in range(0, BUFFERS_PER_PASS * BUFFER_BYTES, len(run)):
             if self._stop.is_set:
                 partition.finish()
                 self.done.set_result(None)
@@ -45,7 +45,7 @@ class _LoopProducer:
             if not partition.is_available:
                 partition.available_future().add_done_callback(self._step_soon)
                 return
-            partition.emit_record(record, label_next(buffer))
+            partition.emit_record(run, label_run(run))
         self._loop.loop.call_soon(self.step)
 
     def _step_soon(self) -> None:
@@ -70,19 +70,24 @@ class _LoopConsumer:
             self.done.set_exception(error)
 
     def _poll(self) -> None:
-        poll_next, check = self._gate.poll_next, self._verifier.check
-        while (found := poll_next()) is not None:
-            buffer = found.buffer
-            if buffer is not None:
+        poll_many, check = self._gate.poll_many, self._verifier.check
+        while found := poll_many(BUFFERS_PER_PASS):
+            buffers = [item.buffer for item in found if item.buffer is not None]
+            for buffer in buffers:
                 check(buffer.view)
-                buffer.recycle()
+            recycle_all(buffers)
+            if not found[-1].more_available:
+                break
         if self._gate.is_finished:
             self.done.set_result(None)
         else:
             self._gate.available_future().add_done_callback(self._step_soon)
 
     def _step_soon(self) -> None:
-        self._loop.execute_threadsafe(self.step)
+        if self._loop.is_current_thread():
+            self.step()  # the end of a read: everything that it brought is in the gate
+        else:
+            self._loop.execute_threadsafe(self.step)
 
 
 def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:

@@ -8,16 +8,18 @@ from collections.abc import Callable
 from bench.transports.calls import counted
 from bench.transports.common import PayloadSource, Setting, Stop, Verifier
 from bench.transports.netstack_side import open_gate, open_partition
+from netstack.buffer.segment import recycle_all
+
+BUFFERS_PER_POLL = 16
 
 
 def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:
     """Emit whole buffers, channels in turns; the pool parks the thread when it is empty."""
-    buffer, label_next = source.new_buffer(), source.label_next
-    record = memoryview(buffer)
+    run, label_run = source.new_run(), source.label_run
     with open_partition(setting, listening) as (loop, partition), counted(setting, "producer", loop):
         emit_record = partition.emit_record
         while not stop.is_set:
-            emit_record(record, label_next(buffer))
+            emit_record(run, label_run(run))
         partition.finish()
 
 
@@ -26,8 +28,9 @@ def consume(setting: Setting, port: int, verifier: Verifier) -> None:
     check = verifier.check
     with open_gate(setting, port) as (loop, gate), counted(setting, "consumer", loop):
         gate.request_partitions()
-        get_next = gate.get_next
-        while (found := get_next()) is not None:
-            if found.buffer is not None:
-                check(found.buffer.view)
-                found.buffer.recycle()
+        get_many = gate.get_many
+        while found := get_many(BUFFERS_PER_POLL):
+            buffers = [item.buffer for item in found if item.buffer is not None]
+            for buffer in buffers:
+                check(buffer.view)
+            recycle_all(buffers)

@@ -174,15 +174,9 @@ class BufferConsumer:
         return cls(lease, lease, data_type)
 
     @classmethod
-    def of_whole_segment(cls, segment: MemorySegment, recycler: BufferRecycler, partial_record_length: int = 0) -> Self:
-        """A consumer of a segment that was filled in one go: what a builder would have led to, without the builder.
-
-        As there, whoever holds it learns that the writer has finished when it looks for the first time.
-        """
-        lease = BufferLease(segment, recycler)
-        consumer = cls(lease, lease, DataType.DATA_BUFFER, partial_record_length)
-        lease.position = ~len(segment.view)
-        return consumer
+    def of_whole_segment(cls, segment: MemorySegment, recycler: BufferRecycler, partial_record_length: int = 0) -> "SegmentConsumer":
+        """A consumer of a segment that was filled in one go: what a builder would have led to, without the builder."""
+        return SegmentConsumer(segment, recycler, partial_record_length)
 
     @classmethod
     def of_buffer(cls, buffer: NetworkBuffer, partial_record_length: int = 0) -> Self:
@@ -299,3 +293,66 @@ class BufferConsumer:
             return
         self._is_closed = True
         self._lease.release()
+
+
+class SegmentConsumer(BufferConsumer):
+    """Reads a segment that was filled in one go; its lease is made only if somebody wants less than the whole, or a buffer of it.
+
+    As behind a builder, whoever holds it learns that the writer has finished when it looks for the first time.
+    """
+
+    __slots__ = ("_made_lease", "_recycler", "_segment")
+
+    # Instead of slots, which would have to be filled once per buffer.  bench: transport.
+    data_type = DataType.DATA_BUFFER
+    is_buffer = True
+    is_compressed = False
+
+    def __init__(self, segment: MemorySegment, recycler: BufferRecycler, partial_record_length: int = 0) -> None:
+        self._segment = segment
+        self._recycler = recycler
+        self._made_lease: BufferLease | None = None
+        self._seen = 0
+        self._read = 0
+        self._is_closed = False
+        self.partial_record_length = partial_record_length
+
+    @property
+    def _lease(self) -> BufferLease:  # type: ignore[override]  # it is only read
+        lease = self._made_lease
+        if lease is None:
+            lease = self._made_lease = BufferLease(self._segment, self._recycler)
+            lease.position = ~len(self._segment.view)
+        return lease
+
+    @property
+    def _marker(self) -> BufferLease:  # type: ignore[override,mutable-override]  # it is only read
+        return self._lease
+
+    @property
+    def segment_size_bytes(self) -> int:
+        """How much the buffer holds."""
+        return len(self._segment.view)
+
+    @property
+    def num_bytes_unread(self) -> int:
+        """How many bytes were not built yet."""
+        return len(self._segment.view) - self._read
+
+    @property
+    def is_data_available(self) -> bool:
+        """Whether there are bytes that were not built yet."""
+        return self._read < len(self._segment.view)
+
+    def take_segment(self) -> MemorySegment | None:
+        """The whole segment and the only reference of it: the consumer is closed.  None if a part was read, or there are other readers."""
+        if self._made_lease is not None or self._read:
+            return None
+        self._seen = ~len(self._segment.view)
+        self._is_closed = True
+        return self._segment
+
+    @property
+    def recycler(self) -> BufferRecycler:
+        """Who gets the segment when nobody uses it any more."""
+        return self._recycler

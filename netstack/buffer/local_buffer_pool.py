@@ -273,6 +273,39 @@ class LocalBufferPool:
             segment = self._take_locked(subpartition)
         return self._wait_for_segment(subpartition) if segment is None else segment
 
+    def request_segments_blocking(self, max_segments: int, subpartition: int = NO_SUBPARTITION) -> list[MemorySegment]:
+        """Between one and ``max_segments``, as many as are free now; parks the thread until there is one.
+
+        Beyond the first they are within the maximum of ``subpartition``; see ``request_segment_blocking``.
+
+        Raises:
+            ResourceClosedError: the pool was destroyed, before or meanwhile.
+        """
+        with self._lock:
+            segment = self._take_locked(subpartition)
+            if segment is not None:
+                return self._take_more_locked([segment], max_segments, subpartition)
+        segments = [self._wait_for_segment(subpartition)]
+        with self._lock:
+            return self._take_more_locked(segments, max_segments, subpartition)
+
+    def _take_more_locked(self, segments: list[MemorySegment], max_segments: int, subpartition: int) -> list[MemorySegment]:
+        """Add what is free, but for the last one, so that the pool stays available: it is taken with the next request."""
+        free = self._free
+        num_more = min(max_segments, len(free)) - 1
+        if subpartition >= 0 and self._counts:
+            num_more = min(num_more, self._max_per_channel - 1 - self._counts[subpartition])
+            if num_more > 0:
+                self._counts[subpartition] += num_more
+        if num_more > 0:
+            more = free[-num_more:]
+            del free[-num_more:]
+            if self._ledger is not None:
+                for segment in more:
+                    self._ledger.take(segment.index, self.owner)
+            segments += more
+        return segments
+
     def recycler(self, subpartition: int) -> "LocalBufferPool | SubpartitionRecycler":
         """Who takes back what was requested for ``subpartition``."""
         return self._recyclers[subpartition] if subpartition >= 0 and self._recyclers else self
@@ -338,7 +371,7 @@ class LocalBufferPool:
         wakeups: list[Callable[[], object]] = []
         with self._lock:
             if subpartition >= 0:
-                self._uncount_locked(subpartition, wakeups)
+                self._uncount_locked(subpartition, 1, wakeups)
             is_kept, listener = self._store_locked(segment, wakeups)
             # Under the lock, so that no two threads give back the same surplus.
             grants = None if is_kept else self._parent.take_back(self._account, (segment,))
@@ -351,31 +384,51 @@ class LocalBufferPool:
 
     def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
         """``recycle`` for several segments, each with its subpartition: one lock round, and whoever waits finds all of them."""
-        wakeups: list[Callable[[], object]] = []
         calls: list[Callable[[], object]] = []
-        grants: list[tuple[PoolAccount, MemorySegment]] | None = None  # None: nothing was given back
-        account, free = self._account, self._free
+        wakeups: list[Callable[[], object]] = []
         with self._lock:
             num_parked = len(self._parked)
             for segment, subpartition in returned:
-                if self._ledger is not None:
-                    self._ledger.give_back(segment.index)
                 if subpartition >= 0:
-                    self._uncount_locked(subpartition, wakeups)
-                if free and not self._listeners and account.num_requested <= account.num_buffers and not self._is_destroyed:
-                    free.append(segment)  # beside another one, so whoever waits for one has been told
-                    continue
-                is_kept, listener = self._store_locked(segment, wakeups)
-                if not is_kept:
-                    granted = self._parent.take_back(account, (segment,))
-                    grants = granted if grants is None else grants + granted
-                elif listener is not None:
-                    calls.append(partial(self._serve, listener, segment))
-            while self._parked and num_parked - len(self._parked) < len(free):
-                wakeups.append(self._parked.popleft().release)
-        if grants is not None:  # even if empty: the last one unmaps the arena of a destroyed network pool
-            calls.append(partial(self._parent.hand_out, grants))
+                    self._uncount_locked(subpartition, 1, wakeups)
+                self._take_back_locked((segment,), calls, wakeups)
+            self._wake_more_locked(num_parked, wakeups)
         run_all(calls + wakeups)
+
+    def recycle_run(self, segments: Sequence[MemorySegment], subpartition: int) -> None:
+        """``recycle_all`` for segments of one subpartition."""
+        calls: list[Callable[[], object]] = []
+        wakeups: list[Callable[[], object]] = []
+        with self._lock:
+            num_parked = len(self._parked)
+            if subpartition >= 0:
+                self._uncount_locked(subpartition, len(segments), wakeups)
+            self._take_back_locked(segments, calls, wakeups)
+            self._wake_more_locked(num_parked, wakeups)
+        run_all(calls + wakeups)
+
+    def _take_back_locked(
+        self, segments: Sequence[MemorySegment], calls: list[Callable[[], object]], wakeups: list[Callable[[], object]]
+    ) -> None:
+        account, free = self._account, self._free
+        if self._ledger is not None:
+            for segment in segments:
+                self._ledger.give_back(segment.index)
+        if free and not self._listeners and account.num_requested <= account.num_buffers and not self._is_destroyed:
+            free.extend(segments)  # beside another one, so whoever waits for one has been told
+            return
+        for segment in segments:
+            is_kept, listener = self._store_locked(segment, wakeups)
+            if not is_kept:
+                # Handed out even if nobody stood in line: the last one unmaps the arena of a destroyed network pool.
+                calls.append(partial(self._parent.hand_out, self._parent.take_back(account, (segment,))))
+            elif listener is not None:
+                calls.append(partial(self._serve, listener, segment))
+
+    def _wake_more_locked(self, num_parked: int, wakeups: list[Callable[[], object]]) -> None:
+        """Let as many of the ``num_parked`` threads go on as there are free segments."""
+        while self._parked and num_parked - len(self._parked) < len(self._free):
+            wakeups.append(self._parked.popleft().release)
 
     @property
     def home(self) -> Self:
@@ -418,10 +471,10 @@ class LocalBufferPool:
         self._announce_locked(wakeups)
         return True, None
 
-    def _uncount_locked(self, subpartition: int, wakeups: list[Callable[[], object]]) -> None:
+    def _uncount_locked(self, subpartition: int, num_segments: int, wakeups: list[Callable[[], object]]) -> None:
         count = self._counts[subpartition]
-        self._counts[subpartition] = count - 1
-        if count == self._max_per_channel:
+        self._counts[subpartition] = count - num_segments
+        if count >= self._max_per_channel > count - num_segments:
             self._num_full -= 1
             if self._free:  # the segment itself may go elsewhere
                 self._announce_locked(wakeups)

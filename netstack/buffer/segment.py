@@ -55,6 +55,9 @@ class SegmentHome(Protocol):
     def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
         """Take back segments, each with the index that its recycler has here; any thread."""
 
+    def recycle_run(self, segments: Sequence[MemorySegment], index: int) -> None:
+        """The same for segments with one index."""
+
 
 class FreeingBufferRecycler:
     """Leaves the memory to the interpreter: for buffers that came from no pool."""
@@ -259,21 +262,48 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
         BufferOwnershipError: one was recycled by its last holder already; the others were recycled all the same.
     """
     homes: dict[SegmentHome, list[tuple[MemorySegment, int]]] = {}
+    runs: dict[BufferRecycler, list[MemorySegment]] = {}
     calls: list[Callable[[], object]] = []
+    last: BufferRecycler | None = None
+    segments: list[MemorySegment] = []
     for buffer in buffers:
         lease = buffer._lease
         recycler, tokens = lease._recycler, lease._tokens
-        home: SegmentHome | None = getattr(recycler, "home", None)
-        if home is None or not tokens:
-            calls.append(lease.release)  # which says what is wrong, if that is why
+        if not tokens:
+            calls.append(lease.release)  # which says what is wrong
             continue
         token = tokens.pop()
         if _DEBUG:
             lease._note_release(token)
-        if token is _LAST:
-            returned = (lease.segment, recycler.home_index)  # type: ignore[attr-defined]  # whoever has a home has an index there
-            if home in homes:
-                homes[home].append(returned)
-            else:
-                homes[home] = [returned]
+        if token is not _LAST:
+            continue
+        if recycler is not last:
+            last, segments = recycler, runs.setdefault(recycler, [])
+        segments.append(lease.segment)
+    if len(runs) == 1 and not calls and last is not None:
+        _send_home(segments, last)
+        return
+    for recycler, segments in runs.items():
+        home: SegmentHome | None = getattr(recycler, "home", None)
+        if home is None:
+            calls += [partial(recycler.recycle, segment) for segment in segments]
+        else:
+            index = recycler.home_index  # type: ignore[attr-defined]  # whoever has a home has an index there
+            homes.setdefault(home, []).extend([(segment, index) for segment in segments])
     run_all([*(partial(home.recycle_all, returned) for home, returned in homes.items()), *calls])
+
+
+def _send_home(segments: Sequence[MemorySegment], recycler: BufferRecycler) -> None:
+    home: SegmentHome | None = getattr(recycler, "home", None)
+    if home is None:
+        run_all([partial(recycler.recycle, segment) for segment in segments])
+    else:
+        home.recycle_run(segments, recycler.home_index)  # type: ignore[attr-defined]  # as above
+
+
+def recycle_segments(segments: Sequence[MemorySegment], recycler: BufferRecycler) -> None:
+    """Give segments back that have no lease: one wake-up for who waits.  Whoever calls was their only holder."""
+    if _DEBUG:
+        for segment in segments:
+            segment.view[:] = _POISON * len(segment.view)
+    _send_home(segments, recycler)

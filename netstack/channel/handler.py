@@ -73,17 +73,17 @@ class ChannelHandlerContext:
     """One handler's place in its pipeline.
 
     ``fire_*`` pass an inbound event to the next handler towards the tail; ``write``, ``flush`` and ``close`` an operation to the next
-    one towards the head.  Handlers that do not override the three hot methods are skipped, not called.
+    one towards the head.  Handlers that do not override one of the hot methods are skipped, not called.
     """
 
-    __slots__ = ("_flusher", "_next", "_previous", "_reader", "_writer", "channel", "handler", "pipeline")
+    __slots__ = ("_completer", "_flusher", "_next", "_previous", "_reader", "_watcher", "_writer", "channel", "handler", "pipeline")
 
     def __init__(self, pipeline: "ChannelPipeline", handler: ChannelHandler) -> None:
         self.pipeline = pipeline
         self.channel: Channel = pipeline.channel
         self.handler = handler
         # Linked by the pipeline; the ends of the chain are linked to themselves and never used.
-        self._next = self._previous = self._reader = self._writer = self._flusher = self
+        self._next = self._previous = self._reader = self._completer = self._watcher = self._writer = self._flusher = self
 
     def __repr__(self) -> str:
         return f"<context of {self.handler!r}>"
@@ -95,8 +95,11 @@ class ChannelHandlerContext:
         self._flusher = previous if _overrides(previous.handler, "flush") else previous._flusher
 
     def link_reader(self) -> None:
-        """Pipeline only: find the next reader; called from the tail to the head once all contexts are linked."""
-        self._reader = self._next if _overrides(self._next.handler, "channel_read") else self._next._reader
+        """Pipeline only: find who is next to be told of reads and writability; called from the tail to the head once all are linked."""
+        following = self._next
+        self._reader = following if _overrides(following.handler, "channel_read") else following._reader
+        self._completer = following if _overrides(following.handler, "channel_read_complete") else following._completer
+        self._watcher = following if _overrides(following.handler, "channel_writability_changed") else following._watcher
 
     # ---------------------------------------------------------------- inbound
 
@@ -125,8 +128,8 @@ class ChannelHandlerContext:
             ctx.catch(error)
 
     def fire_channel_read_complete(self) -> None:
-        """Tell the next handler that one read of the socket was delivered."""
-        ctx = self._next
+        """Tell the next handler that listens that one read of the socket was delivered."""
+        ctx = self._completer
         try:
             ctx.handler.channel_read_complete(ctx)
         except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
@@ -141,8 +144,8 @@ class ChannelHandlerContext:
             ctx.catch(error)
 
     def fire_channel_writability_changed(self) -> None:
-        """Tell the next handler that writability flipped."""
-        ctx = self._next
+        """Tell the next handler that listens that writability flipped."""
+        ctx = self._watcher
         try:
             ctx.handler.channel_writability_changed(ctx)
         except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught

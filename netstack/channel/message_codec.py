@@ -5,11 +5,11 @@ Invariants: a buffer handed to ``MessageEncoder`` is recycled exactly once: when
 Source:     Flink ``NettyMessage.NettyMessageEncoder``, ``NettyMessageClientDecoderDelegate``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from netstack.buffer.segment import NetworkBuffer, recycle_all
+from netstack.buffer.segment import BufferRecycler, MemorySegment, NetworkBuffer, recycle_all, recycle_segments
 from netstack.buffer.wakeups import run_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.outbound_buffer import OutboundFrame, View
@@ -20,7 +20,10 @@ from netstack.wire.codec import (
     BUFFER_RESPONSE_HEADER,
     BUFFER_RESPONSE_HEADER_BYTES,
     BUFFER_RESPONSE_ID,
+    BUFFER_RESPONSE_NUMBERS,
     MAGIC,
+    NUMBERS_END,
+    NUMBERS_START,
     encode,
     encode_buffer_response_header,
 )
@@ -31,8 +34,10 @@ from netstack.wire.messages import (
     BacklogAnnouncement,
     BufferAllocator,
     BufferResponse,
+    BufferRun,
     CancelPartitionRequest,
     CloseRequest,
+    DataType,
     ErrorResponse,
     Hello,
     NewBufferSize,
@@ -41,11 +46,13 @@ from netstack.wire.messages import (
     Proof,
     Ready,
     ResumeConsumption,
+    RunAllocator,
     SegmentId,
     TaskEventRequest,
 )
 
 _pack_header = BUFFER_RESPONSE_HEADER.pack
+_pack_numbers = BUFFER_RESPONSE_NUMBERS.pack
 _ENCODABLE = (
     AddCredit,
     AckAllUserRecordsProcessed,
@@ -79,8 +86,25 @@ class OutboundBuffer(NamedTuple):
     partial_sizes: tuple[int, ...] = ()
 
 
+class OutboundRun(NamedTuple):
+    """Several whole segments of data on their way to ``receiver``: on the wire as many buffers.
+
+    Ownership: whoever writes it gives the segments away, to ``recycler``.
+    """
+
+    receiver: InputChannelID
+    subpartition: int
+    sequence_number: int  # of the first one; they wrap at 2^31
+    backlog: int  # behind the last one
+    segments: list[MemorySegment]
+    recycler: BufferRecycler
+
+
 class MessageEncoder(ChannelHandler):
-    """Turns messages, ``OutboundBuffer``s and lists of them (one gather write) into ``OutboundFrame``s; anything else is refused."""
+    """Turns messages, ``OutboundBuffer``s, and lists of these and of ``OutboundRun``s (one gather write), into ``OutboundFrame``s.
+
+    Anything else is refused.
+    """
 
     def write(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Encode ``message`` and pass the frame on.
@@ -111,11 +135,16 @@ def _frame_of(message: OutboundBuffer) -> OutboundFrame:
     return OutboundFrame((header, view), buffer.recycle)
 
 
-def _frame_of_all(messages: list[OutboundBuffer]) -> OutboundFrame:
+def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame:
     """One frame with the bytes of all; the buffers are recycled together, when the last byte of the last one was written."""
     views: list[View] = []
     try:
-        for receiver, subpartition, sequence_number, backlog, buffer, partial_sizes in messages:
+        for message in messages:
+            if type(message) is OutboundRun:
+                _add_run(message, views)
+                continue
+            assert type(message) is OutboundBuffer, "nothing else is gathered"
+            receiver, subpartition, sequence_number, backlog, buffer, partial_sizes = message
             view = buffer.view
             size = len(view)
             if partial_sizes:
@@ -143,17 +172,37 @@ def _frame_of_all(messages: list[OutboundBuffer]) -> OutboundFrame:
     return OutboundFrame(views, partial(_recycle_all, messages))
 
 
-def _recycle_all(messages: list[OutboundBuffer]) -> None:
+def _add_run(run: OutboundRun, views: list[View]) -> None:
+    """Headers and payloads: the headers differ in two fields only."""
+    receiver, subpartition, sequence_number, backlog, segments, _ = run
+    num_segments = len(segments)
+    size = len(segments[0].view)
+    header = encode_buffer_response_header(receiver, subpartition, 0, 0, DataType.DATA_BUFFER, False, size)  # noqa: FBT003 - positional
+    before, behind = header[:NUMBERS_START], header[NUMBERS_END:]
+    numbers: Iterable[int] = range(sequence_number, sequence_number + num_segments)
+    if sequence_number + num_segments > 2**31:
+        numbers = [(number + 2**31) % 2**32 - 2**31 for number in numbers]
+    backlog += num_segments
+    for number, segment in zip(numbers, segments, strict=True):
+        backlog -= 1
+        views += (before + _pack_numbers(number, backlog) + behind, segment.view)
+
+
+def _recycle_all(messages: list[OutboundBuffer | OutboundRun]) -> None:
     pooled: list[NetworkBuffer] = []
     others: list[Callable[[], object]] = []
     for message in messages:
+        if type(message) is OutboundRun:
+            others.append(partial(recycle_segments, message.segments, message.recycler))
+            continue
+        assert type(message) is OutboundBuffer, "nothing else is gathered"
         buffer = message[4]
         if type(buffer) is NetworkBuffer:
             pooled.append(buffer)
         else:
             others.append(buffer.recycle)
     if others:
-        run_all([partial(recycle_all, pooled), *others])
+        run_all([partial(recycle_all, pooled), *others] if pooled else others)
     else:
         recycle_all(pooled)
 
@@ -167,7 +216,7 @@ class MessageDecoder(ChannelHandler):
 
     @classmethod
     def of(
-        cls, config: NetstackConfig, allocator: BufferAllocator | None = None, *, accepted_ids: frozenset[int] | None = None
+        cls, config: NetstackConfig, allocator: BufferAllocator | RunAllocator | None = None, *, accepted_ids: frozenset[int] | None = None
     ) -> "MessageDecoder":
         """A decoder that accepts buffers of up to one segment and puts their payloads where ``allocator`` says."""
         max_data_frame_bytes = BUFFER_RESPONSE_HEADER_BYTES + config.segment_size_bytes
@@ -215,6 +264,8 @@ class MessageDecoder(ChannelHandler):
                 ctx.fire_channel_read(each)
             elif type(each) is BufferResponse and each.buffer is not None:
                 each.buffer.recycle()  # a handler closed the channel: what follows is nobody's business
+            elif type(each) is BufferRun:
+                run_all([buffer.recycle for buffer in each.buffers])
         if decoder.failure is not None and channel.is_open:
             raise decoder.failure
 

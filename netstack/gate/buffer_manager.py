@@ -5,9 +5,9 @@ Hot path:   per buffer: one lock round to take, one to recycle.
 Invariants: granted == spent + available, where *granted* is the initial credit plus everything announced, *spent* the data buffers
             received, and *available* what the sender may still send.
             Behind every credit, announced or not, lies a free buffer: available + unannounced == free exclusive + free floating.
-            While there is unannounced credit, either its announcement is under way or the sender still has more credit than the low
-            mark: half of the initial credit.  Announcing every buffer would cost a message and two wake-ups each, and the sender would
-            never have more than one buffer to write at a time.
+            While there is unannounced credit, either its announcement is under way, or the sender still has some and half of the
+            initial credit has not come together yet.  Announcing every buffer would cost a message and two wake-ups each, and the
+            sender would never have more than a few buffers to write at a time: what TCP calls the silly window syndrome (RFC 813).
             If fewer are free than are required, and the channel did not have enough of its own when it last heard of a backlog, it stands
             in the pool's line, or is asking the pool just now (FLINK-8747).
 Units:      buffers; one credit each.
@@ -16,12 +16,13 @@ Source:     Flink ``BufferManager`` and its ``AvailableBufferQueue``.
 """
 
 import threading
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol, Self
 
 from netstack.buffer.local_buffer_pool import BufferListener
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import BufferLease, MemorySegment, NetworkBuffer
+from netstack.buffer.segment import BufferLease, MemorySegment, NetworkBuffer, recycle_all
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.wire.messages import DataType
@@ -29,8 +30,9 @@ from netstack.wire.messages import DataType
 # A channel with at least so many exclusive buffers asks for floating ones only while half of its own are in use: each trip of a floating
 # buffer through the pool costs as much as all else that is done to it (bench: transport).  Flink, with its two, asks in any case.
 _MIN_FOR_CONTENT: Final = 4
-# A sender with so little credit is told of every new one, at once: what Flink does in any case.
-_MIN_LOW_CREDIT: Final = 2
+# With so little initial credit the sender is told of every new one, at once: what Flink does in any case.
+_MAX_FOR_EACH: Final = 4
+_DATA: Final = DataType.DATA_BUFFER
 
 
 class FloatingBufferPool(Protocol):
@@ -58,7 +60,7 @@ class BufferManager:
         "_is_content",
         "_is_released",
         "_lock",
-        "_low_credit",
+        "_lump",
         "_network_pool",
         "_on_credit",
         "_pool",
@@ -85,7 +87,7 @@ class BufferManager:
         self.num_spent = 0
         self.num_unannounced = 0
         self._is_announcing = False  # ``on_credit`` was or is about to be called, and nobody has taken the credit yet
-        self._low_credit = _MIN_LOW_CREDIT
+        self._lump = 1  # so much credit is announced at once while the sender has some
         self._is_content = False  # had enough of its own buffers when the sender last spoke of its backlog
         self._is_released = False
 
@@ -108,7 +110,7 @@ class BufferManager:
             self._network_pool = network_pool
             self._exclusive = segments
             self.initial_credit = self.num_granted = num_segments
-            self._low_credit = max(_MIN_LOW_CREDIT, num_segments // 2)
+            self._lump = 1 if num_segments <= _MAX_FOR_EACH else num_segments // 2
 
     @property
     def is_assigned(self) -> bool:
@@ -150,11 +152,38 @@ class BufferManager:
         buffer.is_compressed = is_compressed
         return buffer
 
+    def request_buffers(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
+        """Several buffers for plain data, floating ones first; their credit is spent.  Fewer if there is less credit."""
+        with self._lock:
+            num_buffers = min(max_buffers, self.num_granted - self.num_spent)
+            if num_buffers <= 0:
+                return []
+            self.num_spent += num_buffers
+            self.num_required -= num_buffers
+            floating, exclusive = self._floating, self._exclusive
+            num_floating = min(num_buffers, len(floating))
+            buffers = floating[len(floating) - num_floating :]
+            del floating[len(floating) - num_floating :]
+            first = len(exclusive) - (num_buffers - num_floating)
+            segments = exclusive[first:]
+            del exclusive[first:]
+            is_due = self.num_unannounced > 0 and self._is_due_locked()
+        if is_due:
+            self._on_credit()
+        for buffer in buffers:
+            buffer.size = size_bytes
+            buffer.data_type = _DATA
+            buffer.is_compressed = False
+        of_lease = NetworkBuffer.of_lease
+        for segment in segments:
+            buffers.append(of_lease(BufferLease(segment, self), 0, size_bytes, _DATA, is_buffer=True))
+        return buffers
+
     def require_locked(self, backlog: int) -> bool:
         """The sender has ``backlog`` buffers more; whether ``request_floating`` must be called, after the lock."""
         initial_credit = self.initial_credit
         self.num_required = backlog + initial_credit
-        self._is_content = initial_credit >= _MIN_FOR_CONTENT and 2 * len(self._exclusive) > initial_credit
+        self._is_content = initial_credit >= _MIN_FOR_CONTENT and 4 * len(self._exclusive) >= initial_credit
         return not self._is_content and self._num_missing_locked() > 0
 
     def request_floating(self) -> None:
@@ -204,6 +233,42 @@ class BufferManager:
             surplus.recycle()  # never under the lock (FLINK-22946)
         elif is_released and self._network_pool is not None:
             self._network_pool.recycle_unpooled([segment])
+
+    @property
+    def home(self) -> Self:
+        """Where several segments go back to at once: here."""
+        return self
+
+    @property
+    def home_index(self) -> int:
+        """All are alike."""
+        return 0
+
+    def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
+        """``recycle_run``."""
+        self.recycle_run([segment for segment, _ in returned])
+
+    def recycle_run(self, segments: Sequence[MemorySegment], index: int = 0) -> None:
+        """``recycle`` for several segments: one lock round, and one announcement at most."""
+        surplus: list[NetworkBuffer] = []
+        is_due = False
+        with self._lock:
+            is_released = self._is_released
+            if not is_released:
+                exclusive, floating = self._exclusive, self._floating
+                for segment in segments:
+                    exclusive.append(segment)
+                    if floating and len(exclusive) + len(floating) > self.num_required:
+                        surplus.append(floating.pop())
+                    else:
+                        self.num_unannounced += 1
+                is_due = self.num_unannounced > 0 and self._is_due_locked()
+        calls: list[Callable[[], object]] = [self._on_credit] if is_due else []
+        if surplus:
+            calls.append(partial(recycle_all, surplus))  # never under the lock (FLINK-22946)
+        if is_released and self._network_pool is not None:
+            calls.append(partial(self._network_pool.recycle_unpooled, list(segments)))
+        run_all(calls)
 
     def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
         """The pool offers ``buffer``; whether the channel needs it, which then is a credit more."""
@@ -273,8 +338,8 @@ class BufferManager:
                 f"{available} credits available, {self.num_unannounced} unannounced, {len(self._exclusive)} exclusive and "
                 f"{len(self._floating)} floating buffers free"
             )
-            is_low = available <= self._low_credit
-            assert not (self.num_unannounced and is_low) or self._is_announcing, f"{self.num_unannounced} credits that nobody announces"
+            is_due = self.num_unannounced >= self._lump or (self.num_unannounced and not available)
+            assert not is_due or self._is_announcing, f"{self.num_unannounced} credits that nobody announces"
             assert len(self._exclusive) <= self.initial_credit, "more segments came back than went out"
             assert self._is_content or self._num_missing_locked() <= 0, (
                 f"{num_free} of {self.num_required} buffers, but the channel waits for none"
@@ -295,8 +360,8 @@ class BufferManager:
         return self._is_due_locked()
 
     def _is_due_locked(self) -> bool:
-        """Whether the sender should hear of its new credit: it is running low, and nobody is telling it already."""
-        if self._is_announcing or self.num_granted - self.num_spent > self._low_credit:
+        """Whether the sender should hear of its new credit: it has none, or there is a lump of it; and nobody is telling it already."""
+        if self._is_announcing or (self.num_unannounced < self._lump and self.num_granted > self.num_spent):
             return False
         self._is_announcing = True
         return True

@@ -12,7 +12,7 @@ Source:     Flink ``RemoteInputChannel.checkpointStarted``, ``getInflightBuffers
 import threading
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TypeAlias
 
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import CheckpointSubsumedError
@@ -20,12 +20,8 @@ from netstack.gate.channel_state_persister import ChannelStatePersister
 from netstack.gate.sequence_numbers import is_before
 from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
 
-
-class SequenceBuffer(NamedTuple):
-    """A received buffer with its number."""
-
-    buffer: NetworkBuffer
-    sequence_number: int
+SequenceBuffer: TypeAlias = tuple[NetworkBuffer, int]
+"""A received buffer with its number."""
 
 
 class InFlightRecorder:

@@ -167,6 +167,13 @@ class InputChannel(ABC):
             NetstackError: what ``on_error`` got, or that the producer failed.
         """
 
+    def next_data(self, max_buffers: int) -> tuple[list[NetworkBuffer], bool]:
+        """At most so many data buffers, which the caller recycles, up to the next event; and whether anything may be left.  Task thread.
+
+        None are found if ``next_buffer`` has to look: there is an event, an error or nothing, or they come one by one.
+        """
+        return [], True
+
     @abstractmethod
     def resume_consumption(self) -> None:
         """Let the producer go on after a blocking event was polled.

@@ -261,6 +261,87 @@ class SingleInputGate:
                 return found
         raise ResourceClosedError(f"the input gate of {self.owner} was closed")
 
+    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
+        """What so many ``poll_next`` would find at most, but an event comes alone; empty if there is nothing.  Never blocks.
+
+        A channel yields several buffers in a row only if it is the only one that has data.
+
+        Raises:
+            ResourceClosedError: the gate was closed.
+            NetstackError: the error of the channel whose turn it was; it is raised again at its next turn.
+        """
+        found = self._poll_data(max_items)
+        if not found:
+            single = self.poll_next()
+            return [] if single is None else [single]
+        return found
+
+    def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
+        """``poll_many``, but blocks until there is something.  Empty if the gate is finished, or nothing came within ``timeout_s``.
+
+        Raises:
+            ResourceClosedError: the gate was closed, before or meanwhile.
+            NetstackError: the error of a channel.
+        """
+        found = self.poll_many(max_items)
+        if not found:
+            single = wait_for_next(self, timeout_s, self._clock_ns)
+            if single is not None:
+                found.append(single)
+        return found
+
+    def _poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
+        """Data of the channels whose turn it is; nothing if the first one has something else."""
+        queue, lock = self._queue, self._lock
+        with lock:
+            rest = queue.rest
+            if queue.priority or not rest:
+                return []
+            channels = [rest.popleft() for _ in range(min(len(rest), max_buffers))]
+            for channel in channels:
+                channel.is_queued = False
+        share = max_buffers if len(channels) == 1 else 1
+        found: list[tuple[InputChannel, list[NetworkBuffer]]] = []
+        unfinished: list[InputChannel] = []  # polled, and not known to be empty
+        for channel in channels:
+            buffers, is_more = channel.next_data(share)
+            if not buffers:
+                break
+            found.append((channel, buffers))
+            if is_more:
+                unfinished.append(channel)
+        with lock:
+            if not self._is_closed:
+                for channel in unfinished:
+                    if not channel.is_queued:
+                        channel.is_queued = True
+                        rest.append(channel)
+                for channel in reversed(channels[len(found) :]):  # their turn is still to come
+                    if not channel.is_queued:
+                        channel.is_queued = True
+                        rest.appendleft(channel)
+            more_priority_events = bool(queue.priority)
+            more_available = more_priority_events or bool(rest)
+            if not (more_available or self._is_closed or self.is_finished):
+                self._availability.reset_unavailable()
+        return self._as_items(found, more_available=more_available, more_priority_events=more_priority_events)
+
+    def _as_items(
+        self, found: list[tuple[InputChannel, list[NetworkBuffer]]], *, more_available: bool, more_priority_events: bool
+    ) -> list[BufferOrEvent]:
+        items: list[BufferOrEvent] = []
+        index, buffer = 0, None
+        for channel, buffers in found:
+            index = channel.index
+            for each in buffers:
+                buffer = self._decompress(channel, each) if each.is_compressed else each
+                items.append(_new(BufferOrEvent, (index, buffer, None, True, more_priority_events, buffer.size)))
+        if buffer is not None and not more_available:
+            items[-1] = _new(BufferOrEvent, (index, buffer, None, False, more_priority_events, buffer.size))
+        if items and self._throughput is not None:
+            self._throughput.add_bytes(sum(item.size for item in items), self._now_ms())
+        return items
+
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
         """The next buffer or event; blocks until there is one.  None if the gate is finished, or nothing came within ``timeout_s``.
 

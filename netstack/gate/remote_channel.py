@@ -13,12 +13,12 @@ Source:     Flink ``RemoteInputChannel``.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer
+from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all
 from netstack.buffer.wakeups import run_all
 from netstack.errors import (
     LocalProtocolError,
@@ -44,6 +44,8 @@ _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
 _TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
 _BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpoint barrier
+_NUMBER_OFFSET: Final = MAX_SEQUENCE_NUMBER + 1
+_NUM_NUMBERS: Final = 2 * _NUMBER_OFFSET
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 
@@ -174,6 +176,27 @@ class RemoteInputChannel(InputChannel):
             next_data_type = _NONE
         return _new(BufferAndAvailability, (buffer, 0, next_data_type, sequence_number))
 
+    def next_data(self, max_buffers: int) -> tuple[list[NetworkBuffer], bool]:
+        """The oldest data buffers up to the next event; see ``InputChannel``."""
+        received = self._received
+        rest = received.rest
+        found: list[NetworkBuffer] = []
+        if self._error is not None or received.priority:
+            return found, True
+        num_bytes = 0
+        try:
+            while len(found) < max_buffers and rest[0][0].is_buffer:
+                buffer = rest.popleft()[0]
+                found.append(buffer)
+                num_bytes += buffer.size
+        except IndexError:  # there is no more, or a release took it just now
+            pass
+        if found and not found[-1].is_buffer:  # what was looked at went to a release, this is what stood behind it
+            found.pop().recycle()
+        self.num_bytes_in += num_bytes
+        self.num_buffers_in += len(found)
+        return found, bool(rest or received.priority)
+
     def resume_consumption(self) -> None:
         """Let the producer go on after a blocking event; without exclusive buffers both sides start again with no credit.
 
@@ -246,15 +269,15 @@ class RemoteInputChannel(InputChannel):
                 last = self._in_flight.last_barrier
                 raise LocalProtocolError(f"channel {self.index}: {sequence_number} is not the last barrier, that is {last}")
             rest = self._received.rest
-            found = next((each for each in rest if each.sequence_number == sequence_number), None)
-            if found is None or found.buffer.is_buffer:
+            found = next((each for each in rest if each[1] == sequence_number), None)
+            if found is None or found[0].is_buffer:
                 raise LocalProtocolError(f"channel {self.index}: there is no event {sequence_number} that could get priority")
             rest.remove(found)
             # The barrier as it is, only its mark and place change: whoever handles it decides later that it is unaligned now.
-            overtaking = NetworkBuffer.unpooled(bytes(found.buffer.view), _PRIORITY)
-            self._received.priority.append(SequenceBuffer(overtaking, sequence_number))
+            overtaking = NetworkBuffer.unpooled(bytes(found[0].view), _PRIORITY)
+            self._received.priority.append((overtaking, sequence_number))
             is_first = len(self._received.priority) == 1
-        found.buffer.recycle()
+        found[0].recycle()
         if is_first:
             self.gate.notify_priority_event_force(self)  # its number was seen when it was announced
 
@@ -298,6 +321,65 @@ class RemoteInputChannel(InputChannel):
         if error is not None:
             raise error
 
+    def allocate_run(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
+        """Room for several plain data buffers that have arrived, their credit is spent; fewer with less credit, none after the release."""
+        return [] if size_bytes > self._max_buffer_bytes else self.buffer_manager.request_buffers(size_bytes, max_buffers)
+
+    def on_run(self, buffers: Sequence[NetworkBuffer], sequence_number: int, backlog: int) -> None:
+        """Take in several data buffers with bytes in them, the first one with that number; nothing after the release.
+
+        Raises:
+            RemoteProtocolError: the sequence number is wrong.
+        """
+        num_buffers = len(buffers)
+        end = sequence_number + num_buffers
+        if end > MAX_SEQUENCE_NUMBER:  # the numbers wrap in this run or behind it
+            for position, buffer in enumerate(buffers):
+                number = (sequence_number + position + _NUMBER_OFFSET) % _NUM_NUMBERS - _NUMBER_OFFSET
+                error = self._receive(buffer, number, backlog)
+                if error is not None:
+                    recycle_all(buffers[position + 1 :])
+                    raise error
+            return
+        rest = self._received.rest
+        is_missing = is_first = is_pending = False
+        with self._lock:
+            is_taken = sequence_number == self._expected_sequence_number and not self._is_released
+            if is_taken:
+                self._expected_sequence_number = end
+                self._num_bytes_received += num_buffers * buffers[0].size
+                is_pending = self._in_flight.is_pending
+                if is_pending:
+                    for buffer in buffers:
+                        self._in_flight.note_buffer_locked(buffer)
+                rest.extend(zip(buffers, range(sequence_number, end), strict=True))
+                # None is left that was there before: the task may have polled it without a look at what came behind it.
+                is_first = len(rest) <= num_buffers
+                is_missing = self.buffer_manager.require_locked(backlog)
+        if not is_taken:
+            recycle_all(buffers[1:])
+            error = self._refuse(buffers[0], sequence_number)
+            if error is not None:
+                raise error
+            return
+        self.sender_backlog = backlog
+        if is_first:
+            self._tell_gate()
+        if is_missing:
+            self.buffer_manager.request_floating()
+        if is_pending:
+            self._in_flight.hand_over()
+
+    def _tell_gate(self) -> None:
+        """There is data after there was none; who waits is woken now, or with the end of the present read."""
+        self.last_activity_ns = self._clock_ns()
+        pending = self.gate.enqueue_channel(self)
+        if pending is not None:
+            if self.wakeups is None:
+                pending.complete()
+            else:
+                self.wakeups.append((self, pending))
+
     def on_buffer(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> None:
         """Queue ``buffer``, which belongs to the channel from now on; a wrong sequence number surfaces at the next poll."""
         self._receive(buffer, sequence_number, backlog)
@@ -330,20 +412,14 @@ class RemoteInputChannel(InputChannel):
                 is_pending = self._in_flight.is_pending
                 if is_pending:
                     self._in_flight.note_buffer_locked(buffer)
-                rest.append(_new(SequenceBuffer, (buffer, sequence_number)))
+                rest.append((buffer, sequence_number))
                 is_first = len(rest) == 1
                 if backlog >= 0:
                     is_missing = self.buffer_manager.require_locked(backlog)
         if not is_taken:
             return self._refuse(buffer, sequence_number)
         if is_first:
-            self.last_activity_ns = self._clock_ns()
-            pending = self.gate.enqueue_channel(self)
-            if pending is not None:
-                if self.wakeups is None:
-                    pending.complete()
-                else:
-                    self.wakeups.append((self, pending))
+            self._tell_gate()
         if backlog >= 0:
             self.sender_backlog = backlog
         if is_missing:
@@ -379,14 +455,14 @@ class RemoteInputChannel(InputChannel):
                 if barrier is not None:
                     self._in_flight.note_barrier_locked(barrier.checkpoint_id, sequence_number)
                 if data_type is _PRIORITY:
-                    received.priority.append(SequenceBuffer(buffer, sequence_number))
+                    received.priority.append((buffer, sequence_number))
                 else:
-                    received.rest.append(SequenceBuffer(buffer, sequence_number))
+                    received.rest.append((buffer, sequence_number))
                     is_first = len(received.rest) == 1
                 if data_type is _TIMEOUTABLE and barrier is not None:
                     announcement = _announcement(barrier, sequence_number)
                     self._num_bytes_received += announcement.size
-                    received.priority.append(SequenceBuffer(announcement, sequence_number))
+                    received.priority.append((announcement, sequence_number))
                 is_first_priority = (data_type is _PRIORITY or data_type is _TIMEOUTABLE) and len(received.priority) == 1
                 self._has_ended = data_type is DataType.END_OF_PARTITION
         if not is_taken:
@@ -502,7 +578,7 @@ class RemoteInputChannel(InputChannel):
         received = self._received
         while True:
             try:
-                garbage.append((received.priority or received.rest).popleft().buffer)
+                garbage.append((received.priority or received.rest).popleft()[0])
             except IndexError:  # the task may be popping, too (FLINK-17823): each buffer is found by one of the two
                 return
 
@@ -567,7 +643,7 @@ class RemoteInputChannel(InputChannel):
         with self._lock:
             if self._is_released:
                 return
-            assert all(not each.buffer.is_buffer for each in self._received.priority), "data has no priority"
+            assert all(not each[0].is_buffer for each in self._received.priority), "data has no priority"
             self._in_flight.check_invariants_locked()
 
     def _describe(self) -> str:

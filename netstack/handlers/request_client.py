@@ -9,13 +9,13 @@ Source:     Flink ``CreditBasedPartitionRequestClientHandler``.
 
 import errno
 from collections import deque
-from collections.abc import Callable
-from typing import Final, assert_never
+from collections.abc import Callable, Sequence
+from typing import Final, assert_never, cast
 
 import structlog
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.errors import (
     ConnectionLostError,
@@ -34,6 +34,7 @@ from netstack.wire.messages import (
     AddCredit,
     BacklogAnnouncement,
     BufferResponse,
+    BufferRun,
     CancelPartitionRequest,
     CloseRequest,
     DataType,
@@ -157,10 +158,18 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         channel = self._channels.get(receiver)
         return None if channel is None else channel.allocate(size_bytes, data_type, is_compressed=is_compressed)
 
+    def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[NetworkBuffer]:
+        """The same for several plain data buffers; fewer if the channel has less credit."""
+        channel = self._channels.get(receiver)
+        return () if channel is None else channel.allocate_run(size_bytes, max_buffers)
+
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Serve one message of the server."""
         if type(message) is BufferResponse:
             self._on_buffer(message)
+            return
+        if type(message) is BufferRun:
+            self._on_run(message)
             return
         match message:
             case ErrorResponse():
@@ -182,6 +191,19 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         try:
             channel.on_response(response)
         except Exception as error:  # noqa: BLE001 - the error of one channel: its task and the sender learn it, the others go on
+            self._fail_channel(channel, error)
+
+    def _on_run(self, run: BufferRun) -> None:
+        buffers = cast("Sequence[NetworkBuffer]", run.buffers)  # ``allocate_run`` made them
+        channel = self._channels.get(run.receiver)
+        if channel is None or channel.is_released:
+            is_ours = self._forget(run.receiver)
+            self._cancel_once(run.receiver, is_answer=not is_ours)
+            recycle_all(buffers)
+            return
+        try:
+            channel.on_run(buffers, run.sequence_number, run.backlog)
+        except Exception as error:  # noqa: BLE001 - as above
             self._fail_channel(channel, error)
 
     def _on_backlog(self, receiver: InputChannelID, backlog: int) -> None:

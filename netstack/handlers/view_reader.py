@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from netstack.flow.credit import SenderCredit
 from netstack.ids import InputChannelID
-from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
+from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView, SegmentRun
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class CreditBasedSequenceNumberingViewReader:
         "_initial_credit",
         "_notify",
         "_num_unended",
+        "_poll_run",
         "_poll_view",
         "_view",
         "credit",
@@ -81,6 +82,7 @@ class CreditBasedSequenceNumberingViewReader:
         self._num_unended = max(1, last - first + 1)  # subpartitions whose end was not sent
         self._view: ResultSubpartitionView | None = None
         self._poll_view: Callable[[], BufferAndBacklog | None] | None = None
+        self._poll_run: Callable[[int], SegmentRun | None] | None = None
         self._notify = queue.notify_reader_non_empty_threadsafe
 
     def __repr__(self) -> str:
@@ -107,6 +109,7 @@ class CreditBasedSequenceNumberingViewReader:
             view.send_empty_buffers()
         self._view = view
         self._poll_view = view.poller()
+        self._poll_run = view.run_poller()
 
     # ---------------------------------------------------------------- the queue
 
@@ -146,6 +149,17 @@ class CreditBasedSequenceNumberingViewReader:
         elif buffer.data_type is DataType.END_OF_PARTITION:
             self._num_unended -= 1
         return next_one
+
+    def next_run(self, max_segments: int) -> SegmentRun | None:
+        """Whole segments, at most so many, paid for; None if ``next_buffer`` has to look: there is something else, or no credit."""
+        poll_run, credit = self._poll_run, self.credit
+        num_credits = credit.granted - credit.spent
+        if poll_run is None or num_credits <= 0:
+            return None
+        run = poll_run(min(max_segments, num_credits))
+        if run is not None:
+            credit.spent += len(run[0])
+        return run
 
     @property
     def failure_cause(self) -> BaseException | None:

@@ -9,7 +9,7 @@ Absent:     recovery of channel state, as in Flink: approximate recovery and una
 from collections.abc import Callable
 
 from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
-from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener
+from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
 
 
 class PipelinedApproximateSubpartition(PipelinedSubpartition):
@@ -42,6 +42,10 @@ class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
         """``next_buffer``: a reader that has retired must find nothing."""
         return self.next_buffer
+
+    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
+        """None: a reader that has retired must find nothing."""
+        return None
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled, by this reader."""

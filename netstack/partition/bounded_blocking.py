@@ -11,7 +11,7 @@ Absent:     direct transfer from file to socket.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from netstack.buffer.builder import BufferConsumer
@@ -26,7 +26,7 @@ from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.pipelined import ADD_REFUSED, NO_BUFFER_SIZE
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.subpartition import SubpartitionParent
-from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener
+from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
 from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 
@@ -90,6 +90,22 @@ class BoundedBlockingSubpartition:
             consumer.close()
             return ADD_REFUSED
         return NO_BUFFER_SIZE
+
+    def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
+        """``add`` for each.
+
+        Raises:
+            ResourceBrokenError: the file cannot be written.
+        """
+        result = NO_BUFFER_SIZE
+        remaining = iter(consumers)
+        try:
+            for consumer in remaining:
+                result = self.add(consumer)
+        except BaseException:
+            run_all([consumer.close for consumer in remaining])
+            raise
+        return result
 
     def flush(self) -> None:
         """Write what was added last; the task thread has finished its builder.
@@ -258,6 +274,10 @@ class BoundedBlockingSubpartitionReader:
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
         """``next_buffer``."""
         return self.next_buffer
+
+    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
+        """None: every buffer is a part of the file."""
+        return None
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything, without only an event."""

@@ -33,14 +33,14 @@ add another priority event         no                             yes
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from netstack.buffer.builder import BufferConsumer
+from netstack.buffer.builder import BufferConsumer, SegmentConsumer
 from netstack.buffer.compression import BufferCompressor
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.segment import BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.partition.channel_state import (
@@ -51,7 +51,7 @@ from netstack.partition.channel_state import (
 )
 from netstack.partition.in_flight import InFlightData
 from netstack.partition.subpartition import SubpartitionParent
-from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener
+from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, deserialize_event, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 
@@ -148,6 +148,11 @@ class PipelinedSubpartition:
         return self._parent
 
     @property
+    def is_compressing(self) -> bool:
+        """Whether its buffers are made smaller on their way to the reader."""
+        return self._compressor is not None
+
+    @property
     def num_queued_buffers(self) -> int:
         """How many elements are queued, events included."""
         return len(self._buffers)
@@ -193,6 +198,27 @@ class PipelinedSubpartition:
                     view = self._view
         if is_refused:
             consumer.close()
+            return ADD_REFUSED
+        if view is not None:
+            view.listener.notify_data_available()
+        return self.desired_buffer_size
+
+    def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
+        """``add`` for several data buffers, in one lock round and with one notification; they know their partial records."""
+        view = None
+        buffers = self._buffers
+        with self._lock:
+            is_refused = self._is_finished or self.is_released
+            if not is_refused:
+                num_before = len(buffers)
+                buffers.extend(consumers)
+                self._num_data_buffers += len(consumers)
+                if not (self._flush_requested or self._is_blocked) and (
+                    num_before < 2 <= len(buffers) or (num_before == 0 and buffers[0].is_finished)
+                ):
+                    view = self._view
+        if is_refused:
+            run_all([consumer.close for consumer in consumers])
             return ADD_REFUSED
         if view is not None:
             view.listener.notify_data_available()
@@ -383,6 +409,35 @@ class PipelinedSubpartition:
             return found._replace(buffer=self._compressor.compress(found.buffer))
         return found
 
+    def poll_run(self, max_segments: int) -> SegmentRun | None:
+        """Whole segments at the head, at most so many, of one recycler; None if the next element is something else: see ``poll``."""
+        with self._lock:
+            if self._is_blocked or self._num_priority or self._skips_partial_record:
+                return None
+            buffers = self._buffers
+            recycler: BufferRecycler | None = None
+            segments: list[MemorySegment] = []
+            while buffers and len(segments) < max_segments:
+                head = buffers[0]
+                if type(head) is not SegmentConsumer or (head.recycler is not recycler and segments):
+                    break
+                segment = head.take_segment()
+                if segment is None:
+                    break
+                recycler = head.recycler
+                segments.append(segment)
+                del buffers[0]
+            if recycler is None:
+                return None
+            self._num_data_buffers -= len(segments)
+            if not buffers:
+                self._flush_requested = False  # everything committed has been polled
+            is_available, backlog = self._availability_locked()
+            next_data_type = buffers[0].data_type if is_available else DataType.NONE
+            sequence_number = self._sequence_number
+            self._sequence_number += len(segments)
+        return _new_tuple(SegmentRun, (segments, recycler, backlog, next_data_type, sequence_number))
+
     def _on_event_polled_locked(self, consumer: BufferConsumer) -> InFlightData | None:
         """Count and block; returns what to complete: no data was before a barrier that was consumed in time."""
         if self._num_priority:
@@ -532,6 +587,10 @@ class PipelinedSubpartitionView:
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
         """``next_buffer`` without a detour."""
         return self._subpartition.poll
+
+    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
+        """``poll_run``; a compressor looks at each buffer."""
+        return None if self._subpartition.is_compressing else self._subpartition.poll_run
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.builder import BufferBuilder, BufferConsumer
+from netstack.buffer.builder import BufferBuilder, BufferConsumer, SegmentConsumer
 from netstack.buffer.compression import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.wakeups import run_all
@@ -188,7 +188,7 @@ class ResultPartition:
             return len(data)
         pool, wanted = self._pool, subpartition.desired_buffer_size
         if wanted == NO_BUFFER_SIZE and len(data) >= pool.segment_size_bytes:
-            return self._fill_buffer(subpartition, data, is_continuation=is_continuation)
+            return self._fill_buffers(subpartition, data, is_continuation=is_continuation)
         builder = pool.request_builder_blocking(index)
         try:
             if wanted != NO_BUFFER_SIZE:
@@ -204,23 +204,31 @@ class ResultPartition:
         self._builders[index] = builder
         return written
 
-    def _fill_buffer(self, subpartition: ResultSubpartition, data: bytes | memoryview, *, is_continuation: bool) -> int:
-        """A whole buffer at once, no builder needed; returns how much of ``data`` was taken, all if its consumer has gone."""
+    def _fill_buffers(self, subpartition: ResultSubpartition, data: bytes | memoryview, *, is_continuation: bool) -> int:
+        """Whole buffers at once, no builder needed; returns how much of ``data`` was taken, all if its consumer has gone."""
         index, pool = subpartition.index, self._pool
-        segment = pool.request_segment_blocking(index)
-        view = segment.view
-        size = len(view)
+        size = pool.segment_size_bytes
+        segments = pool.request_segments_blocking(len(data) // size, index)
+        recycler = pool.recycler(index)
+        num_bytes = size * len(segments)
         try:
-            view[:] = data if len(data) == size else memoryview(data)[:size]
+            if len(data) == size:
+                segments[0].view[:] = data
+            else:
+                rest = memoryview(data)
+                for segment, start in zip(segments, range(0, num_bytes, size), strict=True):
+                    segment.view[:] = rest[start : start + size]
         except BaseException:
-            pool.recycler(index).recycle(segment)
+            run_all([partial(recycler.recycle, segment) for segment in segments])
             raise
-        consumer = BufferConsumer.of_whole_segment(segment, pool.recycler(index), size if is_continuation else 0)
-        if subpartition.add(consumer) < 0:
+        consumers = [SegmentConsumer(segment, recycler, size) for segment in segments]
+        if not is_continuation:
+            consumers[0].partial_record_length = 0
+        if subpartition.add_all(consumers) < 0:
             return len(data)
-        self._num_bytes[index] += size
-        self._num_buffers_out += 1
-        return size
+        self._num_bytes[index] += num_bytes
+        self._num_buffers_out += len(segments)
+        return num_bytes
 
     def _finish_builder(self, index: int) -> None:
         builder = self._builders[index]

@@ -4,6 +4,7 @@ Side:   shared.
 Source: Flink ``ResultSubpartition``, ``CheckpointedResultSubpartition``.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from netstack.buffer.builder import BufferConsumer
@@ -48,6 +49,9 @@ class ResultSubpartition(Protocol):
 
     def add(self, consumer: BufferConsumer, partial_record_length: int = 0) -> int:
         """Append ``consumer`` and take it over; the buffer size wanted, or -1 (and it is closed) if nobody will read it."""
+
+    def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
+        """``add`` for several data buffers, which know their partial records."""
 
     def finish(self) -> int:
         """Append the end of the partition; -1 if nobody will read it."""

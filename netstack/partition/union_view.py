@@ -19,7 +19,7 @@ from typing import Final
 from netstack.buffer.segment import NetworkBuffer
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, ResultSubpartitionView
+from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, ResultSubpartitionView, SegmentRun
 from netstack.wire.messages import DataType
 
 CACHE_CAPACITY: Final = 10  # Flink's; looking ahead tells the next data type and the backlog
@@ -137,6 +137,10 @@ class UnionResultSubpartitionView:
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
         """``next_buffer``."""
         return self.next_buffer
+
+    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
+        """None: it looks ahead one by one, to find where records end."""
+        return None
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""

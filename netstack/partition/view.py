@@ -8,7 +8,7 @@ Source:     Flink ``ResultSubpartitionView``, ``BufferAvailabilityListener``, ``
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.segment import BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.wire.messages import DataType
 
@@ -35,6 +35,16 @@ class BufferAndBacklog(NamedTuple):
     sequence_number: int
 
 
+class SegmentRun(NamedTuple):
+    """Whole segments full of data that follow each other; whoever polled them gives them to ``recycler``."""
+
+    segments: list[MemorySegment]
+    recycler: BufferRecycler  # of all of them
+    backlog: int  # behind the last one
+    next_data_type: DataType
+    sequence_number: int  # of the first one
+
+
 class ResultSubpartitionView(Protocol):
     """What a reader, remote or local, may do with a subpartition.
 
@@ -46,6 +56,12 @@ class ResultSubpartitionView(Protocol):
 
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
         """What ``next_buffer`` does, as a function without a detour: for whoever polls often."""
+
+    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
+        """A function that polls at most so many whole segments; None if they come one by one in any case.
+
+        That function finds None if the next element is something else (or there is none): ``next_buffer`` then knows.
+        """
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""

@@ -57,6 +57,10 @@ BUFFER_RESPONSE_ID: Final = 0
 # Frame header, receiver, subpartition, number of partial sizes, sequence number, backlog, data type, is compressed, size.
 BUFFER_RESPONSE_HEADER: Final = Struct(">IIB16siiiiBBi")
 BUFFER_RESPONSE_HEADER_BYTES: Final = BUFFER_RESPONSE_HEADER.size
+# Where sequence number and backlog stand in it: all that differs between the headers of one run of full buffers.
+BUFFER_RESPONSE_NUMBERS: Final = Struct(">ii")
+NUMBERS_START: Final = Struct(">IIB16sii").size
+NUMBERS_END: Final = NUMBERS_START + BUFFER_RESPONSE_NUMBERS.size
 # Who understands what: Flink's two decoders know no more either.
 HANDSHAKE_MESSAGE_IDS: Final = frozenset({64, 65, 66})
 SERVER_MESSAGE_IDS: Final = frozenset({2, 3, 4, 5, 6, 7, 8, 10, 11})

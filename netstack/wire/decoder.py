@@ -6,14 +6,17 @@ Invariants: ``0 <= start <= end <= capacity``; after each ``buffer_updated`` les
             refused.
             A payload is written once into the buffer of its receiver, which is allocated as soon as the header of its frame is complete:
             what was read together with other frames is copied there, a large rest is read there by the socket itself.
+            If the allocator gives several buffers at once, complete frames of whole, plain data buffers that follow each other become
+            one ``BufferRun``.
 Units:      bytes.
 Source:     Flink ``NettyMessageClientDecoderDelegate``, ``BufferResponseDecoder`` and Netty's ``LengthFieldBasedFrameDecoder``.
 """
 
 from struct import Struct
-from typing import NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 from netstack.errors import ConfigError, RemoteProtocolError
+from netstack.ids import INPUT_CHANNEL_ID_BYTES
 from netstack.wire.codec import (
     ALL_MESSAGE_IDS,
     BUFFER_RESPONSE_HEADER,
@@ -25,9 +28,13 @@ from netstack.wire.codec import (
     MAGIC,
     MAX_FRAME_BYTES,
     MAX_PARTIAL_SIZES,
+    NUMBERS_END,
+    NUMBERS_START,
     decode_body,
 )
-from netstack.wire.messages import BufferAllocator, BufferResponse, DataType, Message
+from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, Message, RunAllocator
+
+Decoded: TypeAlias = Message | BufferRun
 
 _DATA_TYPES = tuple(DataType)
 _NUM_DATA_TYPES = len(_DATA_TYPES)
@@ -37,6 +44,11 @@ _NO_PAYLOAD = memoryview(b"")
 _NO_LENGTH = (1, 0)  # least and greatest length of a message that is not accepted
 _unpack_frame_header = FRAME_HEADER.unpack_from
 _unpack_data_header = BUFFER_RESPONSE_HEADER.unpack_from
+# A header in three parts: what all buffers of a run have in common, sequence number and backlog, what they have in common again.
+_RUN_HEADER: Final = Struct(f">{NUMBERS_START}sii{BUFFER_RESPONSE_HEADER_BYTES - NUMBERS_END}s")
+_unpack_receiver = Struct(f"> 9x {INPUT_CHANNEL_ID_BYTES}s i {NUMBERS_START - FRAME_HEADER_BYTES - INPUT_CHANNEL_ID_BYTES - 4}x").unpack
+_PLAIN: Final = DataType.DATA_BUFFER
+_unpack_run_header = _RUN_HEADER.unpack_from
 _new_tuple = tuple.__new__
 _HTTP_STARTS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP")
 
@@ -48,6 +60,7 @@ class FrameDecoder:
     """
 
     __slots__ = (
+        "_allocate_run",
         "_allocator",
         "_capacity",
         "_direct_read_bytes",
@@ -67,7 +80,7 @@ class FrameDecoder:
 
     def __init__(
         self,
-        allocator: BufferAllocator | None = None,
+        allocator: BufferAllocator | RunAllocator | None = None,
         *,
         max_data_frame_bytes: int,
         max_frame_bytes: int = MAX_FRAME_BYTES,
@@ -85,6 +98,7 @@ class FrameDecoder:
         if staging_bytes < FRAME_HEADER_BYTES:
             raise ConfigError(f"staging_bytes is {staging_bytes}, the least is {FRAME_HEADER_BYTES}")
         self._allocator = allocator
+        self._allocate_run = allocator.allocate_run if isinstance(allocator, RunAllocator) else None
         self._max_data_frame_bytes = max_data_frame_bytes
         self._max_frame_bytes = max_frame_bytes
         self.accept(ALL_MESSAGE_IDS if accepted_ids is None else accepted_ids)
@@ -144,7 +158,7 @@ class FrameDecoder:
             self._start, self._end = 0, end - start
         return self._staging[self._end :]
 
-    def buffer_updated(self, num_bytes: int) -> list[Message]:
+    def buffer_updated(self, num_bytes: int) -> list[Decoded]:
         """All messages that are complete now that ``num_bytes`` bytes were put into the last ``get_buffer()``.
 
         If a broken frame follows good ones, the good ones are returned and the error stands in ``failure``.
@@ -154,7 +168,7 @@ class FrameDecoder:
         """
         if self._failure is not None:
             raise self._failure
-        messages: list[Message] = []
+        messages: list[Decoded] = []
         if self._is_direct:
             self._take(num_bytes, messages)
             return messages
@@ -173,13 +187,13 @@ class FrameDecoder:
                 raise
         return messages
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> list[Decoded]:
         """Decode ``data`` as if it came from a socket; for tests.
 
         Raises:
             RemoteProtocolError: as in ``buffer_updated``.
         """
-        messages: list[Message] = []
+        messages: list[Decoded] = []
         rest = memoryview(data)
         while rest:
             buffer = self.get_buffer()
@@ -207,7 +221,7 @@ class FrameDecoder:
 
     # ---------------------------------------------------------------- payloads
 
-    def _take(self, num_bytes: int, messages: list[Message]) -> None:
+    def _take(self, num_bytes: int, messages: list[Decoded]) -> None:
         """The next ``num_bytes`` bytes of the pending payload are where they belong."""
         self._num_missing -= num_bytes
         self._rest = self._rest[num_bytes:]
@@ -217,7 +231,7 @@ class FrameDecoder:
         assert pending is not None, "only a payload under way misses bytes"
         messages.append(pending)
 
-    def _take_from_staging(self, messages: list[Message]) -> None:
+    def _take_from_staging(self, messages: list[Decoded]) -> None:
         start = self._start
         num_bytes = min(self._end - start, self._num_missing)
         if self._rest:
@@ -235,7 +249,7 @@ class FrameDecoder:
         self._staging, self._capacity = grown, self._needed
         self._start, self._end = 0, num_bytes
 
-    def _decode(self, messages: list[Message]) -> None:
+    def _decode(self, messages: list[Decoded]) -> None:
         """Append every complete message, and start the payload of an incomplete one.  ``_start`` moves even if a later frame raises."""
         staging, start, end = self._staging, self._start, self._end
         max_plain_data_frame_bytes = self._max_data_frame_bytes
@@ -262,6 +276,11 @@ class FrameDecoder:
                     self._start, self._needed = start, body - start
                     return
                 partial_sizes = _partial_sizes(staging[start + BUFFER_RESPONSE_HEADER_BYTES : body], size_bytes)
+            if end - start >= 2 * length and self._allocate_run is not None and data_type == _PLAIN and not (is_compressed or num_partial):
+                run_bytes = self._decode_run(start, length, messages)
+                if run_bytes:
+                    start += run_bytes
+                    continue
             if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0 or subpartition < 0:
                 raise _bad_field(data_type, is_compressed, backlog, subpartition)
             kind, is_packed = _DATA_TYPES[data_type], is_compressed == 1
@@ -279,7 +298,35 @@ class FrameDecoder:
             messages.append(message)
         self._start, self._needed = start, FRAME_HEADER_BYTES
 
-    def _decode_other(self, start: int, end: int, messages: list[Message]) -> int:
+    def _decode_run(self, start: int, length: int, messages: list[Decoded]) -> int:
+        """Append one run for the complete frames from ``start`` on that are like the first one; its bytes, 0 if there are not two."""
+        staging = self._staging
+        common, first_number, backlog, common_end = _unpack_run_header(staging, start)
+        receiver, subpartition = _unpack_receiver(common)
+        if subpartition < 0:
+            return 0
+        number, at, last = first_number, start, self._end - length
+        backlogs: list[int] = []
+        while at <= last:
+            before, sequence_number, backlog, behind = _unpack_run_header(staging, at)
+            if before != common or behind != common_end or sequence_number != number or backlog < 0:
+                break
+            backlogs.append(backlog)
+            at += length
+            number += 1
+        if len(backlogs) < 2 or self._allocate_run is None:
+            return 0
+        buffers = self._allocate_run(receiver, length - BUFFER_RESPONSE_HEADER_BYTES, len(backlogs))
+        if not buffers:
+            return 0
+        at = start
+        for buffer in buffers:
+            buffer.view[:] = staging[at + BUFFER_RESPONSE_HEADER_BYTES : at + length]
+            at += length
+        messages.append(BufferRun(receiver, subpartition, first_number, backlogs[len(buffers) - 1], buffers))
+        return at - start
+
+    def _decode_other(self, start: int, end: int, messages: list[Decoded]) -> int:
         """Deal with a frame that is no data, or whose header is not complete: its length if the next frame can be looked at, else 0."""
         length: int
         length, magic, message_id = _unpack_frame_header(self._staging, start)

@@ -6,9 +6,10 @@ Units:      credit and backlog in buffers, sizes in bytes.
 Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  ``Hello``, ``Proof`` and ``Ready`` are ours (ids from 64 on).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, unique
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from netstack.ids import InputChannelID, ResultPartitionID
 
@@ -111,6 +112,27 @@ class BufferAllocator(Protocol):
 
     def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> PayloadBuffer | None:
         """A buffer of ``size_bytes`` writable bytes for ``receiver``; None drops the payload, the message arrives without it."""
+
+
+@runtime_checkable
+class RunAllocator(BufferAllocator, Protocol):
+    """An allocator that likes to give several buffers at once."""
+
+    def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[PayloadBuffer]:
+        """At most so many buffers of ``size_bytes`` bytes for plain data; fewer, or none, leave the rest to ``allocate``."""
+
+
+class BufferRun(NamedTuple):
+    """What several ``BufferResponse``s say that follow each other: whole, plain data buffers of one subpartition, of one size.
+
+    Ownership: whoever gets the message owns ``buffers``.
+    """
+
+    receiver: InputChannelID
+    subpartition: int
+    sequence_number: int  # of the first one
+    backlog: int  # behind the last one
+    buffers: Sequence[PayloadBuffer]
 
 
 class BufferResponse(NamedTuple):

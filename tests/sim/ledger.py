@@ -8,14 +8,16 @@ Units:      credit in buffers.
 
 from dataclasses import dataclass, field
 
+from netstack.buffer.segment import FREEING_RECYCLER, NetworkBuffer
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import OutboundBuffer
+from netstack.channel.message_codec import OutboundBuffer, OutboundRun
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.ids import InputChannelID
 from netstack.wire.messages import (
     AddCredit,
     BufferResponse,
+    BufferRun,
     CancelPartitionRequest,
     DataType,
     ErrorResponse,
@@ -126,6 +128,12 @@ class ClientTap(ChannelHandler):
             flow.num_read += 1
             flow.num_data_read += message.data_type.is_buffer
             flow.is_blocked = flow.is_blocked or message.data_type.is_blocking_upstream
+        elif type(message) is BufferRun:
+            flow = self._ledger.flow(message.receiver)
+            if message.sequence_number != flow.num_read:
+                self._ledger.require(False, f"{message} arrived as number {flow.num_read}")
+            flow.num_read += len(message.buffers)
+            flow.num_data_read += len(message.buffers)
         elif isinstance(message, ErrorResponse) and message.receiver is not None:
             self._ledger.flow(message.receiver).has_failed = True
         ctx.fire_channel_read(message)
@@ -156,6 +164,13 @@ class ServerTap(ChannelHandler):
         for each in message if isinstance(message, list) else [message]:
             if type(each) is OutboundBuffer:
                 self._count(each, self._ledger.flow(each.receiver))
+            elif type(each) is OutboundRun:
+                for position, segment in enumerate(each.segments):
+                    backlog = each.backlog + len(each.segments) - 1 - position
+                    buffer = NetworkBuffer(segment, FREEING_RECYCLER, len(segment.view), DataType.DATA_BUFFER)
+                    single = OutboundBuffer(each.receiver, each.subpartition, each.sequence_number + position, backlog, buffer)
+                    self._count(single, self._ledger.flow(each.receiver))
+                    buffer.lease.abandon()
         ctx.write(message)
 
     def _count(self, message: OutboundBuffer, flow: Flow) -> None:

@@ -517,22 +517,46 @@ def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
 # ---------------------------------------------------------------- when credit is announced
 
 
-def test_credit_is_announced_once_the_sender_runs_low() -> None:
-    """Eight buffers: while the sender has more than four credits nobody tells it of new ones, then it is told of all at once."""
-    it = Fixture(8, 1, 7)
-    held = [it.exclusive() for _ in range(3)]  # four left: not low
-
+def test_credit_is_announced_in_lumps_of_half_the_initial_credit() -> None:
+    """Eight buffers: while the sender has credit nobody tells it of less than four new ones, then it is told of all at once."""
+    it = Fixture(9, 1, 8)
+    held = [it.exclusive() for _ in range(4)]
     it.client.orders.clear()
-    for buffer in held:
+
+    for buffer in held[:3]:
         buffer.recycle()
     assert (it.client.orders, it.channel.unannounced_credit) == ([], 3)
     it.channel.check_invariants()
-    last = it.exclusive()
+    held[3].recycle()
 
-    assert it.client.orders == [("credit", 0)], "the buffer that made it low announces what had been saved up"
+    assert it.client.orders == [("credit", 0)]
+    assert it.channel.take_unannounced_credit() == 4
+    it.exclusive().recycle()
+    assert it.client.orders == [("credit", 0)], "seven left"
+    it.end()
+
+
+def test_a_sender_without_credit_is_told_of_every_new_one() -> None:
+    """Three are saved up: the buffer that uses the last credit announces them, and so does each one that comes back after that."""
+    it = Fixture(9, 1, 8)
+    held = [it.exclusive() for _ in range(7)]
+    it.client.orders.clear()
+    for buffer in held[:3]:
+        buffer.recycle()
+    assert it.client.orders == []
+
+    held.append(it.exclusive())
+
+    assert it.client.orders == [("credit", 0)]
     assert it.channel.take_unannounced_credit() == 3
-    last.recycle()
-    assert it.client.orders == [("credit", 0)], "six left again"
+    held += [it.exclusive() for _ in range(3)]
+    for buffer in held[3:5]:
+        buffer.recycle()
+        assert it.channel.take_unannounced_credit() == 1
+        held.append(it.exclusive())
+    assert it.client.orders == [("credit", 0)] * 3
+    for buffer in held[5:]:
+        buffer.recycle()
     it.end()
 
 

@@ -54,6 +54,10 @@ class ScriptedView:
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
         return self.next_buffer
 
+    def run_poller(self) -> None:
+        """Nothing comes in runs."""
+        return
+
     def has_data(self, num_credits_available: int) -> bool:
         return self.availability(num_credits_available > 0)[0]
 

@@ -298,6 +298,10 @@ class BrokenView(ScriptedView):
     def poller(self) -> Callable[[], None]:
         return self.next_buffer
 
+    def run_poller(self) -> None:
+        """Nothing comes in runs."""
+        return
+
     def release(self) -> None:
         super().release()
         if self.fails_late:

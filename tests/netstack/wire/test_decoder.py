@@ -19,7 +19,7 @@ from netstack.wire.codec import (
     SERVER_MESSAGE_IDS,
     encode,
 )
-from netstack.wire.decoder import FrameDecoder
+from netstack.wire.decoder import Decoded, FrameDecoder
 from netstack.wire.messages import (
     AddCredit,
     BufferResponse,
@@ -53,7 +53,7 @@ def make_decoder(*, staging_bytes: int = 4096, max_data_frame_bytes: int = MAX_D
     return FrameDecoder(HeapAllocator(), max_data_frame_bytes=max_data_frame_bytes, max_frame_bytes=2048, staging_bytes=staging_bytes)
 
 
-def feed_in_parts(decoder: FrameDecoder, parts: Sequence[bytes]) -> list[Message]:
+def feed_in_parts(decoder: FrameDecoder, parts: Sequence[bytes]) -> list[Decoded]:
     messages = []
     for part in parts:
         messages += decoder.feed(part)
@@ -240,7 +240,7 @@ def test_hist_10742_no_buffer_is_lost_when_a_stream_breaks(messages: list[Messag
     stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
     allocator = ChoosyAllocator(GONE)
     decoder = FrameDecoder(allocator, max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=64, direct_read_bytes=1)
-    received: list[Message] = []
+    received: list[Decoded] = []
     with contextlib.suppress(RemoteProtocolError):
         for at in range(0, len(stream), 7):
             received += decoder.feed(bytes(stream[at : at + 7]))
