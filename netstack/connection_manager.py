@@ -46,12 +46,15 @@ def _client_handlers(config: NetstackConfig, handler: CreditBasedPartitionReques
 class _Connection:
     """The connection to one peer, connected on demand.  Loop thread only."""
 
-    def __init__(self, config: NetstackConfig, connection_id: ConnectionID, on_idle: "Callable[[_Connection], None]") -> None:
+    def __init__(
+        self, config: NetstackConfig, loop: EventLoopThread, connection_id: ConnectionID, on_idle: "Callable[[_Connection], None]"
+    ) -> None:
         self.connection_id = connection_id
         self._config = config
+        self._loop = loop
         self._on_idle = on_idle
         self._channel: NetworkChannel | None = None
-        self._handler = CreditBasedPartitionRequestClientHandler()
+        self._handler = CreditBasedPartitionRequestClientHandler(self._loop.after_batch)
         self._attempt: _Attempt | None = None
         self._waiting: list[RemoteInputChannel] = []
         self._early: list[tuple[RemoteInputChannel, Callable[[], None]]] = []  # orders given during the attempt
@@ -138,7 +141,7 @@ class _Connection:
                 _log.warning("cannot connect, trying again", peer=str(self.connection_id), num_failed=num_failed, error=str(error))
 
     async def _connect_once(self) -> tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]:
-        handler = CreditBasedPartitionRequestClientHandler()
+        handler = CreditBasedPartitionRequestClientHandler(self._loop.after_batch)
         handler.on_ended = self._on_connection_ended
         config = self._config
         channel = await connect(config, self.connection_id, lambda: _client_handlers(config, handler), timeout_s=config.connect_timeout_s)
@@ -286,7 +289,7 @@ class ConnectionManager:
             return
         connection = self._connections.get(connection_id)
         if connection is None:
-            connection = self._connections[connection_id] = _Connection(self._config, connection_id, self._forget)
+            connection = self._connections[connection_id] = _Connection(self._config, self._loop, connection_id, self._forget)
         connection.request(channel, delay_ms)
 
     def order(self, connection_id: ConnectionID, order: Order[...], channel: RemoteInputChannel, *args: object) -> None:

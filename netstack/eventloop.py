@@ -53,6 +53,8 @@ class EventLoopThread:
         self._is_closed = False  # Guarded by _lock.
         self._is_detached = False  # Guarded by _lock: the loop no longer watches the wakeup descriptor.
         self._num_waking = 0  # Guarded by _lock: producers between arming and having written to the wakeup descriptor.
+        # Loop thread only: what runs once when the present pass is over; None between passes.
+        self._after_batch: dict[Callable[[], None], None] | None = None
         self._num_executed = 0  # Written by the loop thread; read anywhere, one pass stale is fine.
         self._num_wakeups = 0  # Guarded by _lock.
         self._thread_id: int | None = None  # Written once, before the loop runs its first function.
@@ -116,6 +118,16 @@ class EventLoopThread:
                 orphan = self._take_orphan_fd_locked()
             if orphan is not None:
                 os.close(orphan)
+
+    def after_batch(self, function: Callable[[], None]) -> None:
+        """Loop thread: run ``function`` once when everything of the present pass was executed; at once if none is going on.
+
+        What many functions of one pass ask for (a write, a wake-up) is done once, and without a turn of the loop in between.
+        """
+        if self._after_batch is None:
+            function()
+        else:
+            self._after_batch[function] = None
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         """Run a coroutine on the loop; costs tens of microseconds, so never per record or buffer.
@@ -189,12 +201,17 @@ class EventLoopThread:
         self._is_armed = False
         queue = self._queue
         budget = min(len(queue), MAX_BATCH)
+        last: dict[Callable[[], None], None] = {}
+        self._after_batch = last
         try:
             while budget and queue:  # the function may close this loop, which drains the queue
                 budget -= 1
                 function, args = queue.popleft()
                 self._execute(function, args)
         finally:
+            self._after_batch = None
+            for once in last:
+                self._execute(once, ())
             # If a producer armed meanwhile, its wakeup is under way, and one pass per turn of the loop is enough.
             if queue and not self._is_armed and not self._is_closed:
                 self._is_armed = True

@@ -55,10 +55,16 @@ _CANCEL_BYTES: Final = 25
 _LOST: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT})
 
 
+def _at_once(function: Callable[[], None]) -> None:
+    function()
+
+
 class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     """The last handler of the client's pipeline: owns the connection's map of input channels."""
 
-    def __init__(self) -> None:
+    def __init__(self, after_batch: Callable[[Callable[[], None]], None] = _at_once) -> None:
+        """``after_batch`` runs a function once, when all orders that came together were given."""
+        self._after_batch = after_batch
         self._channels: dict[InputChannelID, RemoteInputChannel] = {}
         self._not_found: set[InputChannelID] = set()  # of _channels: the server has forgotten their requests
         self._cancelled: dict[InputChannelID, None] = {}  # told to stop, oldest first
@@ -296,7 +302,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def _give(self, channel: RemoteInputChannel, order: _Order | None) -> None:
         if self._ctx is not None and channel.channel_id in self._channels:
             self._orders.append((channel, order))
-            self._write_orders()
+            self._after_batch(self._write_orders)
 
     def _write_orders(self) -> None:
         ctx = self._ctx

@@ -54,6 +54,7 @@ class PartitionRequestQueue(ChannelHandler):
         self._gather: list[OutboundBuffer | OutboundRun] = []  # the turns of the present gather write, not yet written
         self._is_writing = False
         self._is_continuation_scheduled = False
+        self._is_reading = False  # messages of the peer are being served: what they make ready is written after the last one
         self._is_closed = False
         self._unannounced: dict[CreditBasedSequenceNumberingViewReader, None] = {}  # whose backlog is told when the socket takes more
         self._max_readers = config.max_readers
@@ -106,8 +107,9 @@ class PartitionRequestQueue(ChannelHandler):
             self._fail_reader(reader, error)
             return
         if is_available:
-            if self._ready.add(reader) and not self._is_continuation_scheduled:
-                self._write_available()
+            if self._ready.add(reader) and not self._is_continuation_scheduled and not self._is_reading:
+                # All readers that the present pass of the loop brings share its writes.
+                self._loop.after_batch(self._write_available)
         elif backlog > 0 and reader.needs_backlog_announcement:
             self._announce(reader, backlog)
 
@@ -361,6 +363,18 @@ class PartitionRequestQueue(ChannelHandler):
         return len(segments) * frame_bytes
 
     # ---------------------------------------------------------------- events of the channel
+
+    def start_read(self) -> None:
+        """Messages of the peer follow, up to ``channel_read_complete``."""
+        self._is_reading = True
+
+    def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
+        """Write what the messages of one read made ready."""
+        if self._is_reading:
+            self._is_reading = False
+            if len(self._ready) and not self._is_continuation_scheduled:
+                self._write_available()
+        ctx.fire_channel_read_complete()
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
         """Go on writing once the transport took enough."""

@@ -62,6 +62,7 @@ class PartitionRequestServerHandler(ChannelHandler):
         """Serve one message."""
         match message:
             case AddCredit(receiver, credit):
+                self._queue.start_read()
                 self._queue.add_credit(receiver, credit)
             case PartitionRequest():
                 self._serve_request(message)
