@@ -1,0 +1,154 @@
+"""How many milliseconds of each second something went on, lately.
+
+Side:       shared.  One thread marks, at most a few times per wait; any thread updates and reads.
+Invariants: 0 <= value <= 1000; the accumulated time never falls; a measurement that goes on counts up to the last ``update``, and for the
+            accumulated time up to now.
+Units:      nanoseconds of a monotonic clock; what is read is in milliseconds unless it is named otherwise.
+Lock order: ``TimerGauge._lock`` is a leaf: listeners are called after it.
+Source:     Flink ``TimerGauge`` (5 s between updates, a window of 60 s).
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+UPDATE_INTERVAL_S: Final = 5  # Flink View.UPDATE_INTERVAL_SECONDS
+DEFAULT_WINDOW_S: Final = 60
+_MS_PER_S: Final = 1_000
+_NS_PER_MS: Final = 1_000_000
+
+
+class StartStopListener(Protocol):
+    """Wants to know when a measurement begins and ends."""
+
+    def mark_start(self) -> None:
+        """It begins; on the thread that marks."""
+
+    def mark_end(self) -> None:
+        """It ends; on the thread that marks."""
+
+
+class TimerGauge:
+    """A stopwatch whose value is its share of the last window.
+
+    Threading: ``mark_start`` and ``mark_end`` on one thread; ``update``, once per ``UPDATE_INTERVAL_S``, and everything else on any.
+
+    Args:
+        clock_ns: monotonic.
+        window_s: how far back the value looks; rounded down to whole update intervals, but at least one.
+    """
+
+    __slots__ = (
+        "_accumulated_ns",
+        "_clock_ns",
+        "_counted_to_ns",
+        "_interval_ns",
+        "_listeners",
+        "_lock",
+        "_max_ms",
+        "_max_ns",
+        "_slots",
+        "_start_ns",
+        "_value",
+    )
+
+    def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns, *, window_s: int = DEFAULT_WINDOW_S) -> None:
+        self._clock_ns = clock_ns
+        self._lock = threading.Lock()
+        # Guarded by _lock; value, maximum and start are read bare, one update stale is fine.
+        self._slots: deque[int] = deque(maxlen=max(1, window_s // UPDATE_INTERVAL_S))  # nanoseconds of each interval
+        self._interval_ns = 0  # counted in the interval that goes on
+        self._accumulated_ns = 0
+        self._max_ns = 0  # the longest measurement that touched the interval that goes on
+        self._start_ns: int | None = None  # of the measurement that goes on
+        self._counted_to_ns = 0  # how far it was counted
+        self._value = 0
+        self._max_ms = 0
+        self._listeners: tuple[StartStopListener, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<TimerGauge {self._value} ms/s, {'measuring' if self.is_measuring else 'at rest'}>"
+
+    @property
+    def value(self) -> int:
+        """Milliseconds per second, as of the last update."""
+        return self._value
+
+    @property
+    def max_single_measurement_ms(self) -> int:
+        """The longest measurement that ended or went on in the last whole interval, counted from its beginning."""
+        return self._max_ms
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether a measurement goes on."""
+        return self._start_ns is not None
+
+    @property
+    def accumulated_ms(self) -> int:
+        """All measurements so far, up to now."""
+        return self.accumulated_ns() // _NS_PER_MS
+
+    def accumulated_ns(self, now_ns: int | None = None) -> int:
+        """All measurements so far, up to ``now_ns`` of the clock."""
+        with self._lock:
+            if self._start_ns is None:
+                return self._accumulated_ns
+            now_ns = self._clock_ns() if now_ns is None else now_ns
+            return self._accumulated_ns + max(0, now_ns - self._counted_to_ns)
+
+    def mark_start(self) -> None:
+        """A measurement begins; does nothing while one goes on."""
+        with self._lock:
+            if self._start_ns is not None:
+                return
+            self._start_ns = self._counted_to_ns = self._clock_ns()
+            listeners = self._listeners
+        for listener in listeners:
+            listener.mark_start()
+
+    def mark_end(self) -> None:
+        """The measurement ends; does nothing when none goes on."""
+        with self._lock:
+            if self._start_ns is None:
+                return
+            self._count_locked(self._start_ns)
+            self._start_ns = None
+            listeners = self._listeners
+        for listener in listeners:
+            listener.mark_end()
+
+    def update(self) -> None:
+        """An interval is over: compute the value of the window that ends now."""
+        with self._lock:
+            if self._start_ns is not None:
+                self._count_locked(self._start_ns)
+            self._slots.append(self._interval_ns)
+            window_s = UPDATE_INTERVAL_S * len(self._slots)
+            self._value = min(_MS_PER_S, sum(self._slots) // _NS_PER_MS // window_s)
+            self._max_ms = self._max_ns // _NS_PER_MS
+            self._interval_ns = self._max_ns = 0
+
+    def add_listener(self, listener: StartStopListener) -> None:
+        """Tell ``listener`` from now on; at once if a measurement goes on.  On the thread that marks."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+        if self.is_measuring:
+            listener.mark_start()
+
+    def remove_listener(self, listener: StartStopListener) -> None:
+        """Tell it no more, but for the end of a measurement that goes on.  On the thread that marks."""
+        with self._lock:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+        if self.is_measuring:
+            listener.mark_end()
+
+    def _count_locked(self, start_ns: int) -> None:
+        now_ns = self._clock_ns()
+        elapsed_ns = max(0, now_ns - self._counted_to_ns)
+        self._interval_ns += elapsed_ns
+        self._accumulated_ns += elapsed_ns
+        self._max_ns = max(self._max_ns, now_ns - start_ns)
+        self._counted_to_ns = now_ns
