@@ -43,6 +43,16 @@ class BufferListener(Protocol):
         """The pool was destroyed; no buffer will come."""
 
 
+class BlockingObserver(Protocol):
+    """Wants to know while a thread is parked for want of a buffer.  Called on that thread, outside every lock."""
+
+    def mark_start(self) -> None:
+        """It parks."""
+
+    def mark_end(self) -> None:
+        """It goes on, with a buffer or with an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalBufferPoolStatistics:
     """The numbers of one pool; ``num_used / num_buffers`` is Flink's ``outPoolUsage``, above 1 with overdraft."""
@@ -123,6 +133,7 @@ class LocalBufferPool:
         self.owner = owner
         self.segment_size_bytes = parent.segment_size_bytes
         self.max_overdraft_buffers = max_overdraft_buffers
+        self.blocking_observer: BlockingObserver | None = None  # Written by the owner before its first request.
         self._max_per_channel = 0 if max_buffers_per_channel is None else max_buffers_per_channel
         num_counted = num_subpartitions if self._max_per_channel else 0
         self._recyclers = [SubpartitionRecycler(self, index) for index in range(num_counted)]
@@ -596,6 +607,9 @@ class LocalBufferPool:
         gate = threading.Lock()
         gate.acquire()
         me = threading.get_ident()
+        observer = self.blocking_observer
+        if observer is not None:
+            observer.mark_start()
         with self._lock:
             self._blocked_since_ns[me] = time.perf_counter_ns()
         try:
@@ -617,6 +631,8 @@ class LocalBufferPool:
         finally:
             with self._lock:
                 self._blocked_ns += time.perf_counter_ns() - self._blocked_since_ns.pop(me)
+            if observer is not None:
+                observer.mark_end()
 
     def _unpark(self, gate: threading.Lock) -> None:
         """After a slice without news: leave the line; if somebody called us just now, take the call."""

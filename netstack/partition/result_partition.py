@@ -24,7 +24,7 @@ from functools import partial
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.builder import BufferBuilder, BufferConsumer, SegmentConsumer
 from netstack.buffer.compression import BufferCompressor
-from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.local_buffer_pool import BlockingObserver, LocalBufferPool
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
@@ -144,6 +144,10 @@ class ResultPartition:
     def available_future(self) -> AvailabilityFuture:
         """Done while a buffer is free (or the pool is gone), else completed when one comes."""
         return self._pool.available_future()
+
+    def observe_blocking(self, observer: BlockingObserver) -> None:
+        """Tell ``observer`` whenever an emit waits for a buffer; called before the first one."""
+        self._pool.blocking_observer = observer
 
     # ---------------------------------------------------------------- task thread
 

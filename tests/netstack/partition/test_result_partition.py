@@ -356,6 +356,39 @@ def test_a_writer_blocks_until_its_consumer_reads() -> None:
     end(it)
 
 
+class RecordingObserver:
+    """Which thread said what."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int | None]] = []
+
+    def mark_start(self) -> None:
+        self.calls.append(("start", threading.current_thread().ident))
+
+    def mark_end(self) -> None:
+        self.calls.append(("end", threading.current_thread().ident))
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_an_observer_is_told_while_a_writer_waits_for_a_buffer(is_released: bool) -> None:
+    """On the writer's thread; also when the wait ends in an error."""
+    it, observer = make(1, max_buffers=3), RecordingObserver()
+    it.partition.observe_blocking(observer)
+
+    writer = Writer(it.partition, 4)
+    writer.wait_until_parked()
+    while_parked = list(observer.calls)
+    if is_released:
+        it.partition.release()
+    else:
+        read(it.views[0])
+    writer.join()
+
+    assert while_parked == [("start", writer.thread.ident)]
+    assert observer.calls == [*while_parked, ("end", writer.thread.ident)]
+    end(it)
+
+
 def test_a_consumer_that_leaves_frees_its_blocked_producer() -> None:
     """The writer wakes, drops the rest, and finds all its consumers content."""
     it = make(1, max_buffers=3)
