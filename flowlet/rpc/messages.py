@@ -111,6 +111,15 @@ class TaskMetrics(msgspec.Struct, frozen=True):
     current_input_watermark: int = -(2**63)
     waiting_for: str | None = None  # the name of what a parked task waits for
     source_progress: float | None = None  # 0 to 1, of a source that knows how much there is to read
+    accumulated_soft_back_pressured_ms: int = 0  # parked in the mailbox for want of room
+    accumulated_hard_back_pressured_ms: int = 0  # blocked inside a write for want of a buffer
+    idle_ms_per_second: int = 0  # these four: of the last minute; together 1000 while the task runs
+    busy_ms_per_second: int = 0
+    soft_back_pressured_ms_per_second: int = 0
+    hard_back_pressured_ms_per_second: int = 0
+    max_soft_back_pressure_ms: int = 0  # the longest single wait of the last 5 s
+    max_hard_back_pressure_ms: int = 0
+    is_back_pressured: bool = False  # at this moment
 
 
 class FailureInfo(msgspec.Struct, frozen=True):

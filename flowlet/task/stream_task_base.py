@@ -66,6 +66,8 @@ class StreamTask(ABC):
             self._run_default_action, self.mailbox, self._timings, action_executor=FlushingActionExecutor(self._flush_pending)
         )
         self._partitions = [output.partition for output in environment.outputs]
+        for partition in self._partitions:
+            partition.observe_blocking(self._timings.hard_back_pressure)
         self._flusher = self._create_flusher()
         self._writers = [self._create_writer(output) for output in environment.outputs]
         self._chain = OperatorChain(chain, self._edge_outputs(), self._operator_context)
@@ -343,10 +345,9 @@ class StreamTask(ABC):
 
     def metrics(self) -> TaskMetrics:
         """Counters since the start; any thread, cheap."""
-        timings = self._timings.snapshot()
+        timings, rates = self._timings.snapshot(), self._timings.rates()
         gates = [gate.statistics() for gate in self.environment.gates]
         partitions = [partition.statistics() for partition in self._partitions]
-        back_pressured_ns = timings.soft_back_pressured_ns + sum(partition.hard_blocked_ns for partition in partitions)
         return TaskMetrics(
             num_records_in=self._chain.num_records_in,
             num_records_out=self._chain.num_records_out,
@@ -357,8 +358,17 @@ class StreamTask(ABC):
             num_buffers_out=sum(partition.num_buffers_out for partition in partitions),
             num_credits_granted=sum(gate.num_credits_granted for gate in gates),
             accumulated_idle_ms=timings.idle_ns // _NS_PER_MS,
-            accumulated_busy_ms=max(0, timings.running_ns - timings.idle_ns - back_pressured_ns) // _NS_PER_MS,
-            accumulated_back_pressured_ms=back_pressured_ns // _NS_PER_MS,
+            accumulated_busy_ms=timings.busy_ns // _NS_PER_MS,
+            accumulated_back_pressured_ms=timings.back_pressured_ns // _NS_PER_MS,
+            accumulated_soft_back_pressured_ms=timings.soft_back_pressured_ns // _NS_PER_MS,
+            accumulated_hard_back_pressured_ms=timings.hard_back_pressured_ns // _NS_PER_MS,
+            idle_ms_per_second=rates.idle_ms_per_second,
+            busy_ms_per_second=rates.busy_ms_per_second,
+            soft_back_pressured_ms_per_second=rates.soft_back_pressured_ms_per_second,
+            hard_back_pressured_ms_per_second=rates.hard_back_pressured_ms_per_second,
+            max_soft_back_pressure_ms=rates.max_soft_back_pressure_ms,
+            max_hard_back_pressure_ms=rates.max_hard_back_pressure_ms,
+            is_back_pressured=rates.is_back_pressured,
             current_input_watermark=self._current_input_watermark(),
             waiting_for=self.waiting_for,
         )

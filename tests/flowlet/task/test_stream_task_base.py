@@ -186,8 +186,39 @@ class TestWaiting:
         reader.view.release()
 
         assert (metrics.accumulated_idle_ms, metrics.accumulated_back_pressured_ms) == (0, 42)
+        assert (metrics.accumulated_soft_back_pressured_ms, metrics.accumulated_hard_back_pressured_ms) == (42, 0)
+        assert metrics.is_back_pressured
         assert "a free buffer for partition" in (metrics.waiting_for or "")
         assert received == [full] * 10
+
+    def test_a_task_that_waits_inside_a_write_is_hard_backpressured(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """A record larger than all buffers: 42 ms of hard backpressure, none of soft, and after 5 s nothing else."""
+        partition = network.partition(max_buffers=2)
+        reader = network.reader(partition)
+        large = "x" * 5 * SEGMENT_BYTES
+        environment = network.environment("source", outputs=[edge(partition)])
+        task = SourceStreamTask(environment, chain(source([large])), timings=TaskTimings(tasks.clock))
+        thread = Thread(task.invoke)
+        spin_until(lambda: "wait for a buffer" in repr(partition))
+        tasks.clock.now_ns += 42_000_000
+        early = task.metrics()
+        tasks.clock.now_ns += 4_958_000_000
+        late = task.metrics()
+
+        received: list[object] = []
+        while not received:
+            received += reader.read_values()
+        spin_until(lambda: "process all data" in (task.waiting_for or ""))
+        reader.read()
+        reader.view.acknowledge_all_data_processed()
+        thread.result()
+        reader.view.release()
+
+        assert (early.accumulated_soft_back_pressured_ms, early.accumulated_hard_back_pressured_ms) == (0, 42)
+        assert (early.accumulated_back_pressured_ms, early.accumulated_busy_ms) == (42, 0)
+        assert early.is_back_pressured
+        assert (late.hard_back_pressured_ms_per_second, late.busy_ms_per_second, late.max_hard_back_pressure_ms) == (1_000, 0, 5_000)
+        assert received == [large]
 
     def test_output_is_looked_at_before_input(self, network: LocalNetwork, tasks: Tasks) -> None:
         """With data waiting and no room for results, nothing is read."""

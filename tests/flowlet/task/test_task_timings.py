@@ -1,6 +1,11 @@
+"""Promises of a task's stopwatches.
+
+Source: Flink `TaskIOMetricGroupTest`.
+"""
+
 import pytest
 
-from flowlet.task.task_timings import TaskTimings, TimingsSnapshot, WaitKind
+from flowlet.task.task_timings import TaskRates, TaskTimings, TimingsSnapshot, WaitKind
 
 
 class Clock:
@@ -80,3 +85,92 @@ def test_after_the_end_the_sums_stand_still(timings: TaskTimings, clock: Clock) 
     timings.mark_end()
 
     assert timings.snapshot() == TimingsSnapshot(3, 3, 0)
+
+
+SECOND_NS = 1_000_000_000
+
+
+def test_hard_backpressure_is_told_apart_from_soft(timings: TaskTimings, clock: Clock) -> None:
+    """4 working, 7 parked without room, 11 inside a write without room."""
+    timings.mark_start()
+    clock.advance(4)
+    timings.start_wait(WaitKind.BACK_PRESSURED)
+    clock.advance(7)
+    timings.end_wait()
+    timings.hard_back_pressure.mark_start()
+    clock.advance(11)
+    timings.hard_back_pressure.mark_end()
+
+    snapshot = timings.snapshot()
+    assert snapshot == TimingsSnapshot(22, 0, 7, 11)
+    assert (snapshot.back_pressured_ns, snapshot.busy_ns) == (18, 4)
+
+
+def test_rates_are_shares_of_each_second(timings: TaskTimings, clock: Clock) -> None:
+    """Of 5 s: 1 idle, 2 soft, 0.5 hard, so 1.5 busy.  Before the interval is over no wait counts."""
+    timings.mark_start()
+    for kind, by_ns in ((WaitKind.IDLE, SECOND_NS), (WaitKind.BACK_PRESSURED, 2 * SECOND_NS)):
+        timings.start_wait(kind)
+        clock.advance(by_ns)
+    timings.end_wait()
+    timings.hard_back_pressure.mark_start()
+    clock.advance(SECOND_NS // 2)
+    timings.hard_back_pressure.mark_end()
+    early = timings.rates()
+    clock.advance(SECOND_NS * 3 // 2)
+    rates = timings.rates()
+
+    assert early == TaskRates(0, 1_000, 0, 0, 0, 0, False)
+    assert rates == TaskRates(200, 300, 400, 100, 2_000, 500, False)
+    assert rates.back_pressured_ms_per_second == 500
+
+
+def test_a_task_is_backpressured_while_it_waits_for_room(timings: TaskTimings) -> None:
+    """In either way; waiting for input is none of them."""
+    timings.start_wait(WaitKind.IDLE)
+    assert not timings.rates().is_back_pressured
+
+    timings.start_wait(WaitKind.BACK_PRESSURED)
+    assert timings.rates().is_back_pressured
+
+    timings.end_wait()
+    assert not timings.rates().is_back_pressured
+
+    timings.hard_back_pressure.mark_start()
+    assert timings.rates().is_back_pressured
+
+
+def test_whoever_looks_late_sees_the_average(timings: TaskTimings, clock: Clock) -> None:
+    """10 s idle, 10 s not: two intervals each, closed at once.  After an hour nothing of it counts."""
+    timings.mark_start()
+    timings.start_wait(WaitKind.IDLE)
+    clock.advance(10 * SECOND_NS)
+    timings.end_wait()
+    clock.advance(10 * SECOND_NS)
+    late = timings.rates()
+    clock.advance(3_600 * SECOND_NS)
+
+    assert late.idle_ms_per_second == 500
+    assert timings.rates().idle_ms_per_second == 0
+
+
+def test_shares_never_exceed_the_second(timings: TaskTimings, clock: Clock) -> None:
+    """Parked and blocked at once, as far as two threads can tell."""
+    timings.mark_start()
+    timings.start_wait(WaitKind.BACK_PRESSURED)
+    timings.hard_back_pressure.mark_start()
+    clock.advance(5 * SECOND_NS)
+
+    rates = timings.rates()
+    assert (rates.back_pressured_ms_per_second, rates.busy_ms_per_second) == (1_000, 0)
+
+
+def test_a_task_is_busy_only_while_it_runs(timings: TaskTimings, clock: Clock) -> None:
+    """Not before, when nothing marks its waits, nor afterwards."""
+    before = timings.rates()
+    timings.mark_start()
+    clock.advance(5 * SECOND_NS)
+    meanwhile = timings.rates()
+    timings.mark_end()
+
+    assert [rates.busy_ms_per_second for rates in (before, meanwhile, timings.rates())] == [0, 1_000, 0]
