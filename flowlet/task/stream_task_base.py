@@ -22,7 +22,7 @@ from flowlet.task.flushing_action_executor import FlushingActionExecutor
 from flowlet.task.input_processor import InputStatus
 from flowlet.task.mailbox import TaskMailbox
 from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor
-from flowlet.task.output_flusher import OutputFlusher
+from flowlet.task.output_flusher import OutputFlushers
 from flowlet.task.record_writer import RecordWriter, create_record_writer
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment
 from flowlet.task.task_lifecycle import TaskLifecycle
@@ -68,7 +68,11 @@ class StreamTask(ABC):
         self._partitions = [output.partition for output in environment.outputs]
         for partition in self._partitions:
             partition.observe_blocking(self._timings.hard_back_pressure)
-        self._flusher = self._create_flusher()
+        self._flushers = OutputFlushers(
+            [(output.partition, output.buffer_timeout_ms) for output in environment.outputs],
+            environment.schedule_timer,
+            self._report_flush_error,
+        )
         self._writers = [self._create_writer(output) for output in environment.outputs]
         self._chain = OperatorChain(chain, self._edge_outputs(), self._operator_context)
         self._phase = _Phase.PROCESSING  # Written by the task thread.
@@ -177,8 +181,7 @@ class StreamTask(ABC):
             yield lambda partition=partition: partition.fail(cause)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
 
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
-        if self._flusher is not None:
-            yield self._flusher.close
+        yield self._flushers.close
         for partition in self._partitions:
             yield partition.close
         for gate in self.environment.gates:
@@ -299,13 +302,6 @@ class StreamTask(ABC):
         for writer in self._writers:
             writer.flush_pending()
 
-    def _create_flusher(self) -> OutputFlusher | None:
-        edges = [output for output in self.environment.outputs if output.buffer_timeout_ms > 0]
-        if not edges:
-            return None
-        timeout_ms = min(output.buffer_timeout_ms for output in edges)
-        return OutputFlusher([edge.partition for edge in edges], timeout_ms, self.environment.schedule_timer, self._report_flush_error)
-
     def _report_flush_error(self, error: Exception) -> None:
         def raise_error() -> None:
             raise error
@@ -318,7 +314,7 @@ class StreamTask(ABC):
             output.partitioner,
             buffer_timeout_ms=output.buffer_timeout_ms,
             subtask=self.environment.subtask,
-            on_written=None if self._flusher is None else self._flusher.arm,
+            on_written=self._flushers.arm_of(output.buffer_timeout_ms),
         )
 
     def _edge_outputs(self) -> dict[int, list[EdgeOutput]]:

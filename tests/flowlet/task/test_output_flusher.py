@@ -1,10 +1,15 @@
+"""Promises of the flushers behind the buffer timeout.
+
+Source: Flink `RecordWriterTest` (flusher error, buffer timeouts).
+"""
+
 import sys
 import threading
 from collections.abc import Callable
 
 import pytest
 
-from flowlet.task.output_flusher import OutputFlusher
+from flowlet.task.output_flusher import OutputFlusher, OutputFlushers
 
 
 class ManualTimer:
@@ -97,6 +102,70 @@ def test_a_failed_flush_is_reported(rig: Rig) -> None:
     rig.timer.fire()
 
     assert rig.errors == [error]
+
+
+def test_after_a_failed_flush_the_next_write_fails(rig: Rig) -> None:
+    """Whoever writes on need not wait for the report; the first error is the one that counts."""
+    errors = [ValueError("first"), ValueError("second")]
+    remaining = iter(errors)
+
+    def fail() -> None:
+        raise next(remaining)
+
+    flusher = OutputFlusher([Target(fail)], 100, rig.timer.schedule, rig.errors.append)
+    flusher.arm()
+    rig.timer.armed.append(rig.timer.armed[0])  # a second timer on its way
+    rig.timer.fire()
+    rig.timer.fire()
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="first"):
+            flusher.arm()
+    assert rig.errors == errors
+    assert rig.timer.armed == []
+
+
+class TestSeveralTimeouts:
+    def flushers(self, timer: ManualTimer, *timeouts_ms: int) -> tuple[OutputFlushers, list[Target]]:
+        targets = [Target() for _ in timeouts_ms]
+        return OutputFlushers(zip(targets, timeouts_ms, strict=True), timer.schedule, lambda error: None), targets
+
+    def test_every_output_is_flushed_after_its_own_timeout(self) -> None:
+        """Outputs with the same timeout share a timer."""
+        timer = ManualTimer()
+        flushers, targets = self.flushers(timer, 100, 10, 100)
+
+        for timeout_ms in (100, 10, 100):
+            arm = flushers.arm_of(timeout_ms)
+            assert arm is not None
+            arm()
+
+        assert [delay_s for delay_s, _ in timer.armed] == [0.1, 0.01]
+        timer.fire()
+        assert [target.num_flushes for target in targets] == [1, 0, 1]
+        timer.fire()
+        assert [target.num_flushes for target in targets] == [1, 1, 1]
+
+    @pytest.mark.parametrize("timeout_ms", [0, -1])
+    def test_an_output_without_a_timeout_has_no_flusher(self, timeout_ms: int) -> None:
+        """Flushed by its writer, or by nobody."""
+        flushers, _ = self.flushers(ManualTimer(), timeout_ms)
+
+        assert flushers.arm_of(timeout_ms) is None
+        assert repr(flushers) == "<OutputFlushers []>"
+
+    def test_closing_closes_each(self) -> None:
+        timer = ManualTimer()
+        flushers, targets = self.flushers(timer, 100, 10)
+        arms = [flushers.arm_of(100), flushers.arm_of(10)]
+        assert arms[0] is not None
+        arms[0]()
+
+        flushers.close()
+        timer.fire()
+
+        assert timer.num_cancelled == 1
+        assert [target.num_flushes for target in targets] == [0, 0]
 
 
 def test_after_the_end_nothing_is_armed_or_flushed(rig: Rig) -> None:
