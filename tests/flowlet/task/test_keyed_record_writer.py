@@ -228,6 +228,9 @@ class TestManyKeys:
 
         assert writer._routes.num_misses == 2_000
         assert not writer._detour.is_taken()
+        for start in range(20_000, 26_000, 1_000):
+            rig.collect(*self.keys(start, str))
+        assert writer._routes.num_misses == 4_000, "the next detour is as short as the first"
 
     def test_a_bad_key_on_the_detour_is_named(self, make: Make) -> None:
         rig = make(KeyGroups(identity), 2)
