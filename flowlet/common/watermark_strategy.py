@@ -1,40 +1,185 @@
-"""``WatermarkStrategy``: how a source tells event time.
+"""``WatermarkStrategy``: how a stream tells event time.
 
 Side:   pure.
-Source: PyFlink ``pyflink.common.watermark_strategy``.
-Absent: timestamp assigners and every strategy that generates watermarks from them (bounded out-of-orderness, idleness, alignment).
+Units:  timestamps in milliseconds since the epoch.
+Source: PyFlink ``pyflink.common.watermark_strategy``; Flink's ``forGenerator``, which PyFlink has only for Java classes.
+        ``with_max_future_skew`` is our own: one record dated in the far future would make all that follow it late.
+Absent: the name of Flink's ``WatermarkGeneratorSupplier``: any callable without arguments makes a generator.
 """
 
-from typing import final
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
 
-__all__ = ["WatermarkStrategy"]
+from flowlet.common.checks import is_name
+from flowlet.common.time import Duration
+from flowlet.common.watermark_generator import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkGenerator, WatermarksWithIdleness
+from flowlet.errors import JobGraphError
+
+__all__ = ["TimestampAssigner", "WatermarkAlignment", "WatermarkStrategy"]
+
+_NANOS_PER_MILLI: Final = 1_000_000
+# Flink's WatermarkAlignmentParams.DEFAULT_UPDATE_INTERVAL.
+_DEFAULT_UPDATE_INTERVAL: Final = Duration.of_seconds(1)
+
+
+class TimestampAssigner(ABC):
+    """Finds the event time of records."""
+
+    @abstractmethod
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        """The event time of a record, milliseconds since the epoch; ``record_timestamp`` is what its source said, else -2**63."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkAlignment:
+    """Sources of one group wait for each other: none runs ahead of the slowest by more than ``max_drift_ms``."""
+
+    group: str
+    max_drift_ms: int
+    update_interval_ms: int
 
 
 @final
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class WatermarkStrategy:
-    """What ``from_source`` needs to know about event time; made by one of the static methods.
+    """How timestamps are found and how watermarks follow from them; made by one of the static methods, refined by the ``with_`` ones.
 
-    ``reads_timestamps`` says whether watermarks follow the records' own timestamps.
+    ``reads_timestamps`` says whether watermarks follow the records' own timestamps.  Every ``with_`` method gives a new strategy.
     """
 
-    __slots__ = ("name", "reads_timestamps")
-
-    def __init__(self, name: str, *, reads_timestamps: bool) -> None:
-        self.name = name
-        self.reads_timestamps = reads_timestamps
+    name: str
+    make_generator: Callable[[], WatermarkGenerator]
+    reads_timestamps: bool
+    timestamp_assigner: Any = None
+    idle_timeout: Duration | None = None
+    alignment: WatermarkAlignment | None = None
+    max_future_skew: Duration | None = None
 
     @staticmethod
     def no_watermarks() -> "WatermarkStrategy":
         """No watermarks but the last one, at the end of the input."""
-        return WatermarkStrategy("no_watermarks", reads_timestamps=False)
+        return WatermarkStrategy("no_watermarks()", NoWatermarks, reads_timestamps=False)
 
     @staticmethod
     def for_monotonous_timestamps() -> "WatermarkStrategy":
-        """For sources whose timestamps never go back.
+        """For streams whose timestamps never go back.
 
         A source without timestamps (text files) has nothing to follow: then this is the same as ``no_watermarks()``.
         """
-        return WatermarkStrategy("for_monotonous_timestamps", reads_timestamps=True)
+        return WatermarkStrategy("for_monotonous_timestamps()", _Bounded(0), reads_timestamps=True)
+
+    @staticmethod
+    def for_bounded_out_of_orderness(max_out_of_orderness: Duration) -> "WatermarkStrategy":
+        """For streams whose records lie at most so far behind the largest timestamp before them.
+
+        Raises:
+            JobGraphError: it is not a duration of 0 or more.
+        """
+        _check_duration(max_out_of_orderness, "for_bounded_out_of_orderness", at_least=0)
+        name = f"for_bounded_out_of_orderness({max_out_of_orderness!r})"
+        return WatermarkStrategy(name, _Bounded(max_out_of_orderness.to_millis()), reads_timestamps=True)
+
+    @staticmethod
+    def for_generator(make_generator: Callable[[], WatermarkGenerator]) -> "WatermarkStrategy":
+        """A generator of the user's; ``make_generator`` is called once in each subtask.
+
+        Raises:
+            JobGraphError: it cannot be called.
+        """
+        if not callable(make_generator):
+            raise JobGraphError(f"for_generator() needs a callable that makes a WatermarkGenerator, got {make_generator!r}")
+        return WatermarkStrategy("for_generator(...)", make_generator, reads_timestamps=True)
+
+    def with_timestamp_assigner(self, timestamp_assigner: TimestampAssigner) -> "WatermarkStrategy":
+        """Take the event time of each record from it.
+
+        Raises:
+            JobGraphError: it has no ``extract_timestamp``.
+        """
+        if not callable(getattr(timestamp_assigner, "extract_timestamp", None)) or isinstance(timestamp_assigner, type):
+            raise JobGraphError(
+                f"with_timestamp_assigner() needs an object with extract_timestamp(value, record_timestamp), got {timestamp_assigner!r}"
+            )
+        return replace(self, timestamp_assigner=timestamp_assigner)
+
+    def with_idleness(self, idle_timeout: Duration) -> "WatermarkStrategy":
+        """After so long without a record, let consumers go on without this subtask.
+
+        Raises:
+            JobGraphError: it is not a duration above 0.
+        """
+        _check_duration(idle_timeout, "with_idleness", at_least=1)
+        return replace(self, idle_timeout=idle_timeout)
+
+    def with_watermark_alignment(
+        self, watermark_group: str, max_allowed_watermark_drift: Duration, update_interval: Duration | None = None
+    ) -> "WatermarkStrategy":
+        """Have sources of one group wait for the slowest among them, looked at once per update interval (by default 1 s).
+
+        Raises:
+            JobGraphError: no name, a negative drift, or an interval below a millisecond.
+        """
+        interval = _DEFAULT_UPDATE_INTERVAL if update_interval is None else update_interval
+        if not is_name(watermark_group):
+            raise JobGraphError(f"with_watermark_alignment() needs the name of a group, got {watermark_group!r}")
+        _check_duration(max_allowed_watermark_drift, "with_watermark_alignment", at_least=0)
+        _check_duration(interval, "with_watermark_alignment", at_least=_NANOS_PER_MILLI)
+        alignment = WatermarkAlignment(watermark_group, max_allowed_watermark_drift.to_millis(), interval.to_millis())
+        return replace(self, alignment=alignment)
+
+    def with_max_future_skew(self, max_future_skew: Duration) -> "WatermarkStrategy":
+        """Do not let records that are dated further than this after now raise the watermark; they are passed on as they are.
+
+        Raises:
+            JobGraphError: it is not a duration of 0 or more.
+        """
+        _check_duration(max_future_skew, "with_max_future_skew", at_least=0)
+        return replace(self, max_future_skew=max_future_skew)
+
+    @property
+    def is_refined(self) -> bool:
+        """Whether there is more to do than to follow the timestamps that the records have."""
+        refinements = (self.timestamp_assigner, self.idle_timeout, self.alignment, self.max_future_skew)
+        return any(each is not None for each in refinements)
+
+    def create_generator(self, now_ns: Callable[[], int]) -> WatermarkGenerator:
+        """The generator of one subtask; ``now_ns`` measures idleness (see ``WatermarksWithIdleness``).
+
+        Raises:
+            JobGraphError: the user's callable made something else.
+        """
+        generator = self.make_generator()
+        if not isinstance(generator, WatermarkGenerator):
+            raise JobGraphError(f"for_generator(): the callable made {generator!r}, which is no WatermarkGenerator")
+        return generator if self.idle_timeout is None else WatermarksWithIdleness(generator, self.idle_timeout.nanos, now_ns)
 
     def __repr__(self) -> str:
-        return f"WatermarkStrategy.{self.name}()"
+        parts = [f"WatermarkStrategy.{self.name}"]
+        if self.timestamp_assigner is not None:
+            parts.append(f"with_timestamp_assigner({type(self.timestamp_assigner).__name__})")
+        if self.idle_timeout is not None:
+            parts.append(f"with_idleness({self.idle_timeout!r})")
+        if self.alignment is not None:
+            parts.append(f"with_watermark_alignment({self.alignment.group!r}, {self.alignment.max_drift_ms} ms)")
+        if self.max_future_skew is not None:
+            parts.append(f"with_max_future_skew({self.max_future_skew!r})")
+        return ".".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """Makes generators; an object and not a closure, so that any pickler can take it along."""
+
+    max_out_of_orderness_ms: int
+
+    def __call__(self) -> WatermarkGenerator:
+        return BoundedOutOfOrdernessWatermarks(self.max_out_of_orderness_ms)
+
+
+def _check_duration(duration: Duration, method: str, *, at_least: int) -> None:
+    if not isinstance(duration, Duration):
+        raise JobGraphError(f"{method}() needs a Duration such as Duration.of_seconds(5), got {duration!r}")
+    if duration.nanos < at_least:
+        raise JobGraphError(f"{method}() needs a duration of at least {at_least} ns, got {duration!r}")

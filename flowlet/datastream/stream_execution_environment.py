@@ -304,7 +304,7 @@ def _check_watermarks(watermark_strategy: WatermarkStrategy, source: Source) -> 
         raise JobGraphError(
             f"from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks(), got {watermark_strategy!r}"
         )
-    if watermark_strategy.reads_timestamps and not isinstance(source, FileSource):
+    if watermark_strategy.is_refined or (watermark_strategy.reads_timestamps and not isinstance(source, FileSource)):
         raise FlowletError(
             f"{watermark_strategy!r} is not supported yet for {type(source).__name__}, whose records may have timestamps: watermarks "
             "are not generated; use WatermarkStrategy.no_watermarks()"

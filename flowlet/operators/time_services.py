@@ -7,7 +7,7 @@ Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``Interna
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class KeyContext:
@@ -43,6 +43,14 @@ class ProcessingTimeService(Protocol):
 
     def schedule_with_fixed_delay(self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int) -> TimerHandle:
         """Have ``callback(now)`` called again and again, ``period_ms`` after the call before it has ended."""
+
+
+@runtime_checkable
+class RelativeClock(Protocol):
+    """What a processing time service may also be: a clock to measure idleness with."""
+
+    def relative_time_ns(self) -> int:
+        """Nanoseconds of a clock that is never set, and stands still while the consumers hold the task back."""
 
 
 class InternalTimer(Protocol):

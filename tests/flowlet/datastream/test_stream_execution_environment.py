@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.common import Configuration, JobExecutionResult, JobID, JobStatus, Row, Types, WatermarkStrategy
+from flowlet.common import Configuration, Duration, JobExecutionResult, JobID, JobStatus, Row, Types, WatermarkStrategy
 from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream import CloseableIterator, RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, Source, StreamFormat
@@ -265,6 +265,8 @@ def test_watermarks_are_not_generated_and_nobody_is_left_to_believe_it() -> None
     environment.from_source(file_source(), monotonous, "lines without timestamps")
     with pytest.raises(FlowletError, match="is not supported yet for Generator, whose records may have timestamps"):
         environment.from_source(Generator(), monotonous, "numbers")
+    with pytest.raises(FlowletError, match="is not supported yet for FileSource"):
+        environment.from_source(file_source(), monotonous.with_idleness(Duration.of_seconds(1)), "lines")
 
 
 @pytest.mark.parametrize(("mode", "is_batch"), [(RuntimeExecutionMode.STREAMING, False), (RuntimeExecutionMode.AUTOMATIC, False)])

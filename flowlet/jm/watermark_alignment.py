@@ -1,0 +1,109 @@
+"""How far the sources of an alignment group may run: the JobManager's part of watermark alignment.
+
+Side:       pure.
+Invariants: what a group allows is its smallest reported watermark plus its drift; subtasks that are idle or have finished (they report
+            ``MAX_TIMESTAMP``) and subtasks that are gone hold nobody back; a subtask that has not reported yet does not count.
+Units:      milliseconds.
+Source:     Flink ``SourceCoordinator`` (``announceCombinedWatermark``), ``WatermarkAggregator``, ``WatermarkAlignmentParams``, FLIP-182.
+Absent:     the messages: whoever receives a ``ReportedWatermark`` calls ``report``; a timer per group calls ``announce`` each
+            ``update_interval_ms`` and sends every ``MaxAllowedWatermark`` to its subtask.
+"""
+
+from dataclasses import dataclass, field
+
+from flowlet.common.watermark_strategy import WatermarkAlignment
+from flowlet.records import MAX_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SourceSubtask:
+    """One subtask of a source."""
+
+    source_id: str
+    subtask: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedWatermark:
+    """A subtask is at this watermark."""
+
+    sender: SourceSubtask
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaxAllowedWatermark:
+    """A subtask must not emit while its watermark is above this."""
+
+    receiver: SourceSubtask
+    timestamp: int
+
+
+@dataclass(slots=True)
+class _Group:
+    update_interval_ms: int
+    drifts_ms: dict[str, int] = field(default_factory=dict)  # by source
+    watermarks: dict[SourceSubtask, int] = field(default_factory=dict)
+
+
+class WatermarkAlignmentGroups:
+    """All alignment groups of one job.
+
+    Threading: none of its own.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._group_of: dict[str, str] = {}  # by source
+
+    def __repr__(self) -> str:
+        return f"<WatermarkAlignmentGroups {', '.join(f'{name} at {self.combined_watermark(name)}' for name in sorted(self._groups))}>"
+
+    def add_source(self, source_id: str, alignment: WatermarkAlignment) -> None:
+        """A source belongs to a group.
+
+        Raises:
+            ValueError: it belongs to one already.
+        """
+        if source_id in self._group_of:
+            raise ValueError(f"source {source_id} belongs to the alignment group {self._group_of[source_id]!r} already")
+        group = self._groups.setdefault(alignment.group, _Group(alignment.update_interval_ms))
+        group.update_interval_ms = min(group.update_interval_ms, alignment.update_interval_ms)
+        group.drifts_ms[source_id] = alignment.max_drift_ms
+        self._group_of[source_id] = alignment.group
+
+    def update_intervals_ms(self) -> dict[str, int]:
+        """How often each group is to be announced: the shortest interval that one of its sources asks for."""
+        return {name: group.update_interval_ms for name, group in self._groups.items()}
+
+    def report(self, reported: ReportedWatermark) -> None:
+        """A subtask said where it is; it may also fall back, after a restart.
+
+        Raises:
+            KeyError: its source is in no group.
+        """
+        self._of(reported.sender).watermarks[reported.sender] = reported.timestamp
+
+    def forget(self, subtask: SourceSubtask) -> None:
+        """A subtask failed or was cancelled: it counts again once it reports again.
+
+        Raises:
+            KeyError: its source is in no group.
+        """
+        self._of(subtask).watermarks.pop(subtask, None)
+
+    def combined_watermark(self, group_name: str) -> int:
+        """The smallest watermark of a group; ``MAX_TIMESTAMP`` when nobody is to be waited for."""
+        return min(self._groups[group_name].watermarks.values(), default=MAX_TIMESTAMP)
+
+    def announce(self, group_name: str) -> list[MaxAllowedWatermark]:
+        """What every subtask that ever reported must be told now."""
+        combined = self.combined_watermark(group_name)
+        group = self._groups[group_name]
+        return [
+            MaxAllowedWatermark(subtask, min(combined + group.drifts_ms[subtask.source_id], MAX_TIMESTAMP))
+            for subtask in sorted(group.watermarks)
+        ]
+
+    def _of(self, subtask: SourceSubtask) -> _Group:
+        return self._groups[self._group_of[subtask.source_id]]

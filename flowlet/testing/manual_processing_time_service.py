@@ -1,0 +1,117 @@
+"""A clock with timers that moves only when a test says so.
+
+Side:  any.
+Units: milliseconds.
+Source: Flink ``TestProcessingTimeService``.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from netstack.availability import AVAILABLE, AvailabilityFuture
+
+_NS_PER_MS = 1_000_000
+
+
+class ManualTimer:
+    """A timer that can be called off."""
+
+    __slots__ = ("callback", "is_done", "period_ms", "timestamp_ms")
+
+    def __init__(self, callback: Callable[[int], object], timestamp_ms: int, period_ms: int | None) -> None:
+        self.callback = callback
+        self.timestamp_ms = timestamp_ms
+        self.period_ms = period_ms
+        self.is_done = False
+
+    def cancel(self) -> None:
+        """Do not fire (again)."""
+        self.is_done = True
+
+
+class TestProcessingTimeService:
+    """Stands in for ``SystemProcessingTimeService``: fires timers on the thread that moves the clock, in the order of their time.
+
+    A timer for t fires once the clock shows t.  Registering one for the past fires nothing: the next move of the clock does, even one by
+    nothing, so that a callback never runs inside the call that registers it.
+    """
+
+    __test__ = False  # not a class of tests, whatever pytest thinks of its name
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._now_ms = now_ms
+        self._heap: list[tuple[int, int, ManualTimer]] = []
+        self._order = count()
+        self._is_quiesced = False
+        self._is_shut_down = False
+        self.paused_ns = 0
+
+    def __repr__(self) -> str:
+        return f"<TestProcessingTimeService at {self._now_ms} ms, {self.num_timers} timers>"
+
+    @property
+    def num_timers(self) -> int:
+        """Timers that may still fire."""
+        return len(self.active_timers())
+
+    def active_timers(self) -> list[int]:
+        """When the timers that may still fire are due, in that order."""
+        return sorted(timer.timestamp_ms for _, _, timer in self._heap if not timer.is_done)
+
+    def current_time_ms(self) -> int:
+        """Now."""
+        return self._now_ms
+
+    def relative_time_ns(self) -> int:
+        """Now, less the time for which the test says that the task was held back (``paused_ns``)."""
+        return self._now_ms * _NS_PER_MS - self.paused_ns
+
+    def set_time(self, now_ms: int) -> None:
+        """Move the clock, forwards or back, and fire what is due, and what that registers and is due."""
+        self._now_ms = now_ms
+        while self._heap and self._heap[0][0] <= self._now_ms and not self._is_quiesced:
+            _, _, timer = heappop(self._heap)
+            if timer.is_done:
+                continue
+            timer.is_done = timer.period_ms is None
+            timer.callback(timer.timestamp_ms)
+            if timer.period_ms is not None and not timer.is_done:
+                timer.timestamp_ms += timer.period_ms
+                self._push(timer)
+
+    def advance(self, duration_ms: int) -> None:
+        """Let so much time pass; 0 fires what is due already."""
+        self.set_time(self._now_ms + duration_ms)
+
+    def register_timer(self, timestamp_ms: int, callback: Callable[[int], object]) -> ManualTimer:
+        """Have ``callback(timestamp_ms)`` called once the clock is moved to ``timestamp_ms`` or further."""
+        return self._push(ManualTimer(callback, timestamp_ms, None))
+
+    def schedule_at_fixed_rate(self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int) -> ManualTimer:
+        """Have ``callback(t)`` called again and again."""
+        return self._push(ManualTimer(callback, self._now_ms + initial_delay_ms, period_ms))
+
+    def schedule_with_fixed_delay(self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int) -> ManualTimer:
+        """Have ``callback(t)`` called again and again; here a callback takes no time."""
+        return self.schedule_at_fixed_rate(callback, initial_delay_ms=initial_delay_ms, period_ms=period_ms)
+
+    def _push(self, timer: ManualTimer) -> ManualTimer:
+        if self._is_shut_down:
+            raise RuntimeError(f"no timer can be registered: {self!r} is shut down")
+        if self._is_quiesced:
+            timer.cancel()
+        else:
+            heappush(self._heap, (timer.timestamp_ms, next(self._order), timer))
+        return timer
+
+    def quiesce(self) -> AvailabilityFuture:
+        """Let no timer fire any more."""
+        self._is_quiesced = True
+        self._heap.clear()
+        return AVAILABLE
+
+    def shut_down(self) -> None:
+        """As ``quiesce``, and registering is an error from now on."""
+        self.quiesce()
+        self._is_shut_down = True
