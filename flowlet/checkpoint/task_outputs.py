@@ -48,8 +48,7 @@ class TaskOutputs:
     def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
         """Let barriers that still stand in a queue overtake the data before them."""
         for output in self._outputs:
-            if output.supports_unaligned:
-                output.partition.aligned_barrier_timeout(checkpoint_id)
+            output.partition.aligned_barrier_timeout(checkpoint_id)  # nothing where the barrier was sent as one that cannot time out
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
         """The data before the barriers is not wanted any more."""

@@ -217,6 +217,7 @@ class RecordingChain:
         self.state: dict[str, object] = {"op": "state"}
         self.sync_error: Exception | None = None
         self.async_error: Exception | None = None
+        self.on_finish: Callable[[], object] | None = None
         self.discarded: list[str] = []
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
@@ -232,7 +233,7 @@ class RecordingChain:
         def finish() -> object:
             if self.async_error is not None:
                 raise self.async_error
-            return state
+            return state if self.on_finish is None else self.on_finish()
 
         return OperatorSnapshot(finish, lambda: self.discarded.append(name))
 

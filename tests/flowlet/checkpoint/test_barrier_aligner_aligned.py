@@ -49,6 +49,19 @@ def test_the_last_barrier_triggers_and_resumes_all() -> None:
     assert gate.aborted == []
 
 
+@pytest.mark.parametrize("num_channels", range(1, 8))
+def test_no_channel_is_left_out(num_channels: int) -> None:
+    """Exactly the last of them triggers."""
+    gate = Gate(num_channels)
+    for channel in range(num_channels - 1):
+        gate.barrier(channel, aligned(1))
+    assert gate.triggered == []
+
+    gate.barrier(num_channels - 1, aligned(1))
+
+    assert gate.triggered == [1]
+
+
 def test_alignment_ends_before_the_snapshot_is_taken() -> None:
     """testMetrics: the snapshot reports how long it took."""
     gate = Gate(2)

@@ -342,6 +342,20 @@ def test_the_last_announced_channel_may_end_before_a_barrier_is_polled() -> None
     assert gate.recording is None
 
 
+def test_a_channel_that_ended_or_counts_has_nothing_to_prioritize() -> None:
+    """Its announced barrier is gone with it; that of a channel whose barrier was injected is not waited for."""
+    gate = alternating(4)
+    gate.announce(0, timeoutable(1), 1)
+    gate.end(0)
+    gate.barrier(1, timeoutable(1), is_injected=True)
+    gate.announce(1, timeoutable(1), 2)
+    gate.announce(2, timeoutable(1), 3)
+
+    gate.fire_timer()
+
+    assert gate.prioritized == [(2, 3)]
+
+
 def test_an_aligned_checkpoint_in_time_needs_no_conversion() -> None:
     """testAllChannelsReceivedBeforeTimeout: the timer is gone, the output part is prepared."""
     gate = alternating(2)

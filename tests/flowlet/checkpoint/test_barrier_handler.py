@@ -8,6 +8,7 @@ import pytest
 from flowlet.checkpoint.barrier_aligner import BarrierAligner, BarrierMode
 from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.barrier_orders import BarrierAnnounced, BarrierReceived, CancellationReceived, Channel
+from flowlet.checkpoint.barrier_tracker import BarrierTracker
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.wire.events import CheckpointBarrier
@@ -81,6 +82,18 @@ def test_an_aligned_snapshot_knows_how_long_alignment_took() -> None:
     assert fixture.handler.start_delay_ns == 5 * NS
     assert not fixture.handler.is_aligning
     assert [(each.timestamp_ms, each.receive_timestamp_ms) for each in fixture.listener.metadata] == [(1_000, 1_025)]
+
+
+def test_the_metrics_are_those_of_the_checkpoint() -> None:
+    """At least once: the older of two checkpoints does not report the newer one's alignment."""
+    clock, listener = Clock(), RecordingListener()
+    handler = CheckpointBarrierHandler(
+        BarrierTracker(2), [RecordingInput()], listener, ManualTimers(), clock_ns=clock.now_ns, wall_ms=clock.wall_ms
+    )
+    for checkpoint_id, channel in ((1, 0), (2, 0), (1, 1), (2, 1)):
+        handler.handle(BarrierReceived((0, channel), aligned(checkpoint_id, 990)))
+
+    assert [listener.alignments[each].start_delay_ns for each in (1, 2)] == [0, 10 * NS]
 
 
 def test_an_aborted_alignment_counts_for_nothing() -> None:

@@ -164,6 +164,36 @@ def test_data_that_a_late_notification_brings_to_light_is_kept() -> None:
     assert fixture.poll_all() == [EndOfPartition()]
 
 
+def test_a_gate_with_kept_items_is_available_and_not_finished() -> None:
+    """Although the gate behind it has nothing more, and has ended."""
+    fixture = Fixture(num_channels=1)
+    fixture.raw.add(0, b"one")
+    fixture.raw.pretend_priority()
+    fixture.mailbox.run()
+    assert fixture.gate.available_future().is_done
+    assert fixture.poll_all() == [b"one"]
+    assert not fixture.gate.available_future().is_done
+
+    fixture.raw.add(0, EndOfPartition())
+    fixture.raw.pretend_priority()
+    fixture.mailbox.run()
+
+    assert not fixture.gate.is_finished
+    assert fixture.poll_all() == [EndOfPartition()]
+    assert fixture.gate.is_finished
+
+
+def test_priority_events_overtake_other_mails() -> None:
+    fixture = Fixture()
+    order: list[int] = []
+    fixture.mailbox.executor.execute(lambda: order.append(len(fixture.listener.calls)), "a mail before")
+
+    fixture.raw.add_priority(0, unaligned(1))
+    fixture.mailbox.run()
+
+    assert order == [2]
+
+
 def test_kept_items_are_all_announced() -> None:
     """Whoever looks at more_available goes on polling."""
     fixture = Fixture(num_channels=1)

@@ -221,6 +221,26 @@ def test_an_abort_while_the_inputs_are_waited_for_discards_what_the_operators_ga
     assert fixture.responder.declined == []
 
 
+def test_an_abort_while_the_pool_works_discards_when_it_is_done() -> None:
+    """What is being written is not taken away from under the writer."""
+    fixture = Fixture()
+    discarded_meanwhile: list[int] = []
+
+    def abort() -> object:
+        fixture.coordinator.notify_checkpoint_aborted(1)
+        discarded_meanwhile.append(len(fixture.chain.discarded))
+        return "state"
+
+    fixture.chain.on_finish = abort
+    fixture.take(aligned(1))
+
+    fixture.run_pool()
+
+    assert discarded_meanwhile == [0]
+    assert fixture.chain.discarded == ["op"]
+    assert fixture.responder.acknowledged == []
+
+
 def test_an_abort_after_the_acknowledgement() -> None:
     """testNotifyCheckpointAbortedAfterAsyncPhase: the operators are told, nothing else."""
     fixture = Fixture()
