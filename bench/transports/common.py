@@ -171,17 +171,22 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """CPU seconds of this process, all threads."""
+    """CPU seconds and context switches of this process, all threads."""
 
     user_s: float
     system_s: float
+    num_switches: int = 0
 
     @classmethod
     def now(cls) -> Self:
         """So far."""
         use = resource.getrusage(resource.RUSAGE_SELF)
-        return cls(use.ru_utime, use.ru_stime)
+        return cls(use.ru_utime, use.ru_stime, use.ru_nvcsw + use.ru_nivcsw)
 
     def since(self, before: "CpuUse") -> dict[str, float]:
         """The difference, for a report."""
-        return {"user_s": self.user_s - before.user_s, "system_s": self.system_s - before.system_s}
+        return {
+            "user_s": self.user_s - before.user_s,
+            "system_s": self.system_s - before.system_s,
+            "num_switches": self.num_switches - before.num_switches,
+        }

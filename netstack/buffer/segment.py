@@ -285,7 +285,7 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
         return
     for recycler, segments in runs.items():
         home: SegmentHome | None = getattr(recycler, "home", None)
-        if home is None:
+        if home is None or (len(segments) == 1 and home is recycler):
             calls += [partial(recycler.recycle, segment) for segment in segments]
         else:
             index = recycler.home_index  # type: ignore[attr-defined]  # whoever has a home has an index there

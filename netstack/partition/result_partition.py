@@ -212,16 +212,15 @@ class ResultPartition:
         """Whole buffers at once, no builder needed; returns how much of ``data`` was taken, all if its consumer has gone."""
         index, pool = subpartition.index, self._pool
         size = pool.segment_size_bytes
+        if len(data) < 2 * size:
+            return self._fill_buffer(subpartition, data, size if is_continuation else 0)
         segments = pool.request_segments_blocking(len(data) // size, index)
         recycler = pool.recycler(index)
         num_bytes = size * len(segments)
         try:
-            if len(data) == size:
-                segments[0].view[:] = data
-            else:
-                rest = memoryview(data)
-                for segment, start in zip(segments, range(0, num_bytes, size), strict=True):
-                    segment.view[:] = rest[start : start + size]
+            rest = memoryview(data)
+            for segment, start in zip(segments, range(0, num_bytes, size), strict=True):
+                segment.view[:] = rest[start : start + size]
         except BaseException:
             run_all([partial(recycler.recycle, segment) for segment in segments])
             raise
@@ -233,6 +232,24 @@ class ResultPartition:
         self._num_bytes[index] += num_bytes
         self._num_buffers_out += len(segments)
         return num_bytes
+
+    def _fill_buffer(self, subpartition: ResultSubpartition, data: bytes | memoryview, partial_record_length: int) -> int:
+        """One whole buffer."""
+        index, pool = subpartition.index, self._pool
+        segment = pool.request_segment_blocking(index)
+        view = segment.view
+        size = len(view)
+        recycler = pool.recycler(index)
+        try:
+            view[:] = data if len(data) == size else memoryview(data)[:size]
+        except BaseException:
+            recycler.recycle(segment)
+            raise
+        if subpartition.add(SegmentConsumer(segment, recycler, partial_record_length)) < 0:
+            return len(data)
+        self._num_bytes[index] += size
+        self._num_buffers_out += 1
+        return size
 
     def _finish_builder(self, index: int) -> None:
         builder = self._builders[index]
