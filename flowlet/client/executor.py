@@ -74,4 +74,6 @@ def _edge_message(edge: JobEdge) -> EdgeMessage:
         ship_strategy=edge.partitioner.ship_strategy,
         partitioner=dump_partitioner(edge.partitioner, edge.name or edge.id),
         buffer_timeout_ms=edge.buffer_timeout_ms,
+        tag=edge.tag,
+        input_id=edge.input_id,
     )

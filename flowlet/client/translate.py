@@ -5,6 +5,8 @@ Side:   shared.  The only module that knows both what users write (transformatio
 Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``PipelineExecutor``.
 """
 
+from typing import Any
+
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream.connectors.base import DiscardingSink
@@ -12,23 +14,31 @@ from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
 from flowlet.graph.job_graph import JobGraph
-from flowlet.graph.stream_graph import StreamGraph, StreamNode
+from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from flowlet.graph.transformation import (
     AsyncWaitTransformation,
+    CoFlatMapTransformation,
     CollectionSourceTransformation,
+    CoMapTransformation,
+    CoProcessTransformation,
     FilterTransformation,
     FlatMapTransformation,
     MapTransformation,
+    OperatorTransformation,
     PrintTransformation,
+    ProcessTransformation,
     ReduceTransformation,
     SinkTransformation,
     SourceTransformation,
+    SplitTransformation,
     SumTransformation,
 )
 from flowlet.operators.async_wait import AsyncWaitOperator
 from flowlet.operators.base import StreamOperator
 from flowlet.operators.chain import ChainedOperator
+from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
+from flowlet.operators.process import CoProcessOperator, ProcessOperator
 from flowlet.operators.sinks import DiscardSink, PrintSink
 from flowlet.operators.source import CollectionSource, SourceOperator
 from flowlet.operators.text_source import TextLineSource
@@ -59,7 +69,11 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
     Raises:
         JobGraphError: a source or sink is of a kind that nothing can run; the message names the operator.
     """
-    return build_job_graph(stream_graph, lambda node: operator_of(node, is_batch=stream_graph.is_batch), ChainedOperator)
+
+    def chained(operator: StreamOperator, parent: int, edge: StreamEdge | None) -> ChainedOperator:
+        return ChainedOperator(operator, parent, None if edge is None else edge.tag, copies=not stream_graph.is_object_reuse_enabled)
+
+    return build_job_graph(stream_graph, lambda node: operator_of(node, is_batch=stream_graph.is_batch), chained)
 
 
 def embedded_target(job_graph: JobGraph, *, in_process: bool) -> EmbeddedTarget:
@@ -97,6 +111,19 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return KeyedReduceOperator(step.key_selector, step.function, emit_on_finish=is_batch, name=node.name)
         case SumTransformation():
             return KeyedSumOperator(step.key_selector, step.position, emit_on_finish=is_batch, name=node.name)
+        case ProcessTransformation():
+            return ProcessOperator(step.function, step.key_selector, name=node.name)
+        case CoMapTransformation():
+            return CoMapOperator(step.function, name=node.name)
+        case CoFlatMapTransformation():
+            return CoFlatMapOperator(step.function, name=node.name)
+        case CoProcessTransformation():
+            return CoProcessOperator(step.function, _key_selectors(step, node.name), name=node.name)
+        case SplitTransformation():
+            return SplitOperator(step.function, step.selections, name=node.name)
+        case OperatorTransformation():
+            operator: StreamOperator = step.make_operator(node.name)
+            return operator
         case PrintTransformation():
             return PrintSink(step.identifier, name=node.name)
         case SinkTransformation() if isinstance(step.sink, DiscardingSink):
@@ -105,6 +132,15 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             raise JobGraphError(f"operator {node.name!r}: a {type(step.sink).__name__} cannot be run; use DiscardingSink() or print()")
         case _:
             raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
+
+
+def _key_selectors(step: CoProcessTransformation, name: str) -> tuple[Any, Any] | None:
+    selectors = (step.key_selector, step.second_key_selector)
+    if selectors == (None, None):
+        return None
+    if None in selectors:
+        raise JobGraphError(f"operator {name!r}: only one of its two inputs is keyed; key both, or none")
+    return selectors
 
 
 def _source_of(step: SourceTransformation, name: str) -> SourceOperator:

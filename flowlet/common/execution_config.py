@@ -2,7 +2,7 @@
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.execution_config``.
-Absent: the settings that nothing here obeys yet (closure cleaner, watermark interval, cancellation, object reuse, job parameters, ...).
+Absent: the settings that nothing here obeys yet (closure cleaner, watermark interval, cancellation, job parameters, ...).
 """
 
 from flowlet.common.checks import is_whole_number
@@ -23,11 +23,12 @@ class ExecutionConfig:
     PARALLELISM_DEFAULT = -1
     PARALLELISM_UNKNOWN = -2
 
-    __slots__ = ("_max_parallelism", "_parallelism")
+    __slots__ = ("_is_object_reuse_enabled", "_max_parallelism", "_parallelism")
 
     def __init__(self) -> None:
         self._parallelism = ExecutionConfig.PARALLELISM_DEFAULT
         self._max_parallelism = ExecutionConfig.PARALLELISM_DEFAULT
+        self._is_object_reuse_enabled = False
 
     def get_parallelism(self) -> int:
         """The default number of subtasks of an operator, or ``PARALLELISM_DEFAULT``."""
@@ -58,14 +59,28 @@ class ExecutionConfig:
         self._max_parallelism = max_parallelism
         return self
 
+    def enable_object_reuse(self) -> "ExecutionConfig":
+        """Let chained operators share records: faster, for functions that neither change nor keep what they are given."""
+        self._is_object_reuse_enabled = True
+        return self
+
+    def disable_object_reuse(self) -> "ExecutionConfig":
+        """Give each chained operator records of its own; those that cannot change are shared nevertheless.  This is the default."""
+        self._is_object_reuse_enabled = False
+        return self
+
+    def is_object_reuse_enabled(self) -> bool:
+        """Whether chained operators share records."""
+        return self._is_object_reuse_enabled
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExecutionConfig) and self._values() == other._values()
 
     def __hash__(self) -> int:
         return hash(self._values())
 
-    def _values(self) -> tuple[int, int]:
-        return self._parallelism, self._max_parallelism
+    def _values(self) -> tuple[int, int, bool]:
+        return self._parallelism, self._max_parallelism, self._is_object_reuse_enabled
 
 
 def check_parallelism(parallelism: int, whose: str) -> None:

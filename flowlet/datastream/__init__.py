@@ -3,19 +3,30 @@
 from flowlet.datastream.async_data_stream import AsyncDataStream
 from flowlet.datastream.async_function import AsyncFunction
 from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
+from flowlet.datastream.connected_streams import ConnectedStreams
 from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink, KeyedStream
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
     Function,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
     KeySelector,
     MapFunction,
+    Partitioner,
+    ProcessFunction,
     ReduceFunction,
     RuntimeContext,
 )
+from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
+from flowlet.datastream.time_domain import TimeDomain
+from flowlet.datastream.timerservice import TimerService
 
 __all__ = [
     "AsyncDataStream",
@@ -23,17 +34,28 @@ __all__ = [
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
     "CloseableIterator",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
+    "ConnectedStreams",
     "DataStream",
     "DataStreamSink",
     "FilterFunction",
     "FlatMapFunction",
     "Function",
     "KeySelector",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
     "KeyedStream",
     "MapFunction",
+    "OutputTag",
+    "Partitioner",
+    "ProcessFunction",
     "ReduceFunction",
     "RuntimeContext",
     "RuntimeExecutionMode",
     "SlotSharingGroup",
     "StreamExecutionEnvironment",
+    "TimeDomain",
+    "TimerService",
 ]

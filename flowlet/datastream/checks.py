@@ -7,6 +7,7 @@ Rules: every message says which call, what it got and what to do instead.
 import inspect
 from typing import Any
 
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.datastream.functions import FlatMapFunction, Function
 from flowlet.errors import JobGraphError
 
@@ -32,6 +33,33 @@ def checked_function(func: Any, function_class: type[Function], method: str, num
         )
     _check_arguments(func, method, num_arguments)
     return func
+
+
+def checked_object(func: Any, method: str, *function_classes: type[Function]) -> Any:
+    """The function itself, when it is an object of one of the classes.
+
+    Raises:
+        JobGraphError: it is a class, or something else.
+    """
+    if isinstance(func, type) and issubclass(func, Function):
+        raise JobGraphError(f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()")
+    if not isinstance(func, function_classes):
+        wanted = " or ".join(dict.fromkeys(each.__name__ for each in function_classes))
+        raise JobGraphError(f"{method}() needs a {wanted} here, got {func!r} of type {type(func).__name__}")
+    return func
+
+
+def declared_type(output_type: TypeInformation | None) -> TypeInformation:
+    """The declared type of an operator's results; any Python object when it was left out.
+
+    Raises:
+        JobGraphError: it is no type information.
+    """
+    if output_type is None:
+        return PickledBytesTypeInfo()
+    if not isinstance(output_type, TypeInformation):
+        raise JobGraphError(f"a type is declared with type information such as Types.STRING(), got {output_type!r}")
+    return output_type
 
 
 def name_of(func: Any) -> str:

@@ -2,8 +2,7 @@
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
-Absent: union, connect, process, window, side outputs, watermark assignment, shuffle, rescale, custom partitioning, project, cache,
-        ``add_sink`` (Java functions only), ``set_uid_hash``.
+Absent: window, broadcast state, watermark assignment, project, cache, ``add_sink`` (Java functions only), ``set_uid_hash``.
 """
 
 import itertools
@@ -12,14 +11,28 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
-from flowlet.datastream.checks import checked_function
+from flowlet.common.typeinfo import TypeInformation
+from flowlet.datastream.checks import checked_function, checked_object, declared_type
 from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.datastream.connected_streams import ConnectedStreams
 from flowlet.datastream.connectors.base import Sink
-from flowlet.datastream.functions import FilterFunction, FlatMapFunction, Function, KeySelector, MapFunction, ReduceFunction
+from flowlet.datastream.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    Partitioner,
+    ProcessFunction,
+    ReduceFunction,
+)
+from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
+from flowlet.datastream.split_stream import SplitStream
 from flowlet.errors import JobGraphError
-from flowlet.graph.partitioner import Broadcast, Forward, KeyGroups, Partitioner, Rebalance
+from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Rebalance, Rescale, Shuffle
+from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
@@ -28,16 +41,20 @@ from flowlet.graph.transformation import (
     MapTransformation,
     PartitionTransformation,
     PrintTransformation,
+    ProcessTransformation,
     ReduceTransformation,
+    SideOutputTransformation,
     SinkTransformation,
+    SplitTransformation,
     SumTransformation,
     Transformation,
+    UnionTransformation,
 )
 
 if TYPE_CHECKING:
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 
-__all__ = ["CloseableIterator", "DataStream", "DataStreamSink", "KeyedStream"]
+__all__ = ["CloseableIterator", "ConnectedStreams", "DataStream", "DataStreamSink", "KeyedStream", "SplitStream"]
 
 # Called on a stream that was not keyed, these are answered with what to do instead.
 _KEYED_METHODS = frozenset({"reduce", "sum"})
@@ -101,6 +118,9 @@ class _Operator:
 
     def _settings(self, method: str) -> Transformation:
         """The transformation, when it stands for an operator."""
+        if isinstance(self._transformation, UnionTransformation | SideOutputTransformation):
+            what = "union" if isinstance(self._transformation, UnionTransformation) else "side output"
+            raise JobGraphError(f"{method}() on a {what}, which is no operator: call it on an operator before or behind it")
         if isinstance(self._transformation, PartitionTransformation):
             strategy = self._transformation.partitioner.ship_strategy
             raise JobGraphError(
@@ -173,12 +193,12 @@ class DataStream(_Operator):
     def map(self, func: Callable[[Any], Any] | MapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """One record for each record."""
         function = checked_function(func, MapFunction, "map", 1)
-        return self._then(MapTransformation(name="Map", function=function, **self._inherited(_declared(output_type))))
+        return self._then(MapTransformation(name="Map", function=function, **self._inherited(declared_type(output_type))))
 
     def flat_map(self, func: Callable[[Any], Any] | FlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Any number of records, an iterable, for each record."""
         function = checked_function(func, FlatMapFunction, "flat_map", 1)
-        return self._then(FlatMapTransformation(name="FlatMap", function=function, **self._inherited(_declared(output_type))))
+        return self._then(FlatMapTransformation(name="FlatMap", function=function, **self._inherited(declared_type(output_type))))
 
     def filter(self, func: Callable[[Any], Any] | FilterFunction) -> "DataStream":
         """The records for which the function says yes."""
@@ -194,12 +214,88 @@ class DataStream(_Operator):
         selector = checked_function(key_selector, KeySelector, "key_by", 1)
         _check_has_no_life_cycle(selector)
         if key_type is not None:
-            _declared(key_type)
+            declared_type(key_type)
         return KeyedStream(self, selector)
+
+    def process(self, func: ProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":
+        """What the function yields for each record; ``yield tag, value`` with an ``OutputTag`` goes to that side output."""
+        function = checked_object(func, "process", ProcessFunction)
+        return self._then(ProcessTransformation(name="Process", function=function, **self._inherited(declared_type(output_type))))
+
+    def get_side_output(self, output_tag: OutputTag) -> "DataStream":
+        """The side output of the operator that makes this stream.
+
+        Raises:
+            JobGraphError: it is no tag, or this stream is no operator's.
+        """
+        if not isinstance(output_tag, OutputTag):
+            raise JobGraphError(f"get_side_output() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}")
+        upstream = self._settings("get_side_output")
+        side = SideOutputTransformation(
+            name="Side Output", input=upstream, tag_id=output_tag.tag_id, output_type=output_tag.type_info, parallelism=upstream.parallelism
+        )
+        return DataStream(self._environment, side)
+
+    def union(self, *streams: "DataStream") -> "DataStream":
+        """The records of this stream and of the others, in no order between streams; a stream given twice counts twice.
+
+        Raises:
+            JobGraphError: something is no stream, belongs to another environment, or has another declared type.
+        """
+        for stream in streams:
+            self._check_companion(stream, "union")
+            if stream.get_type() != self.get_type():
+                raise JobGraphError(f"union() needs streams of one type, got {self.get_type()} and {stream.get_type()}")
+        if not streams:
+            return self
+        transformations = [self._transformation, *(stream._transformation for stream in streams)]
+        return DataStream(self._environment, UnionTransformation(name="Union", streams=transformations, output_type=self.get_type()))
+
+    def connect(self, ds: "DataStream") -> ConnectedStreams:
+        """This stream and another one, for one operator that sees the records of both.
+
+        Raises:
+            JobGraphError: it is no stream of the same environment.
+        """
+        self._check_companion(ds, "connect")
+        return ConnectedStreams(self, ds)
+
+    def split(self, output_selector: Callable[[Any], Any]) -> SplitStream:
+        """Sort the records under names, of which ``SplitStream.select`` reads some; side outputs are the newer way.
+
+        Args:
+            output_selector: a callable that returns the names of a record, or an object with ``select(value)``.
+        """
+        if not callable(output_selector) and not callable(getattr(output_selector, "select", None)):
+            raise JobGraphError(f"split() needs a callable or an object with select(value), got {output_selector!r}")
+        transformation = SplitTransformation(name="Split", function=output_selector, **self._inherited(self.get_type()))
+        return SplitStream(transformation, self._then(transformation).get_side_output)
 
     def rebalance(self) -> "DataStream":
         """Deal the records to the subtasks of the next operator in turn."""
         return self._partitioned(Rebalance())
+
+    def rescale(self) -> "DataStream":
+        """Deal the records to a few near subtasks of the next operator in turn, so that no subtask talks to all others."""
+        return self._partitioned(Rescale())
+
+    def shuffle(self) -> "DataStream":
+        """Hand each record to a subtask of the next operator by chance."""
+        return self._partitioned(Shuffle())
+
+    def global_(self) -> "DataStream":
+        """Hand all records to the first subtask of the next operator."""
+        return self._partitioned(Global())
+
+    def partition_custom(
+        self, partitioner: Callable[[Any, int], int] | Partitioner, key_selector: Callable[[Any], Any] | KeySelector
+    ) -> "DataStream":
+        """Hand each record to the subtask that ``partitioner(key, num_subtasks)``, or its ``partition`` method, names."""
+        if not callable(partitioner) and not callable(getattr(partitioner, "partition", None)):
+            raise JobGraphError(
+                f"partition_custom() needs a callable or an object with partition(key, num_partitions), got {partitioner!r}"
+            )
+        return self._partitioned(Custom(partitioner, checked_function(key_selector, KeySelector, "partition_custom", 1)))
 
     def forward(self) -> "DataStream":
         """Hand the records to the same subtask of the next operator, which must have the same parallelism."""
@@ -240,6 +336,10 @@ class DataStream(_Operator):
         with values:
             return list(itertools.islice(values, limit))
 
+    def _check_companion(self, stream: Any, method: str) -> None:
+        if not isinstance(stream, DataStream) or stream._environment is not self._environment:
+            raise JobGraphError(f"{method}() needs streams of the same environment, got {stream!r} of type {type(stream).__name__}")
+
     def _inherited(self, output_type: TypeInformation) -> dict[str, Any]:
         return {"input": self._transformation, "parallelism": self._environment.get_parallelism(), "output_type": output_type}
 
@@ -251,7 +351,7 @@ class DataStream(_Operator):
         self._environment._add_operator(transformation)
         return DataStreamSink(transformation)
 
-    def _partitioned(self, partitioner: Partitioner) -> "DataStream":
+    def _partitioned(self, partitioner: StreamPartitioner) -> "DataStream":
         return DataStream(self._environment, _partition(self, partitioner))
 
     if not TYPE_CHECKING:
@@ -285,11 +385,16 @@ class KeyedStream(DataStream):
             raise JobGraphError(f"sum() needs the position or the name of a field, got {position_to_sum!r}")
         return self._then(SumTransformation(name="Sum", position=position_to_sum, **self._inherited(self.get_type())))
 
+    def process(self, func: KeyedProcessFunction | ProcessFunction, output_type: TypeInformation | None = None) -> DataStream:
+        """As on any stream, with keys and timers."""
+        function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
+        return self._then(ProcessTransformation(name="KeyedProcess", function=function, **self._inherited(declared_type(output_type))))
+
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
         """The same records keyed in another way; this keying is dropped."""
         return self._origin.key_by(key_selector, key_type)
 
-    def _partitioned(self, partitioner: Partitioner) -> DataStream:
+    def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
         raise JobGraphError(
             f"a keyed stream keeps its partitioning, it cannot become {partitioner.ship_strategy}: "
             "partition before key_by(), or behind the next operator"
@@ -302,7 +407,7 @@ class DataStreamSink(_Operator):
     __slots__ = ()
 
 
-def _partition(stream: DataStream, partitioner: Partitioner) -> PartitionTransformation:
+def _partition(stream: DataStream, partitioner: StreamPartitioner) -> PartitionTransformation:
     upstream = stream._transformation
     return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type)
 
@@ -313,14 +418,6 @@ def _check_has_no_life_cycle(selector: Any) -> None:
             f"key_by(): {type(selector).__name__} overrides open() or close(), which are not called for key selectors yet; "
             "prepare in __init__, or take the key from a field that a map() before it adds"
         )
-
-
-def _declared(output_type: TypeInformation | None) -> TypeInformation:
-    if output_type is None:
-        return PickledBytesTypeInfo()
-    if not isinstance(output_type, TypeInformation):
-        raise JobGraphError(f"a type is declared with type information such as Types.STRING(), got {output_type!r}")
-    return output_type
 
 
 def _checked_text(text: str, method: str) -> str:

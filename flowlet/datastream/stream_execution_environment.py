@@ -254,6 +254,7 @@ class StreamExecutionEnvironment:
             buffer_timeout_ms=self._buffer_timeout_ms,
             is_chaining_enabled=self._is_chaining_enabled,
             runtime_mode=self._runtime_mode.value,
+            is_object_reuse_enabled=self._config.is_object_reuse_enabled(),
         )
         operators = [*self._operators, *([] if collect is None else [collect])]
         return build_stream_graph(operators, job_name or self._job_name or DEFAULT_JOB_NAME, settings)

@@ -18,14 +18,15 @@ from flowlet.graph.transformation import ChainingStrategy
 def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
     """Whether both ends of an edge may run in one task.
 
-    They may when chaining is on, records go forward between equal parallelisms in one slot sharing group, the reader does not start a
-    chain and neither refuses.
+    They may when chaining is on, the reader reads nothing else, records go forward between equal parallelisms in one slot sharing group,
+    the reader does not start a chain and neither refuses.
     """
     if edge.target is None or not graph.is_chaining_enabled:
         return False
     source, target = graph.nodes[edge.source], graph.nodes[edge.target]
     return (
-        isinstance(edge.partitioner, Forward)
+        len(graph.inputs_of(edge.target)) == 1
+        and isinstance(edge.partitioner, Forward)
         and source.parallelism == target.parallelism
         and source.slot_sharing_group == target.slot_sharing_group
         and source.chaining is not ChainingStrategy.NEVER
@@ -36,14 +37,14 @@ def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
 def build_job_graph(
     graph: StreamGraph,
     make_operator: Callable[[StreamNode], Any],
-    make_chained: Callable[[Any, int], Chained],
+    make_chained: Callable[[Any, int, StreamEdge | None], Chained],
 ) -> JobGraph:
     """The job graph of a stream graph.
 
     Args:
         graph: what to cut.
         make_operator: gives the operator of a node; called once per node.
-        make_chained: joins an operator with the index of the one it reads in its chain; -1 for the head.
+        make_chained: joins an operator with the index of the one it reads in its chain, -1 for the head, and the edge between them.
 
     Raises:
         JobGraphError: the result is not valid.
@@ -52,14 +53,17 @@ def build_job_graph(
     place = {node_id: (head, index) for head, members in chains.items() for index, node_id in enumerate(members)}
     vertices = []
     for head, members in chains.items():
-        parents = [-1, *(members.index(_source_of(graph, node_id)) for node_id in members[1:])]
+        inner = [None, *(graph.inputs_of(node_id)[0] for node_id in members[1:])]
         vertices.append(
             JobVertex(
                 id=graph.nodes[head].hash,
                 name=_chain_name(graph, head),
                 parallelism=graph.nodes[head].parallelism,
                 max_parallelism=graph.nodes[head].max_parallelism,
-                chain=[make_chained(make_operator(graph.nodes[node_id]), parent) for node_id, parent in zip(members, parents, strict=True)],
+                chain=[
+                    make_chained(make_operator(graph.nodes[node_id]), -1 if edge is None else members.index(edge.source), edge)
+                    for node_id, edge in zip(members, inner, strict=True)
+                ],
                 slot_sharing_group=graph.nodes[head].slot_sharing_group,
             )
         )
@@ -77,8 +81,7 @@ def _chains(graph: StreamGraph) -> dict[int, list[int]]:
     """The node ids of each chain by its head, depth first, in topological order of the heads."""
     chains: dict[int, list[int]] = {}
     for node_id in graph.nodes:
-        edge = graph.input_of(node_id)
-        if edge is None or not is_chainable(edge, graph):
+        if not any(is_chainable(edge, graph) for edge in graph.inputs_of(node_id)):
             chains[node_id] = _members(graph, node_id)
     return chains
 
@@ -95,12 +98,6 @@ def _members(graph: StreamGraph, head: int) -> list[int]:
 
 def _chained_targets(graph: StreamGraph, node_id: int) -> list[int]:
     return [edge.target for edge in graph.outputs_of(node_id) if edge.target is not None and is_chainable(edge, graph)]
-
-
-def _source_of(graph: StreamGraph, node_id: int) -> int:
-    edge = graph.input_of(node_id)
-    assert edge is not None, "only a head has no input"
-    return edge.source
 
 
 def _chain_name(graph: StreamGraph, head: int) -> str:
@@ -125,4 +122,6 @@ def _job_edge(graph: StreamGraph, edge: StreamEdge, number: int, place: dict[int
         partitioner=edge.partitioner,
         buffer_timeout_ms=graph.nodes[edge.source].buffer_timeout_ms,
         name=f"{graph.nodes[edge.source].name} -> {reader} #{number}",
+        tag=edge.tag,
+        input_id=edge.input_id,
     )

@@ -59,7 +59,8 @@ class JobVertex:
 class JobEdge:
     """What the operator ``source_operator`` (an index in its chain) emits goes to the vertex ``target``.
 
-    ``target`` None: an external consumer, the client, reads it.  ``id`` names the produced data set; left out, it follows from the
+    ``target`` None: an external consumer, the client, reads it.  ``tag`` names a side output of the operator; None is the main one.
+    ``input_id`` is the input of the target's head, from 1.  ``id`` names the produced data set; left out, it follows from the
     other fields, so that the same graph has the same ids.
     """
 
@@ -70,6 +71,8 @@ class JobEdge:
     buffer_timeout_ms: int = DEFAULT_BUFFER_TIMEOUT_MS
     name: str = ""
     id: str = ""  # 32 hex digits
+    tag: str | None = None
+    input_id: int = 1
 
     def __post_init__(self) -> None:
         if not self.id:

@@ -1,14 +1,13 @@
 """``StreamGraph``: the operators of a program with everything inherited filled in.
 
 Side:       pure.
-Invariants: nodes are in topological order; every node but a source has one input edge; partitionings are on edges, not nodes; every
+Invariants: nodes are in topological order; partitionings, side outputs and unions are on edges, not nodes; every
             parallelism, max parallelism, slot sharing group and buffer timeout is a value, none is "inherited" any more.
 Source:     Flink ``StreamGraph``, ``StreamGraphGenerator``, ``StreamGraphHasherV2``, ``JSONGenerator``.
-Absent:     operators with two inputs.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from flowlet.errors import JobGraphError
@@ -19,9 +18,11 @@ from flowlet.graph.transformation import (
     CollectTransformation,
     PartitionTransformation,
     PrintTransformation,
+    SideOutputTransformation,
     SinkTransformation,
     SourceTransformation,
     Transformation,
+    UnionTransformation,
 )
 from flowlet.keys import default_max_parallelism
 
@@ -36,6 +37,7 @@ class StreamGraphSettings:
     buffer_timeout_ms: int = DEFAULT_BUFFER_TIMEOUT_MS
     is_chaining_enabled: bool = True
     runtime_mode: str = "STREAMING"
+    is_object_reuse_enabled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,16 @@ class StreamNode:
 
 @dataclass(frozen=True, slots=True)
 class StreamEdge:
-    """Records of ``source`` go to ``target``; None is the client."""
+    """Records of ``source`` go to ``target``; None is the client.
+
+    ``tag`` names a side output; None is the main one.  ``input_id`` is the input of the target's operator, from 1.
+    """
 
     source: int
     target: int | None
     partitioner: Partitioner
+    tag: str | None = None
+    input_id: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,7 @@ class StreamGraph:
     edges: list[StreamEdge]
     is_chaining_enabled: bool
     is_batch: bool  # keyed aggregations emit once, at the end
+    is_object_reuse_enabled: bool = False
 
     @property
     def config(self) -> JobConfig:
@@ -82,9 +90,9 @@ class StreamGraph:
         """The edges that begin at a node."""
         return [edge for edge in self.edges if edge.source == node_id]
 
-    def input_of(self, node_id: int) -> StreamEdge | None:
-        """The edge that ends at a node; None for a source."""
-        return next((edge for edge in self.edges if edge.target == node_id), None)
+    def inputs_of(self, node_id: int) -> list[StreamEdge]:
+        """The edges that end at a node; none for a source."""
+        return [edge for edge in self.edges if edge.target == node_id]
 
 
 def build_stream_graph(transformations: Iterable[Transformation], name: str, settings: StreamGraphSettings) -> StreamGraph:
@@ -108,6 +116,7 @@ def build_stream_graph(transformations: Iterable[Transformation], name: str, set
         edges=builder.edges,
         is_chaining_enabled=settings.is_chaining_enabled,
         is_batch=_is_batch(settings.runtime_mode, ordered),
+        is_object_reuse_enabled=settings.is_object_reuse_enabled,
     )
 
 
@@ -122,11 +131,32 @@ def execution_plan(stream_graph: StreamGraph) -> str:
             "contents": node.description,
             "parallelism": node.parallelism,
         }
-        edge = stream_graph.input_of(node.id)
-        if edge is not None:
-            description["predecessors"] = [{"id": edge.source, "ship_strategy": edge.partitioner.ship_strategy, "side": "second"}]
+        edges = stream_graph.inputs_of(node.id)
+        if edges:
+            description["predecessors"] = [
+                {"id": edge.source, "ship_strategy": edge.partitioner.ship_strategy, "side": "second"} for edge in edges
+            ]
         nodes.append(description)
     return json.dumps({"nodes": nodes}, indent=2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """Where a walk up from a reader stands, and what it met."""
+
+    transformation: Transformation
+    partitioner: Partitioner | None
+    tag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One output of a node that an input of an operator reads."""
+
+    node: StreamNode
+    partitioner: Partitioner | None
+    tag: str | None
+    input_id: int
 
 
 class _Builder:
@@ -140,29 +170,44 @@ class _Builder:
 
     def add(self, transformation: Transformation) -> None:
         match transformation:
-            case PartitionTransformation():
+            case PartitionTransformation() | UnionTransformation() | SideOutputTransformation():
                 return
             case CollectTransformation():
-                source, _ = self._input_of(transformation)
-                self.edges.append(StreamEdge(source.id, None, Forward()))
-            case SourceTransformation():
-                self._add_node(transformation, None)
+                self.edges += [StreamEdge(read.node.id, None, Forward(), read.tag) for read in self._reads(transformation)]
             case _:
-                source, partitioner = self._input_of(transformation)
-                node = self._add_node(transformation, source)
-                self.edges.append(StreamEdge(source.id, node.id, _resolved(partitioner, source, node)))
+                self._add_operator(transformation)
 
-    def _input_of(self, transformation: Transformation) -> tuple[StreamNode, Partitioner | None]:
-        """The node that it reads, and the partitioning asked for; the one nearest to the reader counts, as in Flink."""
-        upstream, partitioner = transformation.input, None
-        while isinstance(upstream, PartitionTransformation):
-            partitioner = partitioner or upstream.partitioner
-            upstream = upstream.input
-        if upstream is None:
+    def _add_operator(self, transformation: Transformation) -> None:
+        reads = self._reads(transformation)
+        node = self._add_node(transformation, [read.node for read in reads])
+        for read in reads:
+            partitioner = _resolved(read.partitioner, read.node, node)
+            self.edges.append(StreamEdge(read.node.id, node.id, partitioner, read.tag, read.input_id))
+
+    def _reads(self, transformation: Transformation) -> list["_Read"]:
+        """What an operator reads: of each of its inputs every node behind unions, side outputs and partitionings."""
+        if not transformation.inputs and not isinstance(transformation, SourceTransformation):
             raise JobGraphError(f"operator {transformation.operator_name!r} reads nothing: it needs an input")
-        return self.nodes[self._node_ids[upstream]], partitioner
+        return [
+            read
+            for number, upstream in enumerate(transformation.inputs)
+            for read in self._resolve(_Path(upstream, None, None), transformation, number + 1)
+        ]
 
-    def _add_node(self, transformation: Transformation, source: StreamNode | None) -> StreamNode:
+    def _resolve(self, path: "_Path", reader: Transformation, input_id: int) -> Iterator["_Read"]:
+        """Walk up to the operators; the partitioning and the tag nearest to the reader count, as in Flink."""
+        match path.transformation:
+            case UnionTransformation(streams=streams):
+                for stream in streams:
+                    yield from self._resolve(replace(path, transformation=stream), reader, input_id)
+            case PartitionTransformation(partitioner=partitioner, input=upstream):
+                yield from self._resolve(_Path(_some(upstream, reader), path.partitioner or partitioner, path.tag), reader, input_id)
+            case SideOutputTransformation(tag_id=tag_id, input=upstream):
+                yield from self._resolve(_Path(_some(upstream, reader), path.partitioner, path.tag or tag_id), reader, input_id)
+            case operator:
+                yield _Read(self.nodes[self._node_ids[operator]], path.partitioner, path.tag, input_id)
+
+    def _add_node(self, transformation: Transformation, sources: list[StreamNode]) -> StreamNode:
         settings, node_id = self._settings, len(self.nodes) + 1
         max_parallelism = transformation.max_parallelism or settings.max_parallelism or default_max_parallelism(transformation.parallelism)
         if transformation.parallelism > max_parallelism:
@@ -173,13 +218,13 @@ class _Builder:
         timeout = transformation.buffer_timeout_ms
         node = StreamNode(
             id=node_id,
-            hash=self._hash_of(transformation, node_id, source),
+            hash=self._hash_of(transformation, node_id, sources),
             name=transformation.operator_name,
             description=transformation.description or transformation.operator_name,
             parallelism=transformation.parallelism,
             max_parallelism=max_parallelism,
             buffer_timeout_ms=settings.buffer_timeout_ms if timeout is None else timeout,
-            slot_sharing_group=transformation.slot_sharing_group or (source.slot_sharing_group if source else DEFAULT_SLOT_SHARING_GROUP),
+            slot_sharing_group=transformation.slot_sharing_group or _common_group(sources),
             chaining=transformation.chaining,
             transformation=transformation,
         )
@@ -187,9 +232,9 @@ class _Builder:
         self._node_ids[transformation] = node_id
         return node
 
-    def _hash_of(self, transformation: Transformation, node_id: int, source: StreamNode | None) -> str:
+    def _hash_of(self, transformation: Transformation, node_id: int, sources: list[StreamNode]) -> str:
         if transformation.uid is None:
-            return stable_id("position", node_id, source.hash if source else None)
+            return stable_id("position", node_id, *[source.hash for source in sources])
         for other in self.nodes.values():
             if other.transformation.uid == transformation.uid:
                 raise JobGraphError(
@@ -200,16 +245,28 @@ class _Builder:
 
 
 def _with_inputs(transformations: Iterable[Transformation]) -> list[Transformation]:
-    """The transformations and all that they read, each once and after its input."""
+    """The transformations and all that they read, each once and after its inputs."""
     ordered: dict[Transformation, None] = {}
-    for transformation in transformations:
-        path: list[Transformation] = []
-        current: Transformation | None = transformation
-        while current is not None and current not in ordered:
-            path.append(current)
-            current = current.input
-        ordered.update(dict.fromkeys(reversed(path)))
+    waiting = list(transformations)[::-1]
+    while waiting:
+        unread = [item for item in waiting[-1].inputs if item not in ordered]
+        if unread:
+            waiting += unread[::-1]
+        else:
+            ordered[waiting.pop()] = None
     return list(ordered)
+
+
+def _some(upstream: Transformation | None, reader: Transformation) -> Transformation:
+    if upstream is None:
+        raise JobGraphError(f"operator {reader.operator_name!r} reads nothing: it needs an input")
+    return upstream
+
+
+def _common_group(sources: list[StreamNode]) -> str:
+    """The group of all inputs if they agree, else the default, as in Flink."""
+    groups = {source.slot_sharing_group for source in sources}
+    return groups.pop() if len(groups) == 1 else DEFAULT_SLOT_SHARING_GROUP
 
 
 def _resolved(partitioner: Partitioner | None, source: StreamNode, target: StreamNode) -> Partitioner:

@@ -1,12 +1,13 @@
 """Transformations: what the DataStream API writes down while a program is built.
 
 Side:       pure.
-Invariants: a tree: each transformation knows its input and never what reads it.  ``parallelism`` is set when it is made, as in Flink.
+Invariants: each transformation knows its inputs and never what reads it, so there is no
+            cycle.  ``parallelism`` is set when it is made, as in Flink.
 Rules:      data only.  Functions and sources are kept as the user gave them; the client turns them into operators.
 Source:     Flink ``Transformation`` and its subclasses.
-Absent:     transformations with two inputs, side outputs.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -46,6 +47,11 @@ class Transformation:
     def operator_name(self) -> str:
         """The name under which it runs."""
         return self.name
+
+    @property
+    def inputs(self) -> "Sequence[Transformation]":
+        """What it reads, the operator's first input first."""
+        return () if self.input is None else (self.input,)
 
     @property
     def key_selector(self) -> Any:
@@ -118,6 +124,62 @@ class SumTransformation(Transformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class ProcessTransformation(Transformation):
+    """What a process function makes of each record; with timers and a key when its input is keyed."""
+
+    function: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class SplitTransformation(Transformation):
+    """Records that are sorted under names; ``selections`` are the sets of names that somebody reads, each a side output of its own."""
+
+    function: Any
+    selections: list[frozenset[str]] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class OperatorTransformation(Transformation):
+    """An operator that this package knows nothing of: ``make_operator`` gives it when the job starts; called with its name."""
+
+    make_operator: Callable[[str], Any]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class TwoInputTransformation(Transformation):
+    """A function of two streams: those of ``input`` and those of ``second_input``."""
+
+    second_input: Transformation
+    function: Any
+
+    @property
+    def inputs(self) -> Sequence[Transformation]:
+        """Both."""
+        # Not super(): a dataclass with slots is another class than the one its methods were written in.
+        return (*Transformation.inputs.__get__(self), self.second_input)
+
+    @property
+    def second_key_selector(self) -> Any:
+        """How the second input is keyed; None when it is not."""
+        return self.second_input.key_selector if isinstance(self.second_input, PartitionTransformation) else None
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class CoMapTransformation(TwoInputTransformation):
+    """One record for each record of either stream."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class CoFlatMapTransformation(TwoInputTransformation):
+    """Any number of records for each record of either stream."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class CoProcessTransformation(TwoInputTransformation):
+    """What a process function of two streams makes of them."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class PrintTransformation(Transformation):
     """Writes each record to the standard output of its TaskManager."""
 
@@ -156,3 +218,27 @@ class PartitionTransformation(Transformation):
     def key_selector(self) -> Any:
         """The selector when the partitioning is by key, else None."""
         return getattr(self.partitioner, "key_selector", None)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class UnionTransformation(Transformation):
+    """Not an operator: what reads it reads all of ``streams``."""
+
+    streams: Sequence[Transformation]
+
+    @property
+    def inputs(self) -> Sequence[Transformation]:
+        """All of them."""
+        return self.streams
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class SideOutputTransformation(Transformation):
+    """Not an operator: what reads it reads the side output ``tag_id`` of its input."""
+
+    tag_id: str
+
+
+def selection_tag(names: frozenset[str]) -> str:
+    """The id of the side output of a split that holds the records with at least one of the names."""
+    return f"select:{sorted(names)!r}"

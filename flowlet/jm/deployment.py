@@ -81,9 +81,9 @@ class DeploymentPlan:
                 self._channel(edge, producer, subtask - consumers_of(producer, num_producers, num_consumers).start)
                 for producer in producers_of(subtask, num_producers, num_consumers)
             ]
-            return InputGateDescriptor(edge.id, channels)
+            return InputGateDescriptor(edge.id, channels, edge.input_id)
         producers = range(num_producers)
-        return InputGateDescriptor(edge.id, [self._channel(edge, producer, subtask) for producer in producers])
+        return InputGateDescriptor(edge.id, [self._channel(edge, producer, subtask) for producer in producers], edge.input_id)
 
     def _channel(self, edge: EdgeMessage, producer: int, subpartition: int) -> InputChannelDescriptor:
         attempt = attempt_id(self._job.job_id, edge.source, producer)
@@ -105,6 +105,7 @@ class DeploymentPlan:
             source_operator=edge.source_operator,
             partitioner=edge.partitioner,
             buffer_timeout_ms=edge.buffer_timeout_ms,
+            tag=edge.tag,
         )
 
     def _num_subpartitions(self, edge: EdgeMessage, producer: int) -> int:

@@ -18,6 +18,7 @@ from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, VertexMessage
 MAX_NAME_CHARS = 1_000
 MAX_OPERATORS_PER_VERTEX = 1_000
 MAX_EDGES = 10_000
+MAX_INPUTS_PER_OPERATOR = 63  # Flink's: one bit each in an input selection
 # A task travels as one message of at most 64 MiB: its operators, its outputs' partitioners and the addresses of its channels.
 MAX_CODE_BYTES_PER_VERTEX = 48 * 1024 * 1024
 
@@ -93,6 +94,10 @@ def _check_edges(job: JobGraphMessage, positions: dict[str, int]) -> None:
             raise JobGraphError(f"the edge id {edge.id} occurs twice")
         seen.add(edge.id)
         _check_name(f"edge {edge.id}: its ship strategy", edge.ship_strategy)
+        if edge.tag is not None:
+            _check_name(f"edge {edge.id}: the tag of its side output", edge.tag)
+        if not 1 <= edge.input_id <= MAX_INPUTS_PER_OPERATOR:
+            raise JobGraphError(f"edge {edge.id}: input {edge.input_id} is not within 1 to {MAX_INPUTS_PER_OPERATOR}")
         if edge.buffer_timeout_ms < -1:
             raise JobGraphError(f"edge {edge.id}: buffer timeout {edge.buffer_timeout_ms} ms, the least is -1")
         _check_ends(edge, job.vertices, positions)

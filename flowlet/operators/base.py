@@ -10,7 +10,7 @@ Absent:     keyed state backends.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from flowlet.operators.time_services import InternalTimerService, KeyContext, ProcessingTimeService, TimerServiceManager, Triggerable
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
@@ -118,6 +118,7 @@ class StreamOperator:
     """
 
     name: str
+    touches_records: ClassVar[bool] = True  # whether its code, or a user's, may change or keep the records it is given
     ctx: OperatorContext  # from setup on
     output: Output  # from setup on
 

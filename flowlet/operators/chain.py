@@ -1,138 +1,110 @@
 """The operators of one task, wired to each other.
 
-Hot path, per chunk: two plain calls and two additions from one operator to the next.
-
 Side:       task.
 Invariants: an operator's consumers come after it in the chain; every operator that was opened is closed, whatever the others raise.
-Source:     Flink ``OperatorChain``, ``ChainingOutput``, ``BroadcastingOutputCollector``; open from the last to the first, finish from the
-            first to the last.  Chained operators see the same objects (Flink's object reuse); between tasks everything is serialized.
-Absent:     readers of side outputs, snapshots.
+Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``; made and opened from the last to the first, finished and closed from the
+            first to the last.  Between tasks everything is serialized, so only chained operators can share records (``outputs``).
 """
 
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flowlet.operators.base import EdgeOutput, OperatorContext, OperatorCounters, StreamOperator
-from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.operators.base import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
+from flowlet.operators.outputs import ChainingOutput, CopyingChainingOutput, OperatorOutput
+from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
 
 
 @dataclass(frozen=True, slots=True)
 class ChainedOperator:
-    """An operator and the index in the chain of the one that it reads; -1 for the head."""
+    """An operator and what it reads.
+
+    Args:
+        operator: the operator.
+        parent: the index in the chain of the operator that it reads; -1 for the head.
+        tag: the side output of the parent that it reads; None: the main one.
+        copies: whether it gets copies of the parent's records (object reuse is off).
+        operator_id: 16 bytes that stay the same when the job is restarted; empty: made from vertex and index.
+    """
 
     operator: StreamOperator
     parent: int = -1
+    tag: str | None = None
+    copies: bool = False
+    operator_id: bytes = b""
 
 
-class ChainingOutput:
-    """The way into a chained operator."""
+# The outputs of the task by the index of the operator and the side output (None: the main one) that feeds them.
+EdgeOutputs = Mapping[tuple[int, str | None], Sequence[EdgeOutput]]
 
-    __slots__ = ("_counters", "_operator", "emit_latency_marker", "emit_watermark", "emit_watermark_status")
 
-    def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
-        self._operator = operator
+class HeadInput:
+    """One input of the head: counts what comes in."""
+
+    __slots__ = ("_counters", "_process", "process_latency_marker", "process_watermark", "process_watermark_status")
+
+    def __init__(self, head_input: Input, counters: OperatorCounters) -> None:
         self._counters = counters
-        self.emit_watermark = operator.process_watermark
-        self.emit_watermark_status = operator.process_watermark_status
-        self.emit_latency_marker = operator.process_latency_marker
+        self._process = head_input.process_chunk
+        self.process_watermark: Callable[[Watermark], None] = head_input.process_watermark
+        self.process_watermark_status: Callable[[WatermarkStatus], None] = head_input.process_watermark_status
+        self.process_latency_marker: Callable[[LatencyMarker], None] = head_input.process_latency_marker
 
-    def collect(self, chunk: Chunk) -> None:
+    def process_chunk(self, chunk: Chunk) -> None:
         """Count and process."""
         self._counters.num_records_in += len(chunk.values)
-        self._operator.process_chunk(chunk)
-
-
-class BroadcastingOutput:
-    """Several outputs, or none: everything goes to each of them, in order."""
-
-    __slots__ = ("_outputs",)
-
-    def __init__(self, outputs: Sequence[EdgeOutput]) -> None:
-        self._outputs = tuple(outputs)
-
-    def collect(self, chunk: Chunk) -> None:
-        """Every output gets a chunk of its own; the records are shared."""
-        for output in self._outputs[:-1]:
-            output.collect(Chunk(chunk.values.copy(), None if chunk.timestamps is None else chunk.timestamps.copy()))
-        for output in self._outputs[-1:]:
-            output.collect(chunk)
-
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """To each."""
-        for output in self._outputs:
-            output.emit_watermark(watermark)
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """To each."""
-        for output in self._outputs:
-            output.emit_watermark_status(status)
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """To one of them, by chance."""
-        if self._outputs:
-            random.choice(self._outputs).emit_latency_marker(marker)  # noqa: S311 - spreads load, protects nothing
-
-
-class CountingOutput:
-    """Counts what an operator emits; each record once, however many consumers there are."""
-
-    __slots__ = ("_collect", "_counters", "emit_latency_marker", "emit_watermark", "emit_watermark_status")
-
-    def __init__(self, output: EdgeOutput, counters: OperatorCounters) -> None:
-        self._counters = counters
-        self._collect = output.collect
-        self.emit_watermark = output.emit_watermark
-        self.emit_watermark_status = output.emit_watermark_status
-        self.emit_latency_marker = output.emit_latency_marker
-
-    def collect(self, chunk: Chunk) -> None:
-        """Count and pass on."""
-        self._counters.num_records_out += len(chunk.values)
-        self._collect(chunk)
-
-    def collect_side(self, tag_id: str, chunk: Chunk) -> None:
-        """Count; nobody reads side outputs yet."""
-        self._counters.num_records_out += len(chunk.values)
+        self._process(chunk)
 
 
 class OperatorChain:
     """Runs the operators of one task.
 
-    Threading: task thread; ``num_records_in`` and ``num_records_out`` anywhere, one chunk stale.
+    Threading: task thread; counters and watermarks anywhere, one chunk stale.
     Life cycle: ``open`` -> ``process_*`` -> ``finish`` -> ``close``; ``close`` in every state, any number of times.
 
     Args:
         chained: the operators, head first, each behind the one it reads.
-        edge_outputs: the outputs of the task, by the index of the operator that feeds them.
+        edge_outputs: the outputs of the task.
         context_factory: makes the context of an operator from its index and name.
     """
 
     def __init__(
-        self,
-        chained: Sequence[ChainedOperator],
-        edge_outputs: Mapping[int, Sequence[EdgeOutput]],
-        context_factory: Callable[[int, str], OperatorContext],
+        self, chained: Sequence[ChainedOperator], edge_outputs: EdgeOutputs, context_factory: Callable[[int, str], OperatorContext]
     ) -> None:
         self.operators = [item.operator for item in chained]
-        self._contexts = [context_factory(index, operator.name) for index, operator in enumerate(self.operators)]
-        self._with_edges = sorted(edge_outputs)
+        self.contexts = [context_factory(index, operator.name) for index, operator in enumerate(self.operators)]
+        self._chained = chained
+        self._with_edges = sorted({index for index, _ in edge_outputs})
         self._opened: list[StreamOperator] = []
-        for index, operator in enumerate(self.operators):
-            counters = self._contexts[index].counters
-            children = [child for child, item in enumerate(chained) if item.parent == index and child > 0]
-            outputs: list[EdgeOutput] = [ChainingOutput(self.operators[child], self._contexts[child].counters) for child in children]
-            outputs.extend(edge_outputs.get(index, ()))
-            target = outputs[0] if len(outputs) == 1 else BroadcastingOutput(outputs)
-            operator.setup(self._contexts[index], CountingOutput(target, counters))
-        self._head = ChainingOutput(self.operators[0], self._contexts[0].counters)
-        self.process_chunk = self._head.collect
-        self.process_watermark = self.operators[0].process_watermark
-        self.process_watermark_status = self.operators[0].process_watermark_status
-        self.process_latency_marker = self.operators[0].process_latency_marker
+        self._outputs = [self._output_of(index, edge_outputs) for index in range(len(chained))]
+        for operator, ctx, output in reversed(list(zip(self.operators, self.contexts, self._outputs, strict=True))):
+            operator.setup(ctx, output)
+        counters = self.contexts[0].counters
+        self.head_inputs = [HeadInput(head_input, counters) for head_input in self.head.inputs()]
+        first = self.head_inputs[0]
+        self.process_chunk = first.process_chunk
+        self.process_watermark = first.process_watermark
+        self.process_watermark_status = first.process_watermark_status
+        self.process_latency_marker = first.process_latency_marker
 
     def __repr__(self) -> str:
         return f"<OperatorChain {' -> '.join(operator.name for operator in self.operators)}, {len(self._opened)} open>"
+
+    def _output_of(self, index: int, edge_outputs: EdgeOutputs) -> OperatorOutput:
+        by_tag: dict[str | None, list[EdgeOutput]] = {None: []}
+        for child, item in enumerate(self._chained):
+            if child > 0 and item.parent == index:
+                by_tag.setdefault(item.tag, []).append(self._way_into(child))
+        for (source, tag), outputs in edge_outputs.items():
+            if source == index:
+                by_tag.setdefault(tag, []).extend(outputs)
+        main = by_tag.pop(None)
+        return OperatorOutput(main, {tag: outputs for tag, outputs in by_tag.items() if tag is not None}, self.contexts[index].counters)
+
+    def _way_into(self, child: int) -> ChainingOutput:
+        operator, counters = self.operators[child], self.contexts[child].counters
+        if self._chained[child].copies and operator.touches_records:
+            return CopyingChainingOutput(operator, counters)
+        return ChainingOutput(operator, counters)
 
     @property
     def head(self) -> StreamOperator:
@@ -142,16 +114,28 @@ class OperatorChain:
     @property
     def num_records_in(self) -> int:
         """Records that entered the head; 0 for a source."""
-        return self._contexts[0].counters.num_records_in
+        return self.contexts[0].counters.num_records_in
 
     @property
     def num_records_out(self) -> int:
         """Records that left the task, each once however many edges its operator feeds."""
-        return sum(self._contexts[index].counters.num_records_out for index in self._with_edges)
+        return sum(self.contexts[index].counters.num_records_out for index in self._with_edges)
+
+    @property
+    def current_output_watermark(self) -> int:
+        """The smallest of the last watermarks that operators with an edge emitted."""
+        return min((self._outputs[index].current_watermark for index in self._with_edges), default=MIN_TIMESTAMP)
 
     def counters(self) -> dict[int, OperatorCounters]:
         """What each operator counted, by its index in the chain."""
-        return {index: ctx.counters for index, ctx in enumerate(self._contexts)}
+        return {index: ctx.counters for index, ctx in enumerate(self.contexts)}
+
+    # -- life
+
+    def initialize_state(self, states: Mapping[int, object]) -> None:
+        """Give the operators, last to first, what ``snapshot_state`` returned, by index."""
+        for index in reversed(range(len(self.operators))):
+            self.operators[index].initialize_state(states.get(index))
 
     def open(self) -> None:
         """Open the operators, last to first: nobody emits into one that is not open."""
@@ -160,9 +144,21 @@ class OperatorChain:
             self._opened.append(operator)
             operator.open()
 
-    def finish(self) -> None:
-        """The input ended: let the operators emit what is left, first to last."""
-        for operator in self.operators:
+    def end_input(self, input_id: int) -> None:
+        """One input of the head brings no more, and is to be drained."""
+        self.head.end_input(input_id)
+
+    def finish(self, run_mails: Callable[[], None] | None = None) -> None:
+        """All inputs ended: let the operators emit what is left, first to last.
+
+        Args:
+            run_mails: called before each operator finishes; runs the mails that were accepted, deferrable ones too (FLINK-39481).
+        """
+        for index, operator in enumerate(self.operators):
+            if index > 0:
+                operator.end_input(1)
+            if run_mails is not None:
+                run_mails()
             operator.finish()
 
     def close(self) -> None:
@@ -173,6 +169,28 @@ class OperatorChain:
         """
         operators, self._opened = self._opened[::-1], []
         _run_all(operator.close for operator in operators)
+
+    # -- checkpoints
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """First to last: what they emit goes before the barrier."""
+        for operator in self.operators:
+            operator.prepare_snapshot_pre_barrier(checkpoint_id)
+
+    def snapshot_state(self, checkpoint_id: int) -> dict[int, object]:
+        """The operators' states by index, without those that have none; taken last to first."""
+        states = {index: self.operators[index].snapshot_state(checkpoint_id) for index in reversed(range(len(self.operators)))}
+        return {index: state for index, state in states.items() if state is not None}
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell all, first to last."""
+        for operator in self.operators:
+            operator.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell all, first to last."""
+        for operator in self.operators:
+            operator.notify_checkpoint_aborted(checkpoint_id)
 
 
 def _run_all(steps: Iterable[Callable[[], None]]) -> None:

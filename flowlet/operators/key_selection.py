@@ -17,6 +17,52 @@ from flowlet.keys import exact_key, exact_keys
 from flowlet.operators.user_function import UserFunctionOperator, preview
 
 
+class KeyedInput:
+    """The key selector of one input of an operator.
+
+    Args:
+        operator: opens and closes the selector with its functions.
+        key_selector: a callable, or an object with ``get_key(value)``.
+    """
+
+    def __init__(self, operator: UserFunctionOperator, key_selector: Any) -> None:
+        self._operator = operator
+        self._selector = operator._add(key_selector, "get_key")
+
+    def keys(self, values: list[Any]) -> list[Any]:
+        """The key of each record, as the user knows it.
+
+        Raises:
+            UserFunctionError: the selector failed, or gave something that cannot be a key.
+        """
+        keys = self._select(values)
+        self._exact(keys, values)
+        return keys
+
+    def exact_keys(self, values: list[Any]) -> list[Any]:
+        """A stand-in for the key of each record: equal only if the keys are the same, types and all.
+
+        Raises:
+            UserFunctionError: as ``keys``.
+        """
+        return self._exact(self._select(values), values)
+
+    def _select(self, values: list[Any]) -> list[Any]:
+        records = iter(values)
+        select = self._selector.call
+        try:
+            return [select(record) for record in records]
+        except Exception as error:
+            raise self._operator._failure(values, records) from error
+
+    def _exact(self, keys: list[Any], values: list[Any]) -> list[Any]:
+        try:
+            return exact_keys(keys)
+        except KeyTypeError as error:
+            failed = next(record for key, record in zip(keys, values, strict=True) if not _can_be_key(key))
+            raise UserFunctionError(self._operator.name, self._operator.ctx.subtask, preview(failed)) from error
+
+
 class KeyedOperator(UserFunctionOperator):
     """An operator that sees its records by key.
 
@@ -27,26 +73,16 @@ class KeyedOperator(UserFunctionOperator):
 
     def __init__(self, key_selector: Any, name: str) -> None:
         super().__init__(name)
-        self._key_selector = self._add(key_selector, "get_key")
+        self._key_input = KeyedInput(self, key_selector)
         self._is_keyed_by_first_field = selects_first_field(key_selector)
 
-    def _keys(self, values: list[Any]) -> list[Any]:
-        """The exact key of each record.
+    def set_key_context(self, record: object) -> None:
+        """Make the record's key the current one."""
+        self.ctx.key_context.current_key = self._key_input.keys([record])[0]
 
-        Raises:
-            UserFunctionError: the selector failed, or gave something that cannot be a key.
-        """
-        records = iter(values)
-        select = self._key_selector.call
-        try:
-            keys = [select(record) for record in records]
-        except Exception as error:
-            raise self._failure(values, records) from error
-        try:
-            return exact_keys(keys)
-        except KeyTypeError as error:
-            failed = next(record for key, record in zip(keys, values, strict=True) if not _can_be_key(key))
-            raise UserFunctionError(self.name, self.ctx.subtask, preview(failed)) from error
+    def _keys(self, values: list[Any]) -> list[Any]:
+        """The exact key of each record."""
+        return self._key_input.exact_keys(values)
 
 
 def selects_first_field(key_selector: Any) -> bool:

@@ -6,7 +6,7 @@ Absent: sinks that take part in checkpoints.
 """
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.base import StreamOperator
@@ -16,6 +16,8 @@ from flowlet.records import Chunk
 
 class DiscardSink(StreamOperator):
     """Forgets every record."""
+
+    touches_records: ClassVar[bool] = False
 
     def __init__(self, *, name: str = "Discard") -> None:
         self.name = name
@@ -34,6 +36,8 @@ class PrintSink(StreamOperator):
         identifier: for people who look at more than one print.
         name: for people.
     """
+
+    touches_records: ClassVar[bool] = False
 
     def __init__(self, identifier: str | None = None, *, name: str = "Print to Std. Out") -> None:
         self.name = name

@@ -48,26 +48,27 @@ class RuntimeContext:
 
 
 class UserFunction:
-    """A function object with a method of a given name, or any other callable.
+    """A function object with methods of given names, or, where one is enough, any other callable.
 
     Only objects with the method are opened and closed: a plain callable that happens to have a ``close`` is nobody's to close.
 
     Args:
-        function: an object with the method, or a callable.
+        function: an object with the methods, or a callable.
         method: such as ``map``.
+        more: others that it must have.
 
     Raises:
         JobGraphError: it is neither.
     """
 
-    def __init__(self, function: Any, method: str) -> None:
+    def __init__(self, function: Any, method: str, *more: str) -> None:
         self._function = function
         self._method = method
-        if not callable(self._find_method()) and not callable(function):
-            raise JobGraphError(
-                f"expected a function of one record or an object with a method {method}(), got {preview(function)} "
-                f"of type {type(function).__name__}"
-            )
+        has_all = all(self.method(name) is not None for name in (method, *more))
+        if not has_all and (more or not callable(function)):
+            methods = " and ".join(f"{name}()" for name in (method, *more))
+            expected = f"an object with the methods {methods}" if more else f"a function of one record or an object with a method {methods}"
+            raise JobGraphError(f"expected {expected}, got {preview(function)} of type {type(function).__name__}")
 
     def __repr__(self) -> str:
         return f"<UserFunction {preview(self._function)}>"
@@ -75,8 +76,13 @@ class UserFunction:
     @property
     def call(self) -> Callable[..., Any]:
         """What to call with the record."""
-        found = self._find_method()
-        return cast("Callable[..., Any]", found if callable(found) else self._function)
+        return cast("Callable[..., Any]", self.method(self._method) or self._function)
+
+    def method(self, name: str) -> Callable[..., Any] | None:
+        """The object's method of that name; None if it has none."""
+        # A class is a callable here: its instances have the method, it has not.
+        found = None if isinstance(self._function, type) else getattr(self._function, name, None)
+        return found if callable(found) else None
 
     def open(self, ctx: OperatorContext) -> None:
         """Call the object's ``open``, if it has one."""
@@ -86,13 +92,9 @@ class UserFunction:
         """Call the object's ``close``, if it has one."""
         self._run("close", ctx=ctx)
 
-    def _find_method(self) -> Any:
-        # A class is a callable here: its instances have the method, it has not.
-        return None if isinstance(self._function, type) else getattr(self._function, self._method, None)
-
     def _run(self, name: str, *args: Any, ctx: OperatorContext) -> None:
-        step = getattr(self._function, name, None) if callable(self._find_method()) else None
-        if callable(step):
+        step = None if self.method(self._method) is None else self.method(name)
+        if step is not None:
             try:
                 step(*args)
             except Exception as error:
@@ -124,8 +126,8 @@ class UserFunctionOperator(StreamOperator):
             self._num_open -= 1
             self._functions[self._num_open].close(self.ctx)
 
-    def _add(self, function: Any, method: str) -> UserFunction:
-        added = UserFunction(function, method)
+    def _add(self, function: Any, method: str, *more: str) -> UserFunction:
+        added = UserFunction(function, method, *more)
         self._functions.append(added)
         return added
 

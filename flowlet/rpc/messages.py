@@ -38,6 +38,8 @@ class EdgeMessage(msgspec.Struct, frozen=True):
     ship_strategy: str  # for people: HASH, REBALANCE, FORWARD, ...
     partitioner: bytes
     buffer_timeout_ms: int  # -1: never by timer, 0: after every chunk
+    tag: str | None = None  # a side output of the operator
+    input_id: int = 1  # of the target's head, from 1
 
 
 class JobGraphMessage(msgspec.Struct, frozen=True):
@@ -65,6 +67,7 @@ class InputGateDescriptor(msgspec.Struct, frozen=True):
 
     edge_id: str
     channels: list[InputChannelDescriptor]
+    input_id: int = 1  # of the head, from 1
 
 
 class ResultPartitionDescriptor(msgspec.Struct, frozen=True):
@@ -76,6 +79,7 @@ class ResultPartitionDescriptor(msgspec.Struct, frozen=True):
     source_operator: int
     partitioner: bytes
     buffer_timeout_ms: int
+    tag: str | None = None
 
 
 class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):

@@ -317,10 +317,10 @@ class StreamTask(ABC):
             on_written=self._flushers.arm_of(output.buffer_timeout_ms),
         )
 
-    def _edge_outputs(self) -> dict[int, list[EdgeOutput]]:
-        outputs: dict[int, list[EdgeOutput]] = {}
+    def _edge_outputs(self) -> dict[tuple[int, str | None], list[EdgeOutput]]:
+        outputs: dict[tuple[int, str | None], list[EdgeOutput]] = {}
         for edge, writer in zip(self.environment.outputs, self._writers, strict=True):
-            outputs.setdefault(edge.source_operator, []).append(writer)
+            outputs.setdefault((edge.source_operator, edge.tag), []).append(writer)
         return outputs
 
     def _operator_context(self, index: int, operator_name: str) -> OperatorContext:

@@ -4,7 +4,7 @@ Side:   shared.
 Source: Flink ``Environment``, ``RuntimeEnvironment``, ``NonChainedOutput``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowlet.graph.partitioner import Partitioner
 from flowlet.task.output_flusher import ScheduleTimer
@@ -20,6 +20,7 @@ class OutputEdge:
     partition: ResultPartition
     partitioner: Partitioner
     buffer_timeout_ms: int  # -1: never by timer, 0: after every default action that wrote
+    tag: str | None = None  # a side output of the operator
 
 
 @dataclass(slots=True)
@@ -41,11 +42,20 @@ class TaskEnvironment:
     gates: list[SingleInputGate]
     outputs: list[OutputEdge]
     schedule_timer: ScheduleTimer
+    gate_inputs: list[int] = field(default_factory=list)  # which input of the head each gate feeds, from 1; empty: all the first
 
     @property
     def task_name_with_subtask(self) -> str:
         """What people call the subtask: ``name (2/4)``, counted from one."""
         return f"{self.task_name} ({self.subtask + 1}/{self.parallelism})"
+
+    def gates_by_input(self) -> list[list[SingleInputGate]]:
+        """The gates of each input of the head, the first input first."""
+        numbers = self.gate_inputs or [1] * len(self.gates)
+        found: list[list[SingleInputGate]] = [[] for _ in range(max(numbers, default=0))]
+        for gate, number in zip(self.gates, numbers, strict=True):
+            found[number - 1].append(gate)
+        return found
 
     @property
     def attempt_number(self) -> int:

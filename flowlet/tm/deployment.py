@@ -99,6 +99,7 @@ def _create_task(
         gates=gates,
         outputs=outputs,
         schedule_timer=lambda delay_s, callback: LoopTimer(loop, delay_s, callback),
+        gate_inputs=[gate.input_id for gate in descriptor.gates],
     )
     return create_stream_task(environment, chain)
 
@@ -107,7 +108,7 @@ def _create_output(descriptor: TaskDeploymentDescriptor, output: ResultPartition
     partitioner = load_partitioner(output.partitioner, descriptor.task_name)
     partition_id = ResultPartitionID(IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt))
     partition = network.create_result_partition(owner_name(descriptor), partition_id, output.num_subpartitions)
-    return OutputEdge(output.source_operator, partition, partitioner, output.buffer_timeout_ms)
+    return OutputEdge(output.source_operator, partition, partitioner, output.buffer_timeout_ms, output.tag)
 
 
 def _create_gate(

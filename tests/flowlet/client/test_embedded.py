@@ -221,7 +221,9 @@ def test_ctrl_c_ends_program_and_children() -> None:
     _, err = program.communicate(timeout=DEADLINE_S)
 
     assert program.returncode == -signal.SIGINT
-    assert err.rstrip().endswith("KeyboardInterrupt")
+    # On a busy machine asyncio's debug mode adds its warnings about slow callbacks.
+    lines = [line for line in err.rstrip().splitlines() if '"logger": "asyncio"' not in line]
+    assert lines[-1] == "KeyboardInterrupt"
     assert_all_end(children)
 
 

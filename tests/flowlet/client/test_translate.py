@@ -20,7 +20,7 @@ from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.stream_graph import StreamGraph, StreamNode
 from flowlet.graph.transformation import ChainingStrategy, Transformation
-from flowlet.operators.base import OperatorContext
+from flowlet.operators.base import EdgeOutput, OperatorContext
 from flowlet.operators.chain import OperatorChain
 from flowlet.operators.source import SourceOperator
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
@@ -72,9 +72,9 @@ def run(graph: JobGraph) -> dict[str | None, list[Any]]:
     arrived: defaultdict[str | None, list[Any]] = defaultdict(list)
     for vertex in graph.topological_order():
         edges = {edge.id: Edge() for edge in graph.outputs_of(vertex.id)}
-        outputs: dict[int, list[Edge]] = defaultdict(list)
+        outputs: dict[tuple[int, str | None], list[EdgeOutput]] = defaultdict(list)
         for edge in graph.outputs_of(vertex.id):
-            outputs[edge.source_operator].append(edges[edge.id])
+            outputs[edge.source_operator, edge.tag].append(edges[edge.id])
         links = cloudpickle.loads(cloudpickle.dumps(list(vertex.chain)))
         chain = OperatorChain(links, outputs, lambda _, name, task=vertex.name: OperatorContext(task, 0, 1, 128, name))  # type: ignore[misc]  # the default binds it
         chain.open()

@@ -248,7 +248,7 @@ def test_aggregations_need_a_key(method: str) -> None:
     assert not hasattr(stream, method)
 
 
-@pytest.mark.parametrize("method", ["union", "connect", "process", "window_all", "add_sink", "shuffle", "rescale", "min", "set_uid_hash"])
+@pytest.mark.parametrize("method", ["window_all", "add_sink", "min", "set_uid_hash"])
 def test_what_this_version_cannot_do_is_absent(method: str) -> None:
     environment, _ = new_environment()
     stream = environment.from_collection([1])

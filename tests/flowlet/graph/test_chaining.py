@@ -26,6 +26,7 @@ from flowlet.graph.transformation import (
 class Link:
     operator: Any
     parent: int
+    edge: Any = None
 
 
 def source(**changes: Any) -> SourceTransformation:
@@ -215,7 +216,6 @@ def test_every_program_is_cut_without_loss(transformations: list[Transformation]
         assert {node.parallelism for node in nodes} == {vertex.parallelism}
         assert {node.slot_sharing_group for node in nodes} == {vertex.slot_sharing_group}
         for node, link in list(zip(nodes, vertex.chain, strict=True))[1:]:
-            edge = streams.input_of(node.id)
-            assert edge is not None
+            (edge,) = streams.inputs_of(node.id)
             assert nodes[link.parent].id == edge.source
             assert is_chainable(edge, streams)

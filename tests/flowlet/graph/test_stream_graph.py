@@ -47,8 +47,8 @@ def test_everything_that_is_read_is_part_of_the_graph_once() -> None:
 
     assert [node.name for node in graph.nodes.values()] == ["Source: numbers", "right", "left"]
     assert [(edge.source, edge.target) for edge in graph.edges] == [(1, 2), (1, 3)]
-    assert graph.input_of(1) is None
-    assert graph.input_of(3) == graph.edges[1]
+    assert graph.inputs_of(1) == []
+    assert graph.inputs_of(3) == [graph.edges[1]]
     assert graph.outputs_of(1) == graph.edges
 
 

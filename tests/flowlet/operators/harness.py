@@ -6,7 +6,9 @@ from typing import Any
 import cloudpickle
 
 from flowlet.operators.base import OperatorContext, StreamOperator
+from flowlet.operators.time_services import KeyContext
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 
 
 class RecordingOutput:
@@ -52,12 +54,21 @@ class Harness:
     def __init__(self, operator: StreamOperator, *, subtask: int = 0, parallelism: int = 1, attempt: int = 0, pickled: bool = True) -> None:
         self.operator: Any = cloudpickle.loads(cloudpickle.dumps(operator)) if pickled else operator
         self.output = RecordingOutput()
-        ctx = OperatorContext("task", subtask, parallelism, 128, operator.name, attempt)
+        self.clock = FakeClock()
+        key_context = KeyContext()
+        self.timers = FakeTimers(self.clock, key_context)
+        ctx = OperatorContext(
+            "task", subtask, parallelism, 128, operator.name, attempt, key_context=key_context, clock=self.clock, timers=self.timers
+        )
         self.operator.setup(ctx, self.output)
         self.operator.open()
 
     def process(self, *values: Any, timestamps: list[int] | None = None) -> None:
         self.operator.process_chunk(Chunk(list(values), timestamps))
+
+    def process_input(self, number: int, *values: Any, timestamps: list[int] | None = None) -> None:
+        """Records for one input of several."""
+        self.operator.inputs()[number - 1].process_chunk(Chunk(list(values), timestamps))
 
 
 def results(

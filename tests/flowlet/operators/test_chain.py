@@ -4,8 +4,9 @@ import pytest
 
 from flowlet.errors import UserFunctionError
 from flowlet.operators.base import OperatorContext, StreamOperator
-from flowlet.operators.chain import BroadcastingOutput, ChainedOperator, OperatorChain
+from flowlet.operators.chain import ChainedOperator, OperatorChain
 from flowlet.operators.keyed import KeyedSumOperator
+from flowlet.operators.outputs import CopyingBroadcastingOutput
 from flowlet.operators.sinks import DiscardSink
 from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.records import IDLE, Chunk, Watermark
@@ -52,7 +53,7 @@ def test_records_go_down_the_chain_and_out_of_the_edge() -> None:
     output = RecordingOutput()
     chain = OperatorChain(
         line(FlatMapOperator(str.split), FilterOperator(lambda word: word != "x"), MapOperator(lambda word: (word, 1))),
-        {2: [output]},
+        {(2, None): [output]},
         context,
     )
     chain.open()
@@ -69,7 +70,7 @@ def test_operators_live_in_the_right_order() -> None:
     """Opened last to first, finished and closed first to last; what finish emits is still processed further down."""
     log: list[str] = []
     output = RecordingOutput()
-    chain = OperatorChain(line(*(Logging(name, log) for name in "abc")), {2: [output]}, context)
+    chain = OperatorChain(line(*(Logging(name, log) for name in "abc")), {(2, None): [output]}, context)
 
     chain.open()
     chain.finish()
@@ -115,7 +116,7 @@ def test_an_operator_with_several_consumers_gives_each_everything() -> None:
         ChainedOperator(MapOperator(lambda value: [*value, 0]), 0),
         ChainedOperator(DiscardSink(), 0),
     ]
-    chain = OperatorChain(chained, {0: edges, 1: [branch]}, context)
+    chain = OperatorChain(chained, {(0, None): edges, (1, None): [branch]}, context)
     chain.open()
 
     chain.process_chunk(Chunk([1, 2], [10, 20]))
@@ -162,7 +163,9 @@ def test_a_failure_names_the_operator_in_which_it_happened() -> None:
 def test_final_results_go_through_the_rest_of_the_chain() -> None:
     output = RecordingOutput()
     chain = OperatorChain(
-        line(KeyedSumOperator(lambda pair: pair[0], 1, emit_on_finish=True), MapOperator(lambda pair: pair[1])), {1: [output]}, context
+        line(KeyedSumOperator(lambda pair: pair[0], 1, emit_on_finish=True), MapOperator(lambda pair: pair[1])),
+        {(1, None): [output]},
+        context,
     )
     chain.open()
     chain.process_chunk(Chunk([("a", 1), ("b", 2), ("a", 3)]))
@@ -174,7 +177,7 @@ def test_final_results_go_through_the_rest_of_the_chain() -> None:
 
 
 def test_an_output_with_no_targets_takes_everything() -> None:
-    output: Any = BroadcastingOutput([])
+    output: Any = CopyingBroadcastingOutput([])
 
     output.collect(Chunk([1]))
     output.emit_watermark(Watermark(1))

@@ -1,0 +1,79 @@
+"""``ConnectedStreams``: two streams that share one operator.
+
+Side:   pure.
+Source: PyFlink ``pyflink.datastream.data_stream``, where it is found too.
+Absent: broadcast streams.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flowlet.common.typeinfo import TypeInformation
+from flowlet.datastream.checks import checked_object, declared_type
+from flowlet.datastream.functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction, KeySelector
+from flowlet.errors import JobGraphError
+from flowlet.graph.transformation import (
+    CoFlatMapTransformation,
+    CoMapTransformation,
+    CoProcessTransformation,
+    TwoInputTransformation,
+)
+
+if TYPE_CHECKING:
+    from flowlet.datastream.data_stream import DataStream
+
+__all__ = ["ConnectedStreams"]
+
+
+class ConnectedStreams:
+    """Two streams, of which one function sees the records of both; made by ``DataStream.connect``."""
+
+    __slots__ = ("_then", "stream1", "stream2")
+
+    def __init__(
+        self, stream1: "DataStream", stream2: "DataStream", then: "Callable[[TwoInputTransformation], DataStream] | None" = None
+    ) -> None:
+        if stream1.get_execution_environment() is not stream2.get_execution_environment():
+            raise JobGraphError("connect() needs two streams of the same environment")
+        self.stream1 = stream1
+        self.stream2 = stream2
+        self._then = stream1._then if then is None else then
+
+    def key_by(
+        self,
+        key_selector1: Callable[[Any], Any] | KeySelector,
+        key_selector2: Callable[[Any], Any] | KeySelector,
+        key_type: TypeInformation | None = None,
+    ) -> "ConnectedStreams":
+        """The same streams, with the records of one key, of whichever stream, in one subtask."""
+        return ConnectedStreams(self.stream1.key_by(key_selector1, key_type), self.stream2.key_by(key_selector2, key_type))
+
+    def map(self, func: CoMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
+        """One record for each record of either stream."""
+        function = checked_object(func, "map", CoMapFunction)
+        return self._then(CoMapTransformation(name="Co-Map", function=function, **self._inherited(output_type)))
+
+    def flat_map(self, func: CoFlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
+        """Any number of records for each record of either stream."""
+        function = checked_object(func, "flat_map", CoFlatMapFunction)
+        return self._then(CoFlatMapTransformation(name="Co-Flat Map", function=function, **self._inherited(output_type)))
+
+    def process(self, func: CoProcessFunction | KeyedCoProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":
+        """What the function yields for the records of either stream; a ``KeyedCoProcessFunction`` needs both streams keyed.
+
+        Raises:
+            JobGraphError: it is something else, only one stream is keyed, or streams without keys meet a function that needs them.
+        """
+        is_keyed = (self._is_keyed(self.stream1), self._is_keyed(self.stream2))
+        if any(is_keyed) and not all(is_keyed):
+            raise JobGraphError("process() on connected streams of which only one is keyed; call key_by(selector1, selector2) on both")
+        function = checked_object(func, "process", KeyedCoProcessFunction if all(is_keyed) else CoProcessFunction, CoProcessFunction)
+        name = "Keyed Co-Process" if all(is_keyed) else "Co-Process"
+        return self._then(CoProcessTransformation(name=name, function=function, **self._inherited(output_type)))
+
+    @staticmethod
+    def _is_keyed(stream: "DataStream") -> bool:
+        return getattr(stream._transformation, "key_selector", None) is not None
+
+    def _inherited(self, output_type: TypeInformation | None) -> dict[str, Any]:
+        return {**self.stream1._inherited(declared_type(output_type)), "second_input": self.stream2._transformation}

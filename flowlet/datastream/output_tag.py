@@ -1,0 +1,42 @@
+"""``OutputTag``: the name of a side output.
+
+Side:   pure.
+Source: PyFlink ``pyflink.datastream.output_tag``.  Tags with the same id are the same tag.
+"""
+
+from flowlet.common.checks import is_name
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.errors import JobGraphError
+
+__all__ = ["OutputTag"]
+
+
+class OutputTag:
+    """Names a side output; a process function emits into it by ``yield tag, value``.
+
+    Args:
+        tag_id: not empty.
+        type_info: of its records; any Python object when left out.
+
+    Raises:
+        JobGraphError: the id is no text or empty, or the type is none.
+    """
+
+    __slots__ = ("tag_id", "type_info")
+
+    def __init__(self, tag_id: str, type_info: TypeInformation | None = None) -> None:
+        if not is_name(tag_id):
+            raise JobGraphError(f"the id of an OutputTag must be a text that is not empty, got {tag_id!r}")
+        if type_info is not None and not isinstance(type_info, TypeInformation):
+            raise JobGraphError(f"OutputTag({tag_id!r}) needs a type such as Types.STRING(), got {type_info!r}")
+        self.tag_id = tag_id
+        self.type_info: TypeInformation = PickledBytesTypeInfo() if type_info is None else type_info
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputTag) and self.tag_id == other.tag_id
+
+    def __hash__(self) -> int:
+        return hash(self.tag_id)
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.tag_id!r})"

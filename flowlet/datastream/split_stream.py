@@ -1,0 +1,41 @@
+"""``SplitStream``: one stream sorted under names.
+
+Side:   pure.
+Source: Flink's ``DataStream.split`` and ``SplitStream.select`` before they gave way to side outputs; not in PyFlink.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flowlet.common.checks import is_name
+from flowlet.datastream.output_tag import OutputTag
+from flowlet.errors import JobGraphError
+from flowlet.graph.transformation import SplitTransformation, selection_tag
+
+if TYPE_CHECKING:
+    from flowlet.datastream.data_stream import DataStream
+
+__all__ = ["SplitStream"]
+
+
+class SplitStream:
+    """A stream whose records bear names; made by ``DataStream.split``."""
+
+    __slots__ = ("_side_output", "_transformation")
+
+    def __init__(self, transformation: SplitTransformation, side_output: "Callable[[OutputTag], DataStream]") -> None:
+        self._transformation = transformation
+        self._side_output = side_output
+
+    def select(self, *names: str) -> "DataStream":
+        """The records with at least one of the names, each once.
+
+        Raises:
+            JobGraphError: there is no name, or one is no text.
+        """
+        if not names or not all(map(is_name, names)):
+            raise JobGraphError(f"select() needs one or more names, got {names!r}")
+        selection = frozenset(names)
+        if selection not in self._transformation.selections:
+            self._transformation.selections.append(selection)
+        return self._side_output(OutputTag(selection_tag(selection), self._transformation.output_type))

@@ -1,0 +1,88 @@
+"""Clock and timers for operators that no task runs."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flowlet.operators.time_services import KeyContext, Triggerable
+from flowlet.records import MIN_TIMESTAMP
+
+
+class FakeTimer(NamedTuple):
+    timestamp: int
+    key: Any
+    namespace: Any
+
+
+class FakeHandle:
+    def cancel(self) -> None:
+        raise AssertionError("nobody cancels here")
+
+
+class FakeClock:
+    """Shows what the test says; keeps what is to be called."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.registered: list[tuple[int, Callable[[int], None]]] = []
+
+    def current_time_ms(self) -> int:
+        return self.now_ms
+
+    def register_timer(self, timestamp_ms: int, callback: Callable[[int], None]) -> FakeHandle:
+        self.registered.append((timestamp_ms, callback))
+        return FakeHandle()
+
+    def schedule_with_fixed_delay(self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int) -> FakeHandle:
+        return self.register_timer(self.now_ms + initial_delay_ms, callback)
+
+
+class FakeTimers:
+    """One timer service for all names, on sorted lists."""
+
+    def __init__(self, clock: FakeClock, key_context: KeyContext) -> None:
+        self.clock = clock
+        self.key_context = key_context
+        self.event: set[FakeTimer] = set()
+        self.processing: set[FakeTimer] = set()
+        self.watermark = MIN_TIMESTAMP
+        self.triggerable: Triggerable | None = None
+
+    def timer_service(self, name: str, triggerable: Triggerable) -> "FakeTimers":
+        self.triggerable = triggerable
+        return self
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self.watermark = timestamp
+        self._fire(self.event, timestamp, lambda found, timer: found.on_event_time(timer))
+
+    def advance_clock(self, timestamp: int) -> None:
+        self.clock.now_ms = timestamp
+        self._fire(self.processing, timestamp, lambda found, timer: found.on_processing_time(timer))
+
+    def _fire(self, timers: set[FakeTimer], timestamp: int, fire: Callable[[Triggerable, FakeTimer], None]) -> None:
+        for timer in sorted(timer for timer in timers if timer.timestamp <= timestamp):
+            timers.remove(timer)
+            self.key_context.current_key = timer.key
+            assert self.triggerable is not None
+            fire(self.triggerable, timer)
+
+    def current_processing_time(self) -> int:
+        return self.clock.now_ms
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def _timer(self, namespace: Any, timestamp: int) -> FakeTimer:
+        return FakeTimer(timestamp, self.key_context.current_key, namespace)
+
+    def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        self.event.add(self._timer(namespace, timestamp))
+
+    def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        self.processing.add(self._timer(namespace, timestamp))
+
+    def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        self.event.discard(self._timer(namespace, timestamp))
+
+    def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        self.processing.discard(self._timer(namespace, timestamp))
