@@ -16,6 +16,7 @@ from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
+    MapTransformation,
     PartitionTransformation,
     PrintTransformation,
     SideOutputTransformation,
@@ -173,9 +174,18 @@ class _Builder:
             case PartitionTransformation() | UnionTransformation() | SideOutputTransformation():
                 return
             case CollectTransformation():
-                self.edges += [StreamEdge(read.node.id, None, Forward(), read.tag) for read in self._reads(transformation)]
+                self._add_collect(transformation)
             case _:
                 self._add_operator(transformation)
+
+    def _add_collect(self, transformation: CollectTransformation) -> None:
+        reads = self._reads(transformation)
+        if len(reads) > 1:
+            # The client reads one output: a union becomes one in a task of its own.
+            united = MapTransformation(name="Union", input=transformation.input, function=_same, parallelism=transformation.parallelism)
+            self._add_operator(united)
+            reads = [_Read(self.nodes[self._node_ids[united]], None, None, 1)]
+        self.edges.append(StreamEdge(reads[0].node.id, None, Forward(), reads[0].tag))
 
     def _add_operator(self, transformation: Transformation) -> None:
         reads = self._reads(transformation)
@@ -242,6 +252,10 @@ class _Builder:
                     "give each its own"
                 )
         return stable_id("uid", transformation.uid)
+
+
+def _same(record: object) -> object:
+    return record
 
 
 def _with_inputs(transformations: Iterable[Transformation]) -> list[Transformation]:

@@ -7,11 +7,11 @@ Invariants: every channel has a deserializer of its own, so that parts of record
             processed; nothing is processed of a channel after its end of data.
 Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput``, ``StreamTaskNetworkOutput``; several gates (a union) take
             turns as in ``UnionInputGate``, their channels numbered densely in the order of the gates.
-Absent:     barriers, priority events, latency markers, two-input operators.
+Absent:     barriers, priority events.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
 from typing import Protocol, assert_never
 
 from flowlet.errors import SerdeError
@@ -27,6 +27,7 @@ from flowlet.records import (
     WatermarkStatus,
 )
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.task.input_selection import InputStatus
 from flowlet.task.watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
@@ -34,13 +35,8 @@ from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
 
 
-class InputStatus(Enum):
-    """What a call left behind."""
-
-    MORE_AVAILABLE = auto()
-    NOTHING_AVAILABLE = auto()
-    END_OF_DATA = auto()  # reported once: every channel had its end of data
-    END_OF_INPUT = auto()  # every partition ended
+def _do_nothing() -> None:
+    return
 
 
 class ChainHead(Protocol):
@@ -60,7 +56,7 @@ class ChainHead(Protocol):
 
 
 class InputProcessor:
-    """Reads all gates of one task, fairly.
+    """Reads all gates of one input, fairly.
 
     Threading: task thread only, except ``current_watermark``.
 
@@ -68,9 +64,19 @@ class InputProcessor:
         gates: at least one, each with its channels already added.
         head: gets the elements.
         name: of the task, for error messages.
+        on_end: called once, when all data has ended and is to be drained, with the last watermark passed on before.
+        by_record: hand over one record at a time, each with one call of ``process_input``, for an operator that selects its inputs.
     """
 
-    def __init__(self, gates: Sequence[SingleInputGate], head: ChainHead, name: str) -> None:
+    def __init__(
+        self,
+        gates: Sequence[SingleInputGate],
+        head: ChainHead,
+        name: str,
+        *,
+        on_end: Callable[[], None] = _do_nothing,
+        by_record: bool = False,
+    ) -> None:
         self._gates = tuple(gates)
         self._head = head
         self._name = name
@@ -87,6 +93,9 @@ class InputProcessor:
         self._next_gate = 0
         # The futures that already call on_available: a future must not collect one callback per wait.
         self._watched: list[AvailabilityFuture | None] = [None] * len(self._gates)
+        self._on_end = on_end
+        self._queued: deque[tuple[int, StreamElement]] | None = deque() if by_record else None
+        self._is_at_end_of_event_time = False
         self.stop_mode = StopMode.DRAIN  # what the ends of data seen so far ask for
 
     def __repr__(self) -> str:
@@ -110,6 +119,8 @@ class InputProcessor:
         Raises:
             Whatever a gate reports (the producer failed, the connection was lost), SerdeError, UserFunctionError.
         """
+        if self._queued is not None:
+            return self._process_next(self._queued)
         for _ in range(max_buffers):
             item = self._poll()
             if item is None:
@@ -118,15 +129,21 @@ class InputProcessor:
             if buffer_or_event.buffer is not None:
                 self._process_buffer(channel, buffer_or_event)
             elif buffer_or_event.event is not None and self._process_event(channel, buffer_or_event.event):
-                return InputStatus.END_OF_DATA
+                return self._end_data()
             if should_stop():
                 break
         return InputStatus.MORE_AVAILABLE
 
+    @property
+    def is_available(self) -> bool:
+        """Whether a call would find something, an end among others."""
+        return bool(self._queued) or all(gate.is_finished for gate in self._gates) or any(map(_has_next, self._gates))
+
     def advance_to_end_of_event_time(self) -> None:
         """No record comes any more: give the chain the last watermark, unless it had it."""
-        if self._valve.last_output >= MAX_WATERMARK.timestamp:
+        if self._is_at_end_of_event_time or self._valve.last_output >= MAX_WATERMARK.timestamp:
             return
+        self._is_at_end_of_event_time = True
         if self._valve.is_output_idle:
             self._head.process_watermark_status(ACTIVE)
         self._head.process_watermark(MAX_WATERMARK)
@@ -165,23 +182,48 @@ class InputProcessor:
             return InputStatus.END_OF_INPUT
         return InputStatus.NOTHING_AVAILABLE
 
+    def _process_next(self, queued: deque[tuple[int, StreamElement]]) -> InputStatus:
+        """Hand over one record, or one other element; reads on when there is none."""
+        while not queued:
+            item = self._poll()
+            if item is None:
+                return self._status_without_input()
+            channel, buffer_or_event = item
+            if buffer_or_event.event is not None:
+                return self._end_data() if self._process_event(channel, buffer_or_event.event) else InputStatus.MORE_AVAILABLE
+            for element in self._elements_of(channel, buffer_or_event):
+                parts = _single_records(element) if isinstance(element, Chunk) else (element,)
+                queued.extend((channel, part) for part in parts)
+        channel, element = queued.popleft()
+        self._process_control(channel, element)
+        return InputStatus.MORE_AVAILABLE
+
+    def _end_data(self) -> InputStatus:
+        if self.stop_mode is StopMode.NO_DRAIN:
+            return InputStatus.STOPPED
+        self.advance_to_end_of_event_time()
+        self._on_end()
+        return InputStatus.END_OF_DATA
+
     def _process_buffer(self, channel: int, item: BufferOrEvent) -> None:
+        process_chunk = self._head.process_chunk
+        for element in self._elements_of(channel, item):
+            if type(element) is Chunk:
+                process_chunk(element)
+            else:
+                self._process_control(channel, element)
+
+    def _elements_of(self, channel: int, item: BufferOrEvent) -> list[StreamElement]:
         buffer = item.buffer
         assert buffer is not None
         try:
             deserializer = self._deserializers[channel]
             if deserializer is None:
                 raise RemoteProtocolError(f"{self._name}: data on input channel {channel} after its end of data")
-            elements = deserializer.feed(buffer.view)
+            return deserializer.feed(buffer.view)
         finally:
             # Before the elements are processed: the credit is on its way while the chain works.
             buffer.recycle()
-        process_chunk = self._head.process_chunk
-        for element in elements:
-            if type(element) is Chunk:
-                process_chunk(element)
-            else:
-                self._process_control(channel, element)
 
     def _process_control(self, channel: int, element: StreamElement) -> None:
         match element:
@@ -233,3 +275,13 @@ class InputProcessor:
         # At once, not when all channels are through: the producer waits for it (CheckpointedInputGate).
         self._gates[index].acknowledge_all_records_processed(channel - self._first_channel[index])
         return self._num_channels_with_data == 0
+
+
+def _has_next(gate: SingleInputGate) -> bool:
+    return not gate.is_finished and gate.available_future().is_done
+
+
+def _single_records(chunk: Chunk) -> list[Chunk]:
+    if chunk.timestamps is None:
+        return [Chunk([value]) for value in chunk.values]
+    return [Chunk([value], [timestamp]) for value, timestamp in zip(chunk.values, chunk.timestamps, strict=True)]

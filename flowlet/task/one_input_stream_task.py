@@ -1,28 +1,36 @@
-"""A task whose chain is fed from its gates.
+"""Tasks that are fed from their gates.
 
 Side:   task.
-Source: Flink ``OneInputStreamTask``.
+Source: Flink ``OneInputStreamTask``, ``TwoInputStreamTask``, ``MultipleInputStreamTask``.
 """
 
-from flowlet.operators.chain import ChainedOperator
-from flowlet.task.input_processor import InputProcessor, InputStatus
+from flowlet.operators.chain import ChainedOperator, HeadInput
+from flowlet.operators.input_selection import InputSelectable
+from flowlet.task.input_processor import InputProcessor
+from flowlet.task.input_selection import InputStatus, MultipleInputSelectionHandler
 from flowlet.task.mailbox_processor import MailboxController, Suspension
+from flowlet.task.multiple_input_processor import MultipleInputProcessor
 from flowlet.task.stream_task_base import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.task.task_timings import TaskTimings, WaitKind
-from netstack.wire.events import StopMode
+from netstack.gate.input_gate import SingleInputGate
 
 # A mail, a cancel or a flush waits for no more than this many buffers.  Not measured.
 MAX_BUFFERS_PER_ACTION = 8
 
 
-class OneInputStreamTask(StreamTask):
-    """Reads all gates into one chain; several gates are a union."""
+class GateFedStreamTask(StreamTask):
+    """Reads all gates into the inputs of its head; several gates of one input are a union."""
+
+    _input: InputProcessor | MultipleInputProcessor
 
     def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
         super().__init__(environment, chain, timings=timings)
-        self._input = InputProcessor(environment.gates, self._chain, self.name)
         self._input_suspension: Suspension | None = None  # Written by the task thread, read by whoever completes a gate's future.
+
+    def _input_processor(self, number: int, gates: list[SingleInputGate], head: HeadInput, *, by_record: bool = False) -> InputProcessor:
+        """The processor of input ``number``, from 1."""
+        return InputProcessor(gates, head, self.name, on_end=lambda: self._chain.end_input(number), by_record=by_record)
 
     def _process_input(self) -> InputStatus:
         return self._input.process_input(MAX_BUFFERS_PER_ACTION, self._should_stop)
@@ -37,11 +45,35 @@ class OneInputStreamTask(StreamTask):
         if suspension is not None:
             suspension.resume()
 
-    def _stop_mode(self) -> StopMode:
-        return self._input.stop_mode
-
     def _advance_to_end_of_event_time(self) -> None:
         self._input.advance_to_end_of_event_time()
 
     def _current_input_watermark(self) -> int:
         return self._input.current_watermark
+
+
+class OneInputStreamTask(GateFedStreamTask):
+    """A task whose head has one input."""
+
+    def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
+        super().__init__(environment, chain, timings=timings)
+        self._input = self._input_processor(1, environment.gates, self._chain.head_inputs[0])
+
+
+class MultipleInputStreamTask(GateFedStreamTask):
+    """A task whose head has two inputs or more.
+
+    Raises:
+        ValueError: an input of the head has no gate, or there are more than 63 inputs.
+    """
+
+    def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
+        super().__init__(environment, chain, timings=timings)
+        head, inputs = self._chain.head, self._chain.head_inputs
+        gates = environment.gates_by_input()
+        if len(gates) != len(inputs) or not all(gates):
+            raise ValueError(f"{self.name}: {head!r} has {len(inputs)} inputs, but the gates are for {[len(each) for each in gates]}")
+        is_selectable = isinstance(head, InputSelectable)
+        selection = MultipleInputSelectionHandler(len(inputs), head.next_selection if isinstance(head, InputSelectable) else None)
+        processors = [self._input_processor(index + 1, gates[index], each, by_record=is_selectable) for index, each in enumerate(inputs)]
+        self._input = MultipleInputProcessor(processors, selection)

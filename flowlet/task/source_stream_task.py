@@ -11,7 +11,7 @@ from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.source import SourceOperator
 from flowlet.records import MAX_WATERMARK
 from flowlet.rpc.messages import TaskMetrics
-from flowlet.task.input_processor import InputStatus
+from flowlet.task.input_selection import InputStatus
 from flowlet.task.mailbox_processor import MailboxController
 from flowlet.task.stream_task_base import StreamTask
 from flowlet.task.task_environment import TaskEnvironment

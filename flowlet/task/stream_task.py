@@ -7,7 +7,7 @@ Source: Flink ``StreamTask`` and the choice of its subclass by ``JobVertex.getIn
 
 from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.source import SourceOperator
-from flowlet.task.one_input_stream_task import OneInputStreamTask
+from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.stream_task_base import StreamTask
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment
@@ -17,6 +17,9 @@ __all__ = ["OutputEdge", "StreamTask", "TaskEnvironment", "create_stream_task"]
 
 def create_stream_task(environment: TaskEnvironment, chain: list[ChainedOperator]) -> StreamTask:
     """A source task when the chain begins with a source, else one that reads the gates of the environment."""
-    if isinstance(chain[0].operator, SourceOperator):
+    head = chain[0].operator
+    if isinstance(head, SourceOperator):
         return SourceStreamTask(environment, chain)
+    if len(head.inputs()) > 1:
+        return MultipleInputStreamTask(environment, chain)
     return OneInputStreamTask(environment, chain)

@@ -19,7 +19,7 @@ from flowlet.operators.base import EdgeOutput, OperatorContext
 from flowlet.operators.chain import ChainedOperator, OperatorChain
 from flowlet.rpc.messages import TaskMetrics
 from flowlet.task.flushing_action_executor import FlushingActionExecutor
-from flowlet.task.input_processor import InputStatus
+from flowlet.task.input_selection import InputStatus
 from flowlet.task.mailbox import TaskMailbox
 from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor
 from flowlet.task.output_flusher import OutputFlushers
@@ -215,10 +215,6 @@ class StreamTask(ABC):
     def _wait_for_input(self, controller: MailboxController) -> None:
         """Suspend the default action until there is input."""
 
-    def _stop_mode(self) -> StopMode:
-        """How the data ended."""
-        return StopMode.DRAIN
-
     @abstractmethod
     def _advance_to_end_of_event_time(self) -> None:
         """Give the chain the last watermark, unless it had it."""
@@ -245,14 +241,15 @@ class StreamTask(ABC):
             case InputStatus.NOTHING_AVAILABLE:
                 self._wait_for_input(controller)
             case InputStatus.END_OF_DATA | InputStatus.END_OF_INPUT:
-                self._end_data()
+                self._end_data(StopMode.DRAIN)
+            case InputStatus.STOPPED:
+                self._end_data(StopMode.NO_DRAIN)
 
-    def _end_data(self) -> None:
+    def _end_data(self, mode: StopMode) -> None:
         self.mailbox_processor.run_all_mails()
-        mode = self._stop_mode()
         if mode is StopMode.DRAIN:
             self._advance_to_end_of_event_time()
-            self._chain.finish()
+            self._chain.finish(self.mailbox_processor.run_all_mails)
         self._flush_pending()
         for partition in self._partitions:
             partition.notify_end_of_data(mode)

@@ -16,7 +16,8 @@ from flowlet.records import (
     WatermarkStatus,
 )
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.input_processor import InputProcessor, InputStatus
+from flowlet.task.input_processor import InputProcessor
+from flowlet.task.input_selection import InputStatus
 from netstack.errors import ProducerFailedError, RemoteProtocolError
 from netstack.gate.input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
@@ -227,7 +228,7 @@ class TestEnd:
         rig.end_data(0, StopMode.NO_DRAIN)
         rig.end_data(1, StopMode.DRAIN)
 
-        assert rig.process() is InputStatus.END_OF_DATA
+        assert rig.process() is InputStatus.STOPPED
         assert rig.processor.stop_mode is StopMode.NO_DRAIN
 
     def test_a_partition_that_ends_without_an_end_of_data_is_an_error(self, network: LocalNetwork) -> None:

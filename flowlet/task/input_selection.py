@@ -1,0 +1,133 @@
+"""Which of several inputs is read next.
+
+Side:       task.
+Invariants: an input that was not selected is not read, unless its data has ended and only the end of its partitions is awaited; inputs that
+            are selected and have something take turns; what is reported as ended was reported once.
+Source:     Flink ``MultipleInputSelectionHandler``, ``InputSelection.fairSelectNextIndex``.  Flink forgets to look at the other inputs when
+            the last one that ends was stopped without draining; here both ends count the same.
+"""
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final
+
+from flowlet.errors import FlowletError
+from flowlet.operators.input_selection import ALL, MAX_INPUTS, InputSelection
+
+
+class InputStatus(Enum):
+    """What a call left behind."""
+
+    MORE_AVAILABLE = auto()
+    NOTHING_AVAILABLE = auto()
+    END_OF_DATA = auto()  # reported once: every channel had its end of data, and all want what is left to be drained
+    STOPPED = auto()  # as END_OF_DATA, but nothing is to be drained
+    END_OF_INPUT = auto()  # every partition ended
+
+
+_ENDS_OF_DATA: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
+
+
+class MultipleInputSelectionHandler:
+    """Keeps track of what each input still has; inputs are counted from 0 here, in selections from 1.
+
+    Threading: task thread only.
+
+    Args:
+        num_inputs: 1 to 63.
+        next_selection: asks the operator; None for one that takes whatever comes.
+    """
+
+    def __init__(self, num_inputs: int, next_selection: Callable[[], InputSelection] | None = None) -> None:
+        if not 1 <= num_inputs <= MAX_INPUTS:
+            raise ValueError(f"an operator has 1 to {MAX_INPUTS} inputs, got {num_inputs}")
+        self._num_inputs = num_inputs
+        self._next_selection = next_selection
+        self._all = (1 << num_inputs) - 1
+        self._selected = self._all
+        self._available = self._all  # may have something; looked at again when it turns out not to
+        self._unfinished = self._all  # not at END_OF_INPUT
+        self._with_data = self._all  # not at END_OF_DATA
+        self._drains = True
+        self._is_end_reported = False
+
+    def __repr__(self) -> str:
+        masks = f"selected {self._selected:b}, available {self._available:b}, with data {self._with_data:b}, open {self._unfinished:b}"
+        return f"<MultipleInputSelectionHandler of {self._num_inputs}: {masks}>"
+
+    @property
+    def are_all_inputs_finished(self) -> bool:
+        """Whether all partitions of all inputs ended."""
+        return not self._unfinished
+
+    @property
+    def drains(self) -> bool:
+        """Whether no input asked not to be drained, so far."""
+        return self._drains
+
+    def is_selected(self, index: int) -> bool:
+        """Whether the input may be read."""
+        return bool(self._selected & self._unfinished & (1 << index))
+
+    def is_available(self, index: int) -> bool:
+        """Whether the input may have something."""
+        return bool(self._available & (1 << index))
+
+    def set_available(self, index: int) -> None:
+        """The input may have something."""
+        self._available |= (1 << index) & self._unfinished
+
+    def next_selection(self) -> None:
+        """Ask the operator, once per record."""
+        if self._next_selection is None or not self._with_data:
+            self._selected = self._all
+            return
+        # What has no more data cannot be selected, but the ends of its partitions must be read.
+        ended = self._all & ~self._with_data
+        self._selected = self._next_selection().mask & self._all | ended
+
+    def select_next(self, last: int) -> int | None:
+        """The input to read: the first one behind ``last`` that is selected and may have something; None if there is none.
+
+        Raises:
+            FlowletError: all inputs that the operator selected have ended, so it would wait for ever.
+        """
+        candidates = self._selected & self._unfinished
+        if not candidates & self._with_data and self._with_data:
+            raise FlowletError("an operator selects only inputs that have ended; select those that still have data, or all")
+        candidates &= self._available
+        if not candidates:
+            return None
+        behind = candidates >> (last + 1) << (last + 1)
+        first = behind or candidates
+        return (first & -first).bit_length() - 1
+
+    def update(self, index: int, status: InputStatus) -> InputStatus:
+        """Take in what one input reported; returns what that means for all together."""
+        bit = 1 << index
+        match status:
+            case InputStatus.MORE_AVAILABLE:
+                self._available |= bit
+            case InputStatus.NOTHING_AVAILABLE:
+                self._available &= ~bit
+            case InputStatus.END_OF_DATA | InputStatus.STOPPED:
+                self._with_data &= ~bit
+                self._drains = self._drains and status is InputStatus.END_OF_DATA
+            case InputStatus.END_OF_INPUT:
+                self._unfinished &= ~bit
+                self._available &= ~bit
+        self.next_selection()
+        return self._overall(status)
+
+    def _overall(self, status: InputStatus) -> InputStatus:
+        if status in _ENDS_OF_DATA and not self._with_data and not self._is_end_reported:
+            self._is_end_reported = True
+            return InputStatus.END_OF_DATA if self._drains else InputStatus.STOPPED
+        if not self._unfinished:
+            return InputStatus.END_OF_INPUT
+        if self._available & self._selected & self._unfinished:
+            return InputStatus.MORE_AVAILABLE
+        return InputStatus.NOTHING_AVAILABLE
+
+
+__all__ = ["ALL", "InputSelection", "InputStatus", "MultipleInputSelectionHandler"]

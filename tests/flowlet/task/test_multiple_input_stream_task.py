@@ -1,0 +1,165 @@
+"""Source: Flink ``TwoInputStreamTaskTest``, ``MultipleInputStreamTaskTest``, ``StreamTaskMultipleInputSelectiveReadingTest``."""
+
+from typing import Any
+
+import pytest
+
+from flowlet.operators.input_selection import FIRST, SECOND, InputSelection
+from flowlet.operators.multi_input import MultipleInputStreamOperator
+from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, Watermark
+from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task.one_input_stream_task import MultipleInputStreamTask
+from flowlet.task.stream_task import StreamTask, create_stream_task
+from netstack.partition.result_partition import ResultPartition
+from netstack.wire.events import EndOfData, StopMode
+from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, edge
+from tests.flowlet.task.local_tasks import Tasks, chain, run, source, step_until_idle
+
+
+class Noting(MultipleInputStreamOperator):
+    """Notes what it sees, and from which input."""
+
+    def __init__(self, num_inputs: int = 2) -> None:
+        self.name = "noting"
+        self.num_inputs = num_inputs
+        self.seen: list[Any] = []
+
+    def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
+        self.seen += [(input_id, value) for value in chunk.values]
+        self.output.collect(chunk)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        self.seen.append(watermark)
+        super().process_watermark(watermark)
+
+    def end_input(self, input_id: int) -> None:
+        self.seen.append(f"end {input_id}")
+
+    def finish(self) -> None:
+        self.seen.append("finish")
+
+
+class Alternating(Noting):
+    """Wants one record of each input in turn."""
+
+    def next_selection(self) -> InputSelection:
+        return (FIRST, SECOND)[len(self.records) % 2]
+
+    @property
+    def records(self) -> list[Any]:
+        return [item for item in self.seen if isinstance(item, tuple)]
+
+
+def emit(partition: ResultPartition, *elements: Any) -> None:
+    for element in elements:
+        partition.emit_record(bytes(StreamElementSerializer().serialize(element)), 0)
+    partition.flush_all()
+
+
+def fed_task(
+    network: LocalNetwork, operator: Noting, gate_inputs: list[int], *, outputs: Any = ()
+) -> tuple[StreamTask, list[ResultPartition]]:
+    """A task with one gate of one channel per entry."""
+    producers = [network.partition(owner=f"producer {number}") for number in range(len(gate_inputs))]
+    environment = network.environment("joint", gates=[network.gate(each) for each in producers], outputs=outputs)
+    environment.gate_inputs = gate_inputs
+    return create_stream_task(environment, chain(operator)), producers
+
+
+def test_each_gate_feeds_its_input_and_ends_it(network: LocalNetwork, tasks: Tasks) -> None:
+    """Two gates of the first input are a union: it ends once, with the second of them."""
+    operator = Noting()
+    task, producers = fed_task(network, operator, [1, 2, 1])
+    tasks.restored(task)
+    emit(producers[0], Chunk(["a"]))
+    emit(producers[1], Chunk(["b"]), LatencyMarker(1, bytes(16), 0))
+    emit(producers[2], Chunk(["c"]))
+    step_until_idle(task)
+    assert sorted(operator.seen) == [(1, "a"), (1, "c"), (2, "b")]
+    operator.seen.clear()
+
+    for producer in producers:
+        producer.notify_end_of_data(StopMode.DRAIN)
+        step_until_idle(task)
+
+    assert operator.seen == ["end 2", MAX_WATERMARK, "end 1", "finish"]
+
+
+def test_watermarks_of_the_inputs_become_one(network: LocalNetwork, tasks: Tasks) -> None:
+    operator = Noting()
+    task, producers = fed_task(network, operator, [1, 2])
+    tasks.restored(task)
+
+    for number, timestamp in ((0, 5), (1, 3), (1, 9)):
+        emit(producers[number], Watermark(timestamp))
+        step_until_idle(task)
+
+    assert operator.seen == [Watermark(3), Watermark(5)]
+    assert task.metrics().current_input_watermark == 5
+
+
+def test_without_draining_no_input_is_ended(network: LocalNetwork, tasks: Tasks) -> None:
+    """Whichever input stopped; the mode is passed on."""
+    operator, downstream = Noting(), network.partition()
+    reader = network.reader(downstream)
+    task, producers = fed_task(network, operator, [1, 2], outputs=[edge(downstream)])
+    tasks.restored(task)
+
+    producers[0].notify_end_of_data(StopMode.NO_DRAIN)
+    step_until_idle(task)
+    producers[1].notify_end_of_data(StopMode.DRAIN)
+    step_until_idle(task)
+    reader.read()
+
+    assert "finish" not in operator.seen
+    assert reader.events == [EndOfData(StopMode.NO_DRAIN)]
+    reader.view.release()
+
+
+def test_an_operator_that_selects_its_inputs_gets_one_record_at_a_time(network: LocalNetwork, tasks: Tasks) -> None:
+    """A chunk of one input does not run ahead of what the operator wants from the other."""
+    operator = Alternating()
+    task, producers = fed_task(network, operator, [1, 2])
+    tasks.restored(task)
+
+    emit(producers[0], Chunk([1, 2, 3]))
+    step_until_idle(task)
+    assert operator.seen == [(1, 1)]
+    emit(producers[1], Chunk(["a", "b"]))
+    step_until_idle(task)
+
+    assert operator.seen == [(1, 1), (2, "a"), (1, 2), (2, "b"), (1, 3)]
+    assert "input 2" in (task.waiting_for or "")
+
+
+def test_a_busy_input_does_not_starve_the_other(network: LocalNetwork, tasks: Tasks) -> None:
+    operator = Noting()
+    task, producers = fed_task(network, operator, [1, 2])
+    tasks.restored(task)
+    for _ in range(12):
+        emit(producers[0], Chunk(["x" * (SEGMENT_BYTES * 3 // 4)]))  # one buffer each
+    emit(producers[1], Chunk(["other"]))
+
+    step_until_idle(task)
+
+    assert len(operator.seen) == 13
+    assert operator.seen[-1] != (2, "other")
+
+
+def test_two_tasks_feed_a_third_to_the_end(network: LocalNetwork, tasks: Tasks) -> None:
+    operator = Noting(3)
+    task, producers = fed_task(network, operator, [1, 2, 3])
+    sources = [tasks.source(source([number] * 5), outputs=[edge(producer)]) for number, producer in enumerate(producers)]
+
+    run(*sources, task)
+
+    assert sorted(item for item in operator.seen if isinstance(item, tuple)) == [
+        (number + 1, number) for number in range(3) for _ in range(5)
+    ]
+    assert operator.seen[-1] == "finish"
+    assert isinstance(task, MultipleInputStreamTask)
+
+
+def test_an_input_without_a_gate_is_refused(network: LocalNetwork) -> None:
+    with pytest.raises(ValueError, match="has 3 inputs, but the gates are for"):
+        fed_task(network, Noting(3), [1, 2])
