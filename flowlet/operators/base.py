@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from flowlet.operators.time_services import InternalTimerService, KeyContext, ProcessingTimeService, TimerServiceManager, Triggerable
+from flowlet.operators.time_services import (
+    InternalTimerService,
+    KeyContext,
+    LatencyReporter,
+    ProcessingTimeService,
+    TimerServiceManager,
+    Triggerable,
+)
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.task.mailbox_executor import MailboxExecutor
 
@@ -85,6 +92,7 @@ class OperatorContext:
     executor: MailboxExecutor | None = None
     clock: ProcessingTimeService | None = None
     timers: TimerServiceManager | None = None
+    latency: LatencyReporter | None = None
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
@@ -118,6 +126,7 @@ class StreamOperator:
     """
 
     name: str
+    operator_id: bytes = b""  # 16 bytes that stay the same when the job is restarted; empty: made from the task's
     touches_records: ClassVar[bool] = True  # whether its code, or a user's, may change or keep the records it is given
     ctx: OperatorContext  # from setup on
     output: Output  # from setup on
@@ -173,6 +182,8 @@ class StreamOperator:
 
     def process_latency_marker(self, marker: LatencyMarker) -> None:
         """A latency marker came in; users' code does not see it."""
+        if self.ctx.latency is not None:
+            self.ctx.latency.report(marker, self.ctx.processing_time_service.current_time_ms())
         self.output.emit_latency_marker(marker)
 
     # -- checkpoints

@@ -23,14 +23,12 @@ class ChainedOperator:
         parent: the index in the chain of the operator that it reads; -1 for the head.
         tag: the side output of the parent that it reads; None: the main one.
         copies: whether it gets copies of the parent's records (object reuse is off).
-        operator_id: 16 bytes that stay the same when the job is restarted; empty: made from vertex and index.
     """
 
     operator: StreamOperator
     parent: int = -1
     tag: str | None = None
     copies: bool = False
-    operator_id: bytes = b""
 
 
 # The outputs of the task by the index of the operator and the side output (None: the main one) that feeds them.
@@ -148,17 +146,18 @@ class OperatorChain:
         """One input of the head brings no more, and is to be drained."""
         self.head.end_input(input_id)
 
-    def finish(self, run_mails: Callable[[], None] | None = None) -> None:
+    def finish(self, before_finish: Callable[[int], None] | None = None) -> None:
         """All inputs ended: let the operators emit what is left, first to last.
 
         Args:
-            run_mails: called before each operator finishes; runs the mails that were accepted, deferrable ones too (FLINK-39481).
+            before_finish: called with the index of each operator before it finishes; stops its timers and runs the mails that were
+                accepted, deferrable ones too (FLINK-39481).
         """
         for index, operator in enumerate(self.operators):
             if index > 0:
                 operator.end_input(1)
-            if run_mails is not None:
-                run_mails()
+            if before_finish is not None:
+                before_finish(index)
             operator.finish()
 
     def close(self) -> None:

@@ -9,6 +9,8 @@ Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``Interna
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from flowlet.records import LatencyMarker
+
 
 class KeyContext:
     """The key of the record, or of the timer, that is being processed.
@@ -99,6 +101,13 @@ class InternalTimerService(Protocol):
 
     def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
         """Of the current key; nothing if there is none."""
+
+
+class LatencyReporter(Protocol):
+    """Keeps how long records took from their sources."""
+
+    def report(self, marker: LatencyMarker, now_ms: int) -> None:
+        """A marker arrived."""
 
 
 class TimerServiceManager(Protocol):

@@ -7,7 +7,6 @@ Invariants: every channel has a deserializer of its own, so that parts of record
             processed; nothing is processed of a channel after its end of data.
 Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput``, ``StreamTaskNetworkOutput``; several gates (a union) take
             turns as in ``UnionInputGate``, their channels numbered densely in the order of the gates.
-Absent:     barriers, priority events.
 """
 
 from collections import deque
@@ -31,12 +30,45 @@ from flowlet.task.input_selection import InputStatus
 from flowlet.task.watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
-from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
-from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
+from netstack.gate.gate_api import BufferOrEvent
+from netstack.wire.events import (
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    EndOfData,
+    EndOfOutputChannelState,
+    EndOfPartition,
+    Event,
+    EventAnnouncement,
+    StopMode,
+)
+
+# What a checkpointed gate has looked after before it hands it over.
+_LOOKED_AFTER = CheckpointBarrier | CancelCheckpointMarker | EventAnnouncement | EndOfOutputChannelState
 
 
 def _do_nothing() -> None:
     return
+
+
+class ReadableGate(Protocol):
+    """The part of a gate that is read here: a ``SingleInputGate``, or a ``CheckpointedInputGate`` around one."""
+
+    @property
+    def num_channels(self) -> int:
+        """How many channels it has."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every channel reached the end of its partition."""
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done if a poll may find something."""
+
+    def poll_next(self) -> BufferOrEvent | None:
+        """The next buffer or event, or None."""
+
+    def acknowledge_all_records_processed(self, channel_index: int) -> None:
+        """All data of the channel was processed."""
 
 
 class ChainHead(Protocol):
@@ -65,16 +97,18 @@ class InputProcessor:
         head: gets the elements.
         name: of the task, for error messages.
         on_end: called once, when all data has ended and is to be drained, with the last watermark passed on before.
+        are_checkpointed: whether the gates look after barriers themselves; if not, a barrier is an error of the producer.
         by_record: hand over one record at a time, each with one call of ``process_input``, for an operator that selects its inputs.
     """
 
     def __init__(
         self,
-        gates: Sequence[SingleInputGate],
+        gates: Sequence[ReadableGate],
         head: ChainHead,
         name: str,
         *,
         on_end: Callable[[], None] = _do_nothing,
+        are_checkpointed: bool = False,
         by_record: bool = False,
     ) -> None:
         self._gates = tuple(gates)
@@ -84,7 +118,7 @@ class InputProcessor:
         num_channels = 0
         for gate in self._gates:
             self._first_channel.append(num_channels)
-            num_channels += len(gate.channels)
+            num_channels += gate.num_channels
         self._deserializers: list[ElementDeserializer | None] = [
             ElementDeserializer(name=f"{name}, input channel {channel}") for channel in range(num_channels)
         ]
@@ -94,6 +128,7 @@ class InputProcessor:
         # The futures that already call on_available: a future must not collect one callback per wait.
         self._watched: list[AvailabilityFuture | None] = [None] * len(self._gates)
         self._on_end = on_end
+        self._are_checkpointed = are_checkpointed
         self._queued: deque[tuple[int, StreamElement]] | None = deque() if by_record else None
         self._is_at_end_of_event_time = False
         self.stop_mode = StopMode.DRAIN  # what the ends of data seen so far ask for
@@ -258,6 +293,8 @@ class InputProcessor:
                 if self._deserializers[channel] is not None:
                     raise RemoteProtocolError(f"{self._name}: input channel {channel} ended without an end of data")
                 return False
+            case _ if self._are_checkpointed and isinstance(event, _LOOKED_AFTER):
+                return False
             case _:
                 raise RemoteProtocolError(f"{self._name}: input channel {channel} sent {event}, which tasks do not know yet")
 
@@ -277,7 +314,7 @@ class InputProcessor:
         return self._num_channels_with_data == 0
 
 
-def _has_next(gate: SingleInputGate) -> bool:
+def _has_next(gate: ReadableGate) -> bool:
     return not gate.is_finished and gate.available_future().is_done
 
 

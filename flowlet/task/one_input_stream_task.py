@@ -4,8 +4,11 @@ Side:   task.
 Source: Flink ``OneInputStreamTask``, ``TwoInputStreamTask``, ``MultipleInputStreamTask``.
 """
 
+from collections.abc import Callable, Iterator
+
 from flowlet.operators.chain import ChainedOperator, HeadInput
 from flowlet.operators.input_selection import InputSelectable
+from flowlet.task.checkpoint_wiring import checkpointed_gates
 from flowlet.task.input_processor import InputProcessor
 from flowlet.task.input_selection import InputStatus, MultipleInputSelectionHandler
 from flowlet.task.mailbox_processor import MailboxController, Suspension
@@ -26,11 +29,29 @@ class GateFedStreamTask(StreamTask):
 
     def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
         super().__init__(environment, chain, timings=timings)
+        config, gates = environment.checkpointing, environment.gates
+        self._checkpointed = (
+            {}
+            if config is None or self.checkpoints is None
+            else checkpointed_gates(gates, config, self.checkpoints, self.mailbox_processor)
+        )
         self._input_suspension: Suspension | None = None  # Written by the task thread, read by whoever completes a gate's future.
 
     def _input_processor(self, number: int, gates: list[SingleInputGate], head: HeadInput, *, by_record: bool = False) -> InputProcessor:
         """The processor of input ``number``, from 1."""
-        return InputProcessor(gates, head, self.name, on_end=lambda: self._chain.end_input(number), by_record=by_record)
+        return InputProcessor(
+            [self._checkpointed.get(gate, gate) for gate in gates],
+            head,
+            self.name,
+            on_end=lambda: self._chain.end_input(number),
+            are_checkpointed=bool(self._checkpointed),
+            by_record=by_record,
+        )
+
+    def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
+        for gate in self._checkpointed.values():
+            yield gate.close  # the gate inside is closed twice, which does nothing
+        yield from super()._closers(mailbox=mailbox)
 
     def _process_input(self) -> InputStatus:
         return self._input.process_input(MAX_BUFFERS_PER_ACTION, self._should_stop)

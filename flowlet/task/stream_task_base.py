@@ -5,23 +5,26 @@ Invariants: everything that touches operators runs on the thread that called ``i
             or the mail that produced it; end of partition is sent only after every consumer acknowledged the end of data; whatever happens,
             operators are closed, partitions are finished or failed, gates are closed, and the first error is the one that is raised.
 Source:     Flink ``StreamTask`` (processInput, endData, afterInvoke, cleanUp), ``SourceStreamTask``, ``OneInputStreamTask``.
-Absent:     state and checkpoints, timers, side outputs, two-input tasks.  User code that never returns cannot be
-            interrupted: a cancelled task ends when it comes back (whoever started the thread keeps watch).
+Absent:     User code that never returns cannot be interrupted: a cancelled task ends when it comes back (whoever started the thread
+            keeps watch).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
+from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.base import EdgeOutput, OperatorContext
+from flowlet.operators.base import EdgeOutput
 from flowlet.operators.chain import ChainedOperator, OperatorChain
 from flowlet.rpc.messages import TaskMetrics
+from flowlet.task.checkpoint_wiring import operator_snapshots, task_checkpoints
 from flowlet.task.flushing_action_executor import FlushingActionExecutor
 from flowlet.task.input_selection import InputStatus
 from flowlet.task.mailbox import TaskMailbox
 from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor
+from flowlet.task.operator_services import OperatorServices
 from flowlet.task.output_flusher import OutputFlushers
 from flowlet.task.record_writer import RecordWriter, create_record_writer
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment
@@ -74,8 +77,12 @@ class StreamTask(ABC):
             self._report_flush_error,
         )
         self._writers = [self._create_writer(output) for output in environment.outputs]
-        self._chain = OperatorChain(chain, self._edge_outputs(), self._operator_context)
+        self._services = OperatorServices(environment, chain, self.mailbox_processor)
+        self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
         self._phase = _Phase.PROCESSING  # Written by the task thread.
+        self._is_closed = False  # Written by the task thread: the operators were, or are being, closed.
+        self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed)
+        self.checkpoints = self._create_checkpoints()  # None: nobody asked for any
 
     def __repr__(self) -> str:
         # A wait inside a write is the pool's, which the partitions show.
@@ -136,6 +143,8 @@ class StreamTask(ABC):
 
     def _restore(self) -> None:
         self.mailbox.bind_to_current_thread()
+        if self.environment.checkpointing is not None:
+            self._snapshots.restore(self.environment.checkpointing.restored)
         self._chain.open()
         for gate in self.environment.gates:
             gate.request_partitions()
@@ -149,6 +158,7 @@ class StreamTask(ABC):
         self.mailbox_processor.quiesce_when_empty()
         self._flush_pending()
         # A close that fails fails the task while its consumers still wait, so that they hear of it.
+        self._is_closed = True
         self._chain.close()
         for partition in self._partitions:
             partition.finish()
@@ -181,6 +191,9 @@ class StreamTask(ABC):
             yield lambda partition=partition: partition.fail(cause)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
 
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
+        if self.checkpoints is not None:
+            yield self.checkpoints.close
+        yield self._services.close
         yield self._flushers.close
         for partition in self._partitions:
             yield partition.close
@@ -249,11 +262,17 @@ class StreamTask(ABC):
         self.mailbox_processor.run_all_mails()
         if mode is StopMode.DRAIN:
             self._advance_to_end_of_event_time()
-            self._chain.finish(self.mailbox_processor.run_all_mails)
+            self._chain.finish(self._before_finish)
+        if self.checkpoints is not None:
+            self.checkpoints.end_of_data_received()
         self._flush_pending()
         for partition in self._partitions:
             partition.notify_end_of_data(mode)
         self._phase = _Phase.AWAITING_END_OF_INPUT
+
+    def _before_finish(self, index: int) -> None:
+        self._services.quiesce(index)
+        self.mailbox_processor.run_all_mails()
 
     def _await_end_of_input(self, controller: MailboxController) -> None:
         if not all(gate.is_finished for gate in self.environment.gates):
@@ -305,6 +324,19 @@ class StreamTask(ABC):
 
         self.mailbox_processor.send_control_mail(raise_error, "an output could not be flushed")
 
+    def _create_checkpoints(self) -> TaskCheckpoints | None:
+        config = self.environment.checkpointing
+        if config is None:
+            return None
+        return task_checkpoints(
+            self.environment, config, self._snapshots, self.mailbox_processor, self._flush_pending, lambda: self._is_running
+        )
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether operators are open and not closed yet."""
+        return self.state is ExecutionState.RUNNING and not self._is_closed
+
     def _create_writer(self, output: OutputEdge) -> RecordWriter:
         return create_record_writer(
             output.partition,
@@ -319,20 +351,6 @@ class StreamTask(ABC):
         for edge, writer in zip(self.environment.outputs, self._writers, strict=True):
             outputs.setdefault((edge.source_operator, edge.tag), []).append(writer)
         return outputs
-
-    def _operator_context(self, index: int, operator_name: str) -> OperatorContext:
-        environment = self.environment
-        return OperatorContext(
-            task_name=environment.task_name,
-            subtask=environment.subtask,
-            parallelism=environment.parallelism,
-            max_parallelism=environment.max_parallelism,
-            operator_name=operator_name,
-            attempt=environment.attempt_number,
-            chain_index=index,
-            # Flink counts from 1: 0 is for sources that are chained into an operator with several inputs.
-            executor=self.mailbox_processor.executor(index + 1),
-        )
 
     # -- metrics
 

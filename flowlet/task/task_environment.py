@@ -4,12 +4,17 @@ Side:   shared.
 Source: Flink ``Environment``, ``RuntimeEnvironment``, ``NonChainedOutput``.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from flowlet.checkpoint.barrier_aligner import BarrierMode
+from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.graph.partitioner import Partitioner
 from flowlet.task.output_flusher import ScheduleTimer
 from netstack.gate.input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
+from netstack.timers import Timers
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,18 @@ class OutputEdge:
     partitioner: Partitioner
     buffer_timeout_ms: int  # -1: never by timer, 0: after every default action that wrote
     tag: str | None = None  # a side output of the operator
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """What a task needs to take part in checkpoints."""
+
+    responder: CheckpointResponder
+    execute_async: Callable[[Callable[[], None]], object]  # runs a call on the snapshot pool
+    timers: Timers  # for barriers that time out; any thread
+    channel_state: CheckpointChannelState
+    mode: BarrierMode | None = BarrierMode.ALTERNATING  # None: at least once, barriers are only counted
+    restored: Mapping[str, object] = field(default_factory=dict)  # what the operators snapshotted, by their ids in hex
 
 
 @dataclass(slots=True)
@@ -42,6 +59,7 @@ class TaskEnvironment:
     gates: list[SingleInputGate]
     outputs: list[OutputEdge]
     schedule_timer: ScheduleTimer
+    checkpointing: Checkpointing | None = None  # None: barriers are not expected
     gate_inputs: list[int] = field(default_factory=list)  # which input of the head each gate feeds, from 1; empty: all the first
 
     @property

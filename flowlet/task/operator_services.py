@@ -1,0 +1,93 @@
+"""What a task does for each of its operators: mailbox, clock, timers, latency statistics.
+
+Side:       task.
+Invariants: one of each per operator; an operator's mails have its place in the chain, counted from 1, as priority, so that a yield runs
+            those of operators behind it and none of those before.
+Source:     Flink ``OperatorChain.createOperator``, ``StreamOperatorWrapper.quiesceTimeServiceAndFinishOperator``.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+from flowlet.keys import key_group_range
+from flowlet.operators.base import OperatorContext
+from flowlet.operators.chain import ChainedOperator
+from flowlet.operators.time_services import KeyContext
+from flowlet.records import OPERATOR_ID_BYTES
+from flowlet.task.latency_stats import LatencyStats
+from flowlet.task.mailbox_processor import MailboxProcessor
+from flowlet.task.processing_time_service import SystemProcessingTimeService
+from flowlet.task.task_environment import TaskEnvironment
+from flowlet.task.timer_service_manager import TimerServiceManager
+
+
+class OperatorServices:
+    """Makes the contexts of a task's operators and ends what is in them.
+
+    Threading: made anywhere, used on the task thread; the statistics anywhere.
+    Life cycle: ``context`` for each operator -> ``quiesce`` of each before it finishes -> ``close``.
+    """
+
+    def __init__(self, environment: TaskEnvironment, chain: Sequence[ChainedOperator], processor: MailboxProcessor) -> None:
+        self._environment = environment
+        self._chain = chain
+        self._processor = processor
+        self._clocks: dict[int, SystemProcessingTimeService] = {}
+        self._timers: dict[int, TimerServiceManager] = {}
+        self.latencies: list[LatencyStats] = []
+
+    def __repr__(self) -> str:
+        return f"<OperatorServices {list(self._clocks.values())!r}>"
+
+    @property
+    def num_fired_timers(self) -> int:
+        """Timers of all operators fired so far."""
+        return sum(timers.num_fired_timers for timers in list(self._timers.values()))
+
+    def context(self, index: int, operator_name: str) -> OperatorContext:
+        """The context of the operator at ``index``."""
+        environment = self._environment
+        operator_id = self._operator_id(index)
+        # Flink counts from 1: 0 is for sources that are chained into an operator with several inputs.
+        executor = self._processor.executor(index + 1)
+        clock = SystemProcessingTimeService(environment.schedule_timer, executor)
+        key_context = KeyContext()
+        key_groups = key_group_range(environment.max_parallelism, environment.parallelism, environment.subtask)
+        timers = TimerServiceManager(
+            key_context, clock, key_groups, environment.max_parallelism, should_interrupt=lambda: executor.should_interrupt
+        )
+        latency = LatencyStats(operator_id, environment.subtask)
+        self._clocks[index], self._timers[index] = clock, timers
+        self.latencies.append(latency)
+        return OperatorContext(
+            task_name=environment.task_name,
+            subtask=environment.subtask,
+            parallelism=environment.parallelism,
+            max_parallelism=environment.max_parallelism,
+            operator_name=operator_name,
+            attempt=environment.attempt_number,
+            operator_id=operator_id,
+            chain_index=index,
+            key_context=key_context,
+            executor=executor,
+            clock=clock,
+            timers=timers,
+            latency=latency,
+        )
+
+    def quiesce(self, index: int) -> None:
+        """No timer of the clock of that operator fires any more; mails of those that fired may still be there."""
+        self._clocks[index].quiesce()
+
+    def close(self) -> None:
+        """End clocks and timers; idempotent."""
+        for timers in self._timers.values():
+            timers.close()
+        for clock in self._clocks.values():
+            clock.shut_down()
+
+    def _operator_id(self, index: int) -> bytes:
+        named = self._chain[index].operator.operator_id
+        if named:
+            return named
+        return hashlib.blake2b(f"{self._environment.vertex_id}/{index}".encode(), digest_size=OPERATOR_ID_BYTES).digest()
