@@ -11,6 +11,7 @@ from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream.connectors.base import DiscardingSink
 from flowlet.datastream.connectors.file_system import FileSource
+from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
 from flowlet.graph.job_graph import JobGraph
@@ -32,9 +33,11 @@ from flowlet.graph.transformation import (
     SourceTransformation,
     SplitTransformation,
     SumTransformation,
+    TimestampsAndWatermarksTransformation,
 )
 from flowlet.operators.async_wait import AsyncWaitOperator
 from flowlet.operators.base import StreamOperator
+from flowlet.operators.blocking_source import BlockingSource
 from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
@@ -42,6 +45,7 @@ from flowlet.operators.process import CoProcessOperator, ProcessOperator
 from flowlet.operators.sinks import DiscardSink, PrintSink
 from flowlet.operators.source import CollectionSource, SourceOperator
 from flowlet.operators.text_source import TextLineSource
+from flowlet.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator
 
 
@@ -71,9 +75,11 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
     """
 
     def chained(operator: StreamOperator, parent: int, edge: StreamEdge | None) -> ChainedOperator:
-        return ChainedOperator(operator, parent, None if edge is None else edge.tag, copies=not stream_graph.is_object_reuse_enabled)
+        return ChainedOperator(
+            operator, parent, None if edge is None else edge.tag, copies=not stream_graph.settings.is_object_reuse_enabled
+        )
 
-    return build_job_graph(stream_graph, lambda node: operator_of(node, is_batch=stream_graph.is_batch), chained)
+    return build_job_graph(stream_graph, lambda node: _identified(node, stream_graph), chained)
 
 
 def embedded_target(job_graph: JobGraph, *, in_process: bool) -> EmbeddedTarget:
@@ -121,6 +127,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return CoProcessOperator(step.function, _key_selectors(step, node.name), name=node.name)
         case SplitTransformation():
             return SplitOperator(step.function, step.selections, name=node.name)
+        case TimestampsAndWatermarksTransformation():
+            return TimestampsAndWatermarksOperator(step.strategy, emits_watermarks=not is_batch, name=node.name)
         case OperatorTransformation():
             operator: StreamOperator = step.make_operator(node.name)
             return operator
@@ -132,6 +140,17 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             raise JobGraphError(f"operator {node.name!r}: a {type(step.sink).__name__} cannot be run; use DiscardingSink() or print()")
         case _:
             raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
+
+
+def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
+    """The operator of a node with what the whole job says about it."""
+    operator = operator_of(node, is_batch=stream_graph.is_batch)
+    operator.operator_id = bytes.fromhex(node.hash)
+    if isinstance(operator, SourceOperator):
+        operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
+    if isinstance(operator, TimestampsAndWatermarksOperator):
+        operator.auto_watermark_interval_ms = stream_graph.settings.auto_watermark_interval_ms
+    return operator
 
 
 def _key_selectors(step: CoProcessTransformation, name: str) -> tuple[Any, Any] | None:
@@ -148,4 +167,6 @@ def _source_of(step: SourceTransformation, name: str) -> SourceOperator:
         return SourceOperator(CollectionSource(step.source), name=name)
     if isinstance(step.source, FileSource):
         return SourceOperator(TextLineSource(step.source.paths, step.source.stream_format.charset_name), name=name)
+    if isinstance(step.source, SourceFunction):
+        return SourceOperator(BlockingSource(step.source), name=name)
     return SourceOperator(step.source, name=name)

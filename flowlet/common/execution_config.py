@@ -2,7 +2,7 @@
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.execution_config``.
-Absent: the settings that nothing here obeys yet (closure cleaner, watermark interval, cancellation, job parameters, ...).
+Absent: the settings that nothing here obeys yet (closure cleaner, cancellation, job parameters, ...).
 """
 
 from flowlet.common.checks import is_whole_number
@@ -12,6 +12,7 @@ __all__ = ["ExecutionConfig"]
 
 # The limit of Flink's key groups: KeyGroupRangeAssignment.UPPER_BOUND_MAX_PARALLELISM.
 MAX_MAX_PARALLELISM = 1 << 15
+DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200  # Flink's pipeline.auto-watermark-interval
 
 
 class ExecutionConfig:
@@ -23,12 +24,20 @@ class ExecutionConfig:
     PARALLELISM_DEFAULT = -1
     PARALLELISM_UNKNOWN = -2
 
-    __slots__ = ("_is_object_reuse_enabled", "_max_parallelism", "_parallelism")
+    __slots__ = (
+        "_auto_watermark_interval_ms",
+        "_is_object_reuse_enabled",
+        "_latency_tracking_interval_ms",
+        "_max_parallelism",
+        "_parallelism",
+    )
 
     def __init__(self) -> None:
         self._parallelism = ExecutionConfig.PARALLELISM_DEFAULT
         self._max_parallelism = ExecutionConfig.PARALLELISM_DEFAULT
         self._is_object_reuse_enabled = False
+        self._auto_watermark_interval_ms = DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+        self._latency_tracking_interval_ms = 0
 
     def get_parallelism(self) -> int:
         """The default number of subtasks of an operator, or ``PARALLELISM_DEFAULT``."""
@@ -73,14 +82,46 @@ class ExecutionConfig:
         """Whether chained operators share records."""
         return self._is_object_reuse_enabled
 
+    def set_auto_watermark_interval(self, interval: int) -> "ExecutionConfig":
+        """Ask watermark generators every so many milliseconds; 0: only at the end of the input.
+
+        Raises:
+            JobGraphError: it is negative.
+        """
+        self._auto_watermark_interval_ms = _checked_interval(interval, "auto watermark")
+        return self
+
+    def get_auto_watermark_interval(self) -> int:
+        """How often watermark generators are asked, milliseconds."""
+        return self._auto_watermark_interval_ms
+
+    def set_latency_tracking_interval(self, interval: int) -> "ExecutionConfig":
+        """Have sources send a latency marker every so many milliseconds; 0, the default: none.
+
+        Raises:
+            JobGraphError: it is negative.
+        """
+        self._latency_tracking_interval_ms = _checked_interval(interval, "latency tracking")
+        return self
+
+    def get_latency_tracking_interval(self) -> int:
+        """How often sources send a latency marker, milliseconds; 0: never."""
+        return self._latency_tracking_interval_ms
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExecutionConfig) and self._values() == other._values()
 
     def __hash__(self) -> int:
         return hash(self._values())
 
-    def _values(self) -> tuple[int, int, bool]:
-        return self._parallelism, self._max_parallelism, self._is_object_reuse_enabled
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+
+def _checked_interval(interval: int, what: str) -> int:
+    if not is_whole_number(interval) or interval < 0:
+        raise JobGraphError(f"the {what} interval must be 0 or more milliseconds, got {interval!r}")
+    return interval
 
 
 def check_parallelism(parallelism: int, whose: str) -> None:

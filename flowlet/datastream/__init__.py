@@ -24,6 +24,7 @@ from flowlet.datastream.functions import (
 )
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
+from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
@@ -55,6 +56,8 @@ __all__ = [
     "RuntimeContext",
     "RuntimeExecutionMode",
     "SlotSharingGroup",
+    "SourceContext",
+    "SourceFunction",
     "StreamExecutionEnvironment",
     "TimeDomain",
     "TimerService",

@@ -2,7 +2,7 @@
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
-Absent: window, broadcast state, watermark assignment, project, cache, ``add_sink`` (Java functions only), ``set_uid_hash``.
+Absent: window, broadcast state, project, cache, ``add_sink`` (Java functions only), ``set_uid_hash``.
 """
 
 import itertools
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
 from flowlet.common.typeinfo import TypeInformation
+from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.checks import checked_function, checked_object, declared_type
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.connected_streams import ConnectedStreams
@@ -47,6 +48,7 @@ from flowlet.graph.transformation import (
     SinkTransformation,
     SplitTransformation,
     SumTransformation,
+    TimestampsAndWatermarksTransformation,
     Transformation,
     UnionTransformation,
 )
@@ -221,6 +223,19 @@ class DataStream(_Operator):
         """What the function yields for each record; ``yield tag, value`` with an ``OutputTag`` goes to that side output."""
         function = checked_object(func, "process", ProcessFunction)
         return self._then(ProcessTransformation(name="Process", function=function, **self._inherited(declared_type(output_type))))
+
+    def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "DataStream":
+        """The same records with the timestamps, and between them the watermarks, of a strategy.
+
+        Raises:
+            JobGraphError: it is no strategy.
+        """
+        if not isinstance(watermark_strategy, WatermarkStrategy):
+            raise JobGraphError(f"assign_timestamps_and_watermarks() needs a WatermarkStrategy, got {watermark_strategy!r}")
+        inherited = self._inherited(self.get_type())
+        # As in Flink: where the records are, so that no exchange lies between a source and its watermarks.
+        inherited["parallelism"] = self._transformation.parallelism
+        return self._then(TimestampsAndWatermarksTransformation(name="Timestamps/Watermarks", strategy=watermark_strategy, **inherited))
 
     def get_side_output(self, output_tag: OutputTag) -> "DataStream":
         """The side output of the operator that makes this stream.

@@ -25,6 +25,7 @@ from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.deployment import is_in_process, job_manager_address
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
+from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import ConfigError, FlowletError, JobGraphError
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
 from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
@@ -179,6 +180,27 @@ class StreamExecutionEnvironment:
             )
         )
 
+    def add_source(
+        self, source_func: SourceFunction, source_name: str = "Custom Source", type_info: TypeInformation | None = None
+    ) -> DataStream:
+        """What a function emits that may block; it runs in one subtask, on a thread of its own.
+
+        Raises:
+            JobGraphError: an argument is not of its kind.
+        """
+        if not isinstance(source_func, SourceFunction):
+            raise JobGraphError(f"add_source() needs a SourceFunction object, got {source_func!r}")
+        if not is_name(source_name):
+            raise JobGraphError(f"add_source() needs a name that is not empty, got {source_name!r}")
+        if type_info is not None:
+            _check_type(type_info, "add_source")
+        output_type = type_info or PickledBytesTypeInfo()
+        return self._source(
+            SourceTransformation(
+                name=source_name, source=source_func, is_bounded=False, output_type=output_type, parallelism=1, is_non_parallel=True
+            )
+        )
+
     def from_source(
         self, source: Source, watermark_strategy: WatermarkStrategy, source_name: str, type_info: TypeInformation | None = None
     ) -> DataStream:
@@ -255,6 +277,8 @@ class StreamExecutionEnvironment:
             is_chaining_enabled=self._is_chaining_enabled,
             runtime_mode=self._runtime_mode.value,
             is_object_reuse_enabled=self._config.is_object_reuse_enabled(),
+            auto_watermark_interval_ms=self._config.get_auto_watermark_interval(),
+            latency_tracking_interval_ms=self._config.get_latency_tracking_interval(),
         )
         operators = [*self._operators, *([] if collect is None else [collect])]
         return build_stream_graph(operators, job_name or self._job_name or DEFAULT_JOB_NAME, settings)

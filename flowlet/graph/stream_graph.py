@@ -8,8 +8,9 @@ Source:     Flink ``StreamGraph``, ``StreamGraphGenerator``, ``StreamGraphHasher
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, JobConfig, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
@@ -39,6 +40,8 @@ class StreamGraphSettings:
     is_chaining_enabled: bool = True
     runtime_mode: str = "STREAMING"
     is_object_reuse_enabled: bool = False
+    auto_watermark_interval_ms: int = DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+    latency_tracking_interval_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class StreamGraph:
     edges: list[StreamEdge]
     is_chaining_enabled: bool
     is_batch: bool  # keyed aggregations emit once, at the end
-    is_object_reuse_enabled: bool = False
+    settings: StreamGraphSettings = field(default_factory=StreamGraphSettings)
 
     @property
     def config(self) -> JobConfig:
@@ -117,7 +120,7 @@ def build_stream_graph(transformations: Iterable[Transformation], name: str, set
         edges=builder.edges,
         is_chaining_enabled=settings.is_chaining_enabled,
         is_batch=_is_batch(settings.runtime_mode, ordered),
-        is_object_reuse_enabled=settings.is_object_reuse_enabled,
+        settings=settings,
     )
 
 

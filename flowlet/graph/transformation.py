@@ -139,6 +139,13 @@ class SplitTransformation(Transformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class TimestampsAndWatermarksTransformation(Transformation):
+    """The same records with timestamps, and watermarks among them, as a ``WatermarkStrategy`` says."""
+
+    strategy: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class OperatorTransformation(Transformation):
     """An operator that this package knows nothing of: ``make_operator`` gives it when the job starts; called with its name."""
 

@@ -4,7 +4,7 @@ Side:       task.  A ``Source`` is made in the user's program and pickled; its r
 Invariants: a reader is made when its task opens and closed once.
 Source:     Flink ``Source``, ``SourceReader``, ``SourceOperator``, without enumerator and split assignment at run time: each reader knows
             from its subtask number what is its share.
-Absent:     timestamps and watermarks, waiting for data without blocking, unbounded sources that idle.
+Absent:     timestamps and watermarks by split; they are assigned by the operator behind the source.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.base import StreamOperator
-from flowlet.records import Chunk
+from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.task.latency_stats import LatencyMarkerEmitter
+from netstack.availability import AvailabilityFuture
 
 # 1,000-2,000 records per chunk are best for records that are Python objects (hot-path measurements).
 MAX_CHUNK_RECORDS = 1_000
@@ -23,10 +25,12 @@ class SourceReader(Protocol):
     """Reads one subtask's share.
 
     A reader that knows how much there is may have an attribute ``progress``: the fraction read so far, 0 to 1, read by any thread.
+    One that may have nothing just now should have a method ``available_future()``: a future that is done once it is worth to poll again;
+    without it the reader is polled again at once.
     """
 
-    def poll_chunk(self) -> Chunk | None:
-        """The next records, an empty chunk if there are none just now, or None at the end."""
+    def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
+        """The next records, a watermark or status, an empty chunk if there is nothing just now, or None at the end."""
 
     def close(self) -> None:
         """Give back files and the like."""
@@ -51,11 +55,22 @@ class SourceOperator(StreamOperator):
     def __init__(self, source: Source, *, name: str = "Source") -> None:
         self.name = name
         self.source = source
+        self.latency_tracking_interval_ms = 0  # 0: no markers
         self._reader: SourceReader | None = None
         self._last_progress: float | None = None
+        self._has_nothing = False
+        self._markers: LatencyMarkerEmitter | None = None
 
     def open(self) -> None:
-        """Make the reader."""
+        """Make the reader, and start the latency markers if there are to be any."""
+        if self.latency_tracking_interval_ms > 0:
+            self._markers = LatencyMarkerEmitter(
+                self.ctx.processing_time_service,
+                self.output.emit_latency_marker,
+                interval_ms=self.latency_tracking_interval_ms,
+                operator_id=self.ctx.operator_id,
+                subtask=self.ctx.subtask,
+            )
         try:
             self._reader = self.source.create_reader(self.ctx.subtask, self.ctx.parallelism)
         except FlowletError:
@@ -64,7 +79,7 @@ class SourceOperator(StreamOperator):
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
 
     def emit_next(self) -> bool:
-        """Emit one chunk; False when there is no more.
+        """Emit what comes next, or nothing if there is nothing just now; False when there is no more.
 
         Raises:
             FlowletError: the reader said so.
@@ -72,16 +87,31 @@ class SourceOperator(StreamOperator):
         """
         assert self._reader is not None, "opened"
         try:
-            chunk = self._reader.poll_chunk()
+            element = self._reader.poll_chunk()
         except FlowletError:
             raise
         except Exception as error:
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
-        if chunk is None:
-            return False
-        if chunk.values:
-            self.output.collect(chunk)
+        self._has_nothing = False
+        match element:
+            case None:
+                return False
+            case Watermark():
+                self.output.emit_watermark(element)
+            case WatermarkStatus():
+                self.output.emit_watermark_status(element)
+            case Chunk() if element.values:
+                self.output.collect(element)
+            case Chunk():
+                self._has_nothing = True
         return True
+
+    def wait_future(self) -> AvailabilityFuture | None:
+        """What to wait for before the next ``emit_next``; None when there is no need, or no way, to wait."""
+        if not self._has_nothing:
+            return None
+        available_future = getattr(self._reader, "available_future", None)
+        return None if available_future is None else available_future()
 
     @property
     def progress(self) -> float | None:
@@ -91,6 +121,8 @@ class SourceOperator(StreamOperator):
 
     def close(self) -> None:
         """Close the reader."""
+        if self._markers is not None:
+            self._markers.close()
         self._last_progress = self.progress
         reader, self._reader = self._reader, None
         if reader is not None:

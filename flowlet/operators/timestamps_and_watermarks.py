@@ -100,7 +100,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     ) -> None:
         self.name = name
         self._strategy = strategy if emits_watermarks else _without_watermarks(strategy)
-        self._interval_ms = auto_watermark_interval_ms if emits_watermarks else 0
+        self.auto_watermark_interval_ms = auto_watermark_interval_ms
+        self._emits_watermarks = emits_watermarks
         self._max_skew_ms = None if strategy.max_future_skew is None else strategy.max_future_skew.to_millis()
         self._timer: TimerHandle | None = None
         self.num_records_from_the_future = 0  # beyond the skew; written per chunk by the task thread, read anywhere.
@@ -110,10 +111,9 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         service = self.ctx.processing_time_service
         self._emitter = WatermarkEmitter(self.output)
         self._generator = self._strategy.create_generator(_idleness_clock(service))
-        if self._interval_ms > 0:
-            self._timer = service.schedule_with_fixed_delay(
-                self._on_periodic_timer, initial_delay_ms=self._interval_ms, period_ms=self._interval_ms
-            )
+        interval_ms = self.auto_watermark_interval_ms if self._emits_watermarks else 0
+        if interval_ms > 0:
+            self._timer = service.schedule_with_fixed_delay(self._on_periodic_timer, initial_delay_ms=interval_ms, period_ms=interval_ms)
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Set the timestamps, show them to the generator, pass the records on."""

@@ -2,7 +2,7 @@
 
 Side:   task.
 Source: Flink ``SourceOperatorStreamTask``.
-Absent: waiting for a source that has nothing just now: it is asked again at once (no source of this kind exists yet).
+Rules:  a source that has nothing just now is waited for if it can say when to ask again, and else asked again at once.
 """
 
 import msgspec
@@ -12,10 +12,10 @@ from flowlet.operators.source import SourceOperator
 from flowlet.records import MAX_WATERMARK
 from flowlet.rpc.messages import TaskMetrics
 from flowlet.task.input_selection import InputStatus
-from flowlet.task.mailbox_processor import MailboxController
+from flowlet.task.mailbox_processor import MailboxController, Suspension
 from flowlet.task.stream_task_base import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
-from flowlet.task.task_timings import TaskTimings
+from flowlet.task.task_timings import TaskTimings, WaitKind
 
 
 class SourceStreamTask(StreamTask):
@@ -27,16 +27,35 @@ class SourceStreamTask(StreamTask):
         if not isinstance(head, SourceOperator):
             raise TypeError(f"{self.name}: the head of the chain is no source: {head!r}")
         self._source = head
+        self._is_stopped = False  # Task thread only.
+        self._suspension: Suspension | None = None  # Task thread only; the last wait for the source.
 
     def metrics(self) -> TaskMetrics:
         """The counters, with how far the source is; any thread."""
         return msgspec.structs.replace(super().metrics(), source_progress=self._source.progress)
 
     def _process_input(self) -> InputStatus:
-        return InputStatus.MORE_AVAILABLE if self._source.emit_next() else InputStatus.END_OF_DATA
+        if self._is_stopped:
+            return InputStatus.STOPPED
+        if not self._source.emit_next():
+            return InputStatus.END_OF_DATA
+        return InputStatus.MORE_AVAILABLE if self._source.wait_future() is None else InputStatus.NOTHING_AVAILABLE
 
     def _wait_for_input(self, controller: MailboxController) -> None:
-        raise AssertionError("a source is never waited for")
+        future = self._source.wait_future()
+        assert future is not None, "it has nothing, and says when it will"
+        suspension = controller.suspend_default_action(WaitKind.IDLE, f"the source {self._source.name!r} to have something")
+        self._suspension = suspension
+        future.add_done_callback(suspension.resume)
+
+    def stop(self) -> None:
+        """End the source without draining: nothing is finished, no last watermark is sent.  Any thread, any number of times."""
+        self.mailbox_processor.send_control_mail(self._stop, "stop the source")
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        if self._suspension is not None:
+            self._suspension.resume()
 
     def _advance_to_end_of_event_time(self) -> None:
         self._chain.process_watermark(MAX_WATERMARK)

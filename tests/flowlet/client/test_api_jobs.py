@@ -1,18 +1,25 @@
 """Programs of the DataStream API, run to their end in this process: unions, connected streams, side outputs, process functions."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from flowlet.common import Configuration
+from flowlet.common import Configuration, WatermarkStrategy
+from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
+    KeyedProcessFunction,
     OutputTag,
     ProcessFunction,
+    RuntimeContext,
+    SourceContext,
+    SourceFunction,
     StreamExecutionEnvironment,
+    TimeDomain,
 )
 
 
@@ -62,6 +69,54 @@ class Pair(CoProcessFunction):
 
     def process_element2(self, value: int, ctx: CoProcessFunction.Context) -> Iterator[Any]:
         yield 2, value
+
+
+class LastOfKey(KeyedProcessFunction):
+    """At the end of event time, how often each key was seen."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def process_element(self, value: str, ctx: KeyedProcessFunction.Context) -> None:
+        self.seen[value] += 1
+        ctx.timer_service().register_event_time_timer(1_000)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        yield ctx.get_current_key(), self.seen[ctx.get_current_key()], timestamp, ctx.time_domain() is TimeDomain.EVENT_TIME
+
+
+class Emitter(SourceFunction):
+    def run(self, ctx: SourceContext) -> None:
+        for value in range(3):
+            ctx.collect_with_timestamp(value, 10 * value)
+
+
+class Stamp(TimestampAssigner):
+    def extract_timestamp(self, value: int, record_timestamp: int) -> int:
+        return value
+
+
+class WithWatermark(ProcessFunction):
+    def process_element(self, value: int, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        yield value, ctx.timestamp()
+
+
+def test_timers_of_a_keyed_process_function_fire_at_the_end_of_event_time(environment: StreamExecutionEnvironment) -> None:
+    counts = environment.from_collection(["a", "b", "a"]).key_by(lambda word: word).process(LastOfKey())
+
+    assert collected(counts) == [("a", 2, 1_000, True), ("b", 1, 1_000, True)]
+
+
+def test_a_source_function_emits_with_timestamps(environment: StreamExecutionEnvironment) -> None:
+    assert collected(environment.add_source(Emitter()).process(WithWatermark())) == [(0, 0), (1, 10), (2, 20)]
+
+
+def test_timestamps_are_assigned_by_a_strategy(environment: StreamExecutionEnvironment) -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Stamp())
+
+    stamped = environment.from_collection([5, 7]).assign_timestamps_and_watermarks(strategy).process(WithWatermark())
+
+    assert collected(stamped) == [(5, 5), (7, 7)]
 
 
 def test_a_union_has_the_records_of_all_streams(environment: StreamExecutionEnvironment) -> None:

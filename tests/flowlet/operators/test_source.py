@@ -13,6 +13,7 @@ from tests.flowlet.operators.harness import Harness
 def read_all(reader: SourceReader) -> list[Any]:
     values: list[Any] = []
     while (chunk := reader.poll_chunk()) is not None:
+        assert isinstance(chunk, Chunk)
         assert 0 < len(chunk) <= MAX_CHUNK_RECORDS
         values += chunk.values
     assert reader.poll_chunk() is None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.operators.source import SourceOperator, SourceReader
 from flowlet.operators.text_source import FileSplit, TextLineReader, TextLineSource, deal
+from flowlet.records import Chunk
 from tests.flowlet.operators.harness import Harness
 
 
@@ -22,6 +23,7 @@ def reference_lines(text: str) -> list[str]:
 def lines_of(reader: SourceReader) -> list[str]:
     lines: list[str] = []
     while (chunk := reader.poll_chunk()) is not None:
+        assert isinstance(chunk, Chunk)
         assert 0 < len(chunk) <= 2000
         assert chunk.timestamps is None
         lines += chunk.values
@@ -104,6 +106,7 @@ def test_lines_come_in_chunks_of_about_the_same_size(tmp_path: Path) -> None:
 
     sizes = []
     while (chunk := reader.poll_chunk()) is not None:
+        assert isinstance(chunk, Chunk)
         sizes.append(len(chunk))
 
     assert sizes == [1667, 1667, 1667]
