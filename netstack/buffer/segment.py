@@ -285,7 +285,9 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
         return
     for recycler, segments in runs.items():
         home: SegmentHome | None = getattr(recycler, "home", None)
-        if home is None or (len(segments) == 1 and home is recycler):
+        # One object can be both: a pool is the home of its own segments.
+        is_own_home = home is recycler  # type: ignore[comparison-overlap]  # two protocols of one object
+        if home is None or (len(segments) == 1 and is_own_home):
             calls += [partial(recycler.recycle, segment) for segment in segments]
         else:
             index = recycler.home_index  # type: ignore[attr-defined]  # whoever has a home has an index there
