@@ -2,7 +2,9 @@
 
 Side:     any.
 Cases:    ``raw`` (blocking sockets, 8 frames per sendmsg); ``loops-N`` and ``threads-N`` (the network stack with N channels, without and
-          with task threads); ``zmq``, ``grpc``, ``flight`` (extra ``bench``; skipped if they are not installed).
+          with task threads), whose producer labels buffers that were filled before, as raw sockets do; ``copied-N`` (the same with task
+          threads, but the producer emits records, which are copied into buffers); ``zmq``, ``grpc``, ``flight`` (extra ``bench``; skipped
+          if they are not installed).
 Rate:     bytes of payload / (last buffer - first buffer), at the consumer; GB = 1e9 bytes; CPU seconds in user and system mode.
 Rounds:   each round runs every case once, in another order; ratios to raw are computed within a round, so that a machine that becomes
           slower does not favour anybody.
@@ -43,6 +45,8 @@ CASES: Final = {
     "loops-100": Setting("loops", num_channels=100),
     "threads-1": Setting("threads", num_credits=CREDITS_OF_ONE_CHANNEL),
     "threads-100": Setting("threads", num_channels=100),
+    "copied-1": Setting("threads", num_credits=CREDITS_OF_ONE_CHANNEL, is_copied=True),
+    "copied-100": Setting("threads", num_channels=100, is_copied=True),
     "zmq": Setting("zmq"),
     "grpc": Setting("grpc"),
     "flight": Setting("flight"),

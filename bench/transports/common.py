@@ -12,7 +12,7 @@ import resource
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Protocol, Self
 
@@ -31,6 +31,7 @@ class Setting:
     num_channels: int = 1
     num_credits: int = 8  # per channel; other transports bound what is under way by this, where they can
     compare_all: bool = False
+    is_copied: bool = False  # the network stack: emit records, which are copied into buffers, instead of filling buffers in place
     switch_interval_ms: float = 0.1
     cpus: tuple[int, int] | None = None  # of producer and consumer; None: wherever the kernel likes
     calls_folder: str | None = None  # count function calls, and write there which; the network stack only
@@ -82,21 +83,25 @@ class PayloadSource:
         _LABEL.pack_into(buffer, BUFFER_BYTES - _LABEL.size, channel, number)
         return channel
 
-    def new_run(self) -> memoryview:
-        """Buffers behind each other that go to one channel: 8 with one channel (as many as raw sockets send at once), else one."""
-        return memoryview(self.new_buffer() * (RUN_BUFFERS if self._num_channels == 1 else 1))
+    @property
+    def buffers_per_turn(self) -> int:
+        """How many go to a channel before the next one's turn: with one channel as many as raw sockets send at once."""
+        return RUN_BUFFERS if self._num_channels == 1 else 1
 
-    def label_run(self, run: memoryview) -> int:
-        """Make all of ``run`` the next ones; returns their channel."""
-        channel = self._channel = (self._channel + 1) % self._num_channels
+    def next_channel(self) -> int:
+        """The channel whose turn it is."""
+        self._channel = (self._channel + 1) % self._num_channels
+        return self._channel
+
+    def label_in_place(self, views: Sequence[memoryview], channel: int) -> None:
+        """Make buffers that have everything but their labels the next ones of ``channel``."""
         number = self.num_sent[channel]
         pack_into = _LABEL.pack_into
-        for start in range(0, len(run), BUFFER_BYTES):
-            pack_into(run, start, channel, number)
-            pack_into(run, start + _TAIL, channel, number)
+        for view in views:
+            pack_into(view, 0, channel, number)
+            pack_into(view, _TAIL, channel, number)
             number += 1
         self.num_sent[channel] = number
-        return channel
 
 
 class Verifier:

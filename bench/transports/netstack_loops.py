@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from bench.transports.calls import counted
-from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting, Stop, Verifier
-from bench.transports.netstack_side import open_gate, open_partition
+from bench.transports.common import PayloadSource, Setting, Stop, Verifier
+from bench.transports.netstack_side import new_emitter, open_gate, open_partition
 from netstack.buffer.segment import recycle_all
 from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import SingleInputGate
@@ -20,13 +20,12 @@ BUFFERS_PER_PASS = 16
 class _LoopProducer:
     """Emits while buffers are free, a few per pass of the loop."""
 
-    def __init__(self, loop: EventLoopThread, partition: ResultPartition, source: PayloadSource, stop: Stop) -> None:
+    def __init__(self, loop: EventLoopThread, partition: ResultPartition, emit: Callable[[], int], stop: Stop) -> None:
         self.done: Future[None] = Future()
         self._loop = loop
         self._partition = partition
-        self._source = source
+        self._emit_turn = emit
         self._stop = stop
-        self._run = source.new_run()
 
     def step(self) -> None:
         """One pass; errors end the run."""
@@ -36,8 +35,9 @@ class _LoopProducer:
             self.done.set_exception(error)
 
     def _emit(self) -> None:
-        partition, run, label_run = self._partition, self._run, self._source.label_run
-        for _ in range(0, BUFFERS_PER_PASS * BUFFER_BYTES, len(run)):
+        partition, emit_turn = self._partition, self._emit_turn
+        num_emitted = 0
+        while num_emitted < BUFFERS_PER_PASS:
             if self._stop.is_set:
                 partition.finish()
                 self.done.set_result(None)
@@ -45,7 +45,7 @@ class _LoopProducer:
             if not partition.is_available:
                 partition.available_future().add_done_callback(self._step_soon)
                 return
-            partition.emit_record(run, label_run(run))
+            num_emitted += emit_turn()
         self._loop.loop.call_soon(self.step)
 
     def _step_soon(self) -> None:
@@ -93,7 +93,7 @@ class _LoopConsumer:
 def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:
     """Emit whole buffers, channels in turns."""
     with open_partition(setting, listening) as (loop, partition):
-        producer = _LoopProducer(loop, partition, source, stop)
+        producer = _LoopProducer(loop, partition, new_emitter(setting, partition, source).emit, stop)
         with counted(setting, "producer", loop):
             loop.execute_threadsafe(producer.step)
             producer.done.result()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from bench.transports.common import BUFFER_BYTES, Setting
+from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting
 from netstack.config import NetstackConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.eventloop import EventLoopThread
@@ -76,3 +76,54 @@ def open_gate(setting: Setting, port: int) -> Iterator[tuple[EventLoopThread, Si
             yield loop, gate
         finally:
             gate.close()
+
+
+class InPlaceEmitter:
+    """Emits buffers that were filled before and are only labelled anew, as raw sockets send them.
+
+    Threading: one thread.
+    """
+
+    def __init__(self, partition: ResultPartition, source: PayloadSource) -> None:
+        self._partition = partition
+        self._source = source
+        self._full = source.new_buffer()
+        self._filled: set[int] = set()  # segments that have everything but their labels
+        self._max_segments = source.buffers_per_turn
+
+    def emit(self) -> int:
+        """The turn of the next channel, which may block; returns how many buffers that were."""
+        channel = self._source.next_channel()
+        segments = self._partition.reserve_segments(self._max_segments, channel)
+        for segment in segments:
+            if segment.index not in self._filled:
+                segment.view[:] = self._full
+                self._filled.add(segment.index)
+        self._source.label_in_place([segment.view for segment in segments], channel)
+        self._partition.emit_segments(segments, channel)
+        return len(segments)
+
+
+class CopyingEmitter:
+    """Emits records, which the partition copies into its buffers, as tasks do.
+
+    Threading: one thread.
+    """
+
+    def __init__(self, partition: ResultPartition, source: PayloadSource) -> None:
+        self._emit_record = partition.emit_record
+        self._source = source
+        self._record = memoryview(source.new_buffer() * source.buffers_per_turn)
+        self._views = [self._record[start : start + BUFFER_BYTES] for start in range(0, len(self._record), BUFFER_BYTES)]
+
+    def emit(self) -> int:
+        """The turn of the next channel, which may block; returns how many buffers that were."""
+        channel = self._source.next_channel()
+        self._source.label_in_place(self._views, channel)
+        self._emit_record(self._record, channel)
+        return len(self._views)
+
+
+def new_emitter(setting: Setting, partition: ResultPartition, source: PayloadSource) -> InPlaceEmitter | CopyingEmitter:
+    """What ``setting`` asks for."""
+    return (CopyingEmitter if setting.is_copied else InPlaceEmitter)(partition, source)

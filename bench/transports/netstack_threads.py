@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from bench.transports.calls import counted
 from bench.transports.common import PayloadSource, Setting, Stop, Verifier
-from bench.transports.netstack_side import open_gate, open_partition
+from bench.transports.netstack_side import new_emitter, open_gate, open_partition
 from netstack.buffer.segment import recycle_all
 
 BUFFERS_PER_POLL = 16
@@ -15,11 +15,10 @@ BUFFERS_PER_POLL = 16
 
 def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:
     """Emit whole buffers, channels in turns; the pool parks the thread when it is empty."""
-    run, label_run = source.new_run(), source.label_run
     with open_partition(setting, listening) as (loop, partition), counted(setting, "producer", loop):
-        emit_record = partition.emit_record
+        emit = new_emitter(setting, partition, source).emit
         while not stop.is_set:
-            emit_record(run, label_run(run))
+            emit()
         partition.finish()
 
 

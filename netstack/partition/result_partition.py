@@ -16,7 +16,7 @@ Absent:     addition of recovered state.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from netstack.availability import AvailabilityFuture
 from netstack.buffer.builder import BufferBuilder, BufferConsumer, SegmentConsumer
 from netstack.buffer.compression import BufferCompressor
 from netstack.buffer.local_buffer_pool import BlockingObserver, LocalBufferPool
+from netstack.buffer.segment import MemorySegment, recycle_segments
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
@@ -172,6 +173,39 @@ class ResultPartition:
         builder = self._builders[subpartition]
         if builder is not None and builder.is_full and not self._make_room(builder, 0):
             self._finish_builder(subpartition)
+
+    def reserve_segments(self, max_segments: int, subpartition: int) -> list[MemorySegment]:
+        """Between one and ``max_segments`` whole segments to fill in place; may block.
+
+        Ownership: they are the caller's, who gives all of them to ``emit_segments``, whatever happens.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed, before or meanwhile.
+            LocalProtocolError: the partition is finished.
+        """
+        if self._is_released or self._is_finished:
+            self._refuse()
+        return self._pool.request_segments_blocking(max_segments, subpartition)
+
+    def emit_segments(self, segments: Sequence[MemorySegment], subpartition: int) -> None:
+        """Append segments that ``reserve_segments`` gave for ``subpartition``, each full and at the start of a record.
+
+        They are as large as they are: a consumer that asked for smaller buffers gets whole ones.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed; the segments went back.
+            LocalProtocolError: the partition is finished; likewise.
+        """
+        recycler = self._pool.recycler(subpartition)
+        if self._is_released or self._is_finished:
+            recycle_segments(segments, recycler)
+            self._refuse()
+        if self._broadcast_builder is not None:
+            self._finish_broadcast_builder()
+        self._finish_builder(subpartition)
+        if self._subpartitions[subpartition].add_all([SegmentConsumer(segment, recycler) for segment in segments]) >= 0:
+            self._num_bytes[subpartition] += sum(len(segment.view) for segment in segments)
+            self._num_buffers_out += len(segments)
 
     def _emit_rest(self, rest: memoryview, subpartition: int) -> None:
         while rest:

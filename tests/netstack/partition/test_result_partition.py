@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment import MemorySegment
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.partition.pipelined import PipelinedSubpartition
 from netstack.partition.result_partition import ResultPartition, ResultPartitionStatistics
@@ -111,6 +112,52 @@ def test_an_exact_fit_asks_for_no_further_buffer(it: Setup) -> None:
     it.partition.emit_record(b"x", 0)
     assert it.listeners[0].count == 1
     assert sizes(it.views[0]) == [SEGMENT, 1]
+
+
+def reserve(it: Setup, num_segments: int, subpartition: int) -> list[MemorySegment]:
+    """As many as that: one call gives what is free at the moment, at least one."""
+    segments: list[MemorySegment] = []
+    while len(segments) < num_segments:
+        segments += it.partition.reserve_segments(num_segments - len(segments), subpartition)
+    return segments
+
+
+def test_segments_filled_in_place_stand_behind_what_was_emitted_before(it: Setup) -> None:
+    it.partition.emit_record(b"abc", 0)
+    segments = reserve(it, 2, 0)
+    for segment, letter in zip(segments, b"xy", strict=True):
+        segment.view[:] = bytes([letter]) * SEGMENT
+    it.partition.emit_segments(segments, 0)
+    it.partition.emit_record(b"def", 0)
+    it.partition.flush_all()
+
+    assert read(it.views[0])[0] == b"abc" + b"x" * SEGMENT + b"y" * SEGMENT + b"def"
+    assert it.partition.statistics().num_bytes_by_subpartition[0] == 3 + 2 * SEGMENT, "the last buffer is still open"
+
+
+def test_segments_filled_in_place_stand_behind_what_was_broadcast(it: Setup) -> None:
+    it.partition.broadcast_record(b"all")
+    segments = it.partition.reserve_segments(1, 1)
+    segments[0].view[:] = b"z" * SEGMENT
+    it.partition.emit_segments(segments, 1)
+    it.partition.flush_all()
+
+    assert read(it.views[1])[0] == b"all" + b"z" * SEGMENT
+    assert read(it.views[0])[0] == b"all"
+
+
+def test_segments_that_nobody_takes_go_back(it: Setup) -> None:
+    """Its consumer left, or the partition was released, after they were reserved."""
+    gone = reserve(it, 3, 0)
+    it.views[0].release()
+    it.partition.emit_segments(gone, 0)
+    late = reserve(it, 3, 1)
+    it.partition.release()
+
+    with pytest.raises(ResourceClosedError):
+        it.partition.emit_segments(late, 1)
+    with pytest.raises(ResourceClosedError):
+        it.partition.reserve_segments(1, 1)
 
 
 def test_an_empty_record_is_nothing(it: Setup) -> None:
