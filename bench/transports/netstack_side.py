@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, is_debug
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import SingleInputGate
@@ -21,6 +21,7 @@ PARTITION: Final = ResultPartitionID(
     partition_id(b"bench transport.", 0), execution_attempt_id(b"bench transport.", b"the producer....", 0, 0)
 )
 TIMEOUT_S: Final = 30.0
+_IS_POISONED: Final = is_debug()  # what is freed is overwritten
 
 
 def network_config(setting: Setting) -> NetstackConfig:
@@ -96,7 +97,7 @@ class InPlaceEmitter:
         channel = self._source.next_channel()
         segments = self._partition.reserve_segments(self._max_segments, channel)
         for segment in segments:
-            if segment.index not in self._filled:
+            if segment.index not in self._filled or _IS_POISONED:
                 segment.view[:] = self._full
                 self._filled.add(segment.index)
         self._source.label_in_place([segment.view for segment in segments], channel)
