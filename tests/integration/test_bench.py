@@ -82,7 +82,7 @@ def test_function_calls_per_buffer_are_counted_on_both_threads_of_both_sides(tmp
 
     assert all(10 < calls < 1000 for calls in result.details["samples"][0]["calls_per_buffer"])
     table = (tmp_path / "calls" / "threads-1-producer.txt").read_text(encoding="utf-8")
-    assert "emit_record" in table  # the task thread
+    assert "emit_segments" in table  # the task thread
     assert "_write_out" in table  # the loop thread
 
 
