@@ -48,6 +48,7 @@ _unpack_data_header = BUFFER_RESPONSE_HEADER.unpack_from
 _RUN_HEADER: Final = Struct(f">{NUMBERS_START}sii{BUFFER_RESPONSE_HEADER_BYTES - NUMBERS_END}s")
 _unpack_receiver = Struct(f"> 9x {INPUT_CHANNEL_ID_BYTES}s i {NUMBERS_START - FRAME_HEADER_BYTES - INPUT_CHANNEL_ID_BYTES - 4}x").unpack
 _PLAIN: Final = DataType.DATA_BUFFER
+_RECEIVER_OFFSET: Final = FRAME_HEADER_BYTES  # behind length, magic number and id
 _unpack_run_header = _RUN_HEADER.unpack_from
 _new_tuple = tuple.__new__
 _HTTP_STARTS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP")
@@ -276,7 +277,14 @@ class FrameDecoder:
                     self._start, self._needed = start, body - start
                     return
                 partial_sizes = _partial_sizes(staging[start + BUFFER_RESPONSE_HEADER_BYTES : body], size_bytes)
-            if end - start >= 2 * length and self._allocate_run is not None and data_type == _PLAIN and not (is_compressed or num_partial):
+            following = start + length + _RECEIVER_OFFSET
+            if (
+                end - start >= 2 * length
+                and staging[following : following + INPUT_CHANNEL_ID_BYTES] == receiver
+                and data_type == _PLAIN
+                and not (is_compressed or num_partial)
+                and self._allocate_run is not None
+            ):
                 run_bytes = self._decode_run(start, length, messages)
                 if run_bytes:
                     start += run_bytes
