@@ -20,11 +20,14 @@ from typing import Final
 
 import structlog
 
+from flowlet.client.interrupts import Latch
 from flowlet.errors import FlowletError
 
 _log = structlog.get_logger(__name__)
 
 STOP_GRACE_S: Final = 2.0  # between SIGTERM and SIGKILL
+_KILL_TIMEOUT_S: Final = 5.0  # for the kernel
+_PRINT_TIMEOUT_S: Final = 5.0  # for the last words of all children
 _READ_BYTES: Final = 64 * 1024
 _MAX_READS_PER_PASS: Final = 64  # of one pipe, before the other ones are looked at
 _MAX_LINE_CHARS: Final = 1024 * 1024  # a longer line is passed on in pieces
@@ -58,7 +61,7 @@ class _Pipe:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.ready_line: str | None = None  # Written by the forwarder before it sets ``is_ready``.
-        self.is_ready = threading.Event()  # the first line came, or the pipe ended without one
+        self.is_ready = Latch()  # the first line came, or the pipe ended without one
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._partial = ""
 
@@ -67,11 +70,11 @@ class _Pipe:
         text = self._partial + self._decoder.decode(data, final=not data)
         end = len(text) if not data or len(text) > _MAX_LINE_CHARS else text.rfind("\n") + 1
         text, self._partial = text[:end], text[end:]
-        if self.is_ready.is_set() or not (text or not data):
+        if self.is_ready.is_open or not (text or not data):
             return text
         ready_line, _, text = text.partition("\n")
         self.ready_line = ready_line or None
-        self.is_ready.set()
+        self.is_ready.open()
         return text
 
 
@@ -87,7 +90,7 @@ class OutputForwarder:
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
         self._lock = threading.Lock()
         self._new_pipes: list[_Pipe] = []  # Guarded by _lock.
-        self._drains: list[threading.Event] = []  # Guarded by _lock.
+        self._drains: list[Latch] = []  # Guarded by _lock.
         self._is_closing = False  # Guarded by _lock.
         self._has_failed = False  # Forwarder's thread only.
         self._thread = threading.Thread(target=self._run, name="flowlet-stdout", daemon=True)
@@ -107,7 +110,7 @@ class OutputForwarder:
 
     def drain(self, timeout_s: float = 1.0) -> None:
         """Wait until everything that the children have written by now is printed."""
-        drained = threading.Event()
+        drained = Latch()
         with self._lock:
             if self._is_closing:
                 return
@@ -116,13 +119,16 @@ class OutputForwarder:
         drained.wait(timeout_s)
 
     def close(self) -> None:
-        """Print what is still in the pipes, then end the thread."""
+        """Print what is still in the pipes, then end the thread; it is left behind if nobody takes what it prints."""
         with self._lock:
             if self._is_closing:
                 return
             self._is_closing = True
         os.eventfd_write(self._wake_fd, 1)
-        self._thread.join()
+        self._thread.join(_PRINT_TIMEOUT_S)
+        if self._thread.is_alive():
+            _log.warning("what the TaskManagers printed is not taken by the reader of standard output", timeout_s=_PRINT_TIMEOUT_S)
+            return
         self._selector.close()
         os.close(self._wake_fd)
 
@@ -147,7 +153,7 @@ class OutputForwarder:
                 if key.data is not None:
                     self._forward(key.data)
             for drained in drains:
-                drained.set()
+                drained.open()
             if is_closing:
                 return
 
@@ -205,7 +211,7 @@ class TaskManagerProcess:
         self._pipe.is_ready.wait(max(0.0, deadline - time.monotonic()))
         if self._pipe.ready_line is not None:
             return self._pipe.ready_line
-        if not self._pipe.is_ready.is_set():
+        if not self._pipe.is_ready.is_open:
             raise FlowletError(f"TaskManager process {self.pid} was not ready in time")
         code = self._process.wait(STOP_GRACE_S)
         raise FlowletError(f"TaskManager process {self.pid} ended with exit code {code} before it was ready")
@@ -222,7 +228,13 @@ class TaskManagerProcess:
         except subprocess.TimeoutExpired:
             _log.warning("a TaskManager did not stop and was killed", pid=self.pid)
             self._process.kill()
-            self._process.wait()
+            self._wait_killed()
+
+    def _wait_killed(self) -> None:
+        try:
+            self._process.wait(_KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            _log.warning("a TaskManager that was killed is still there", pid=self.pid, timeout_s=_KILL_TIMEOUT_S)
 
     def close_output(self) -> None:
         """Give the pipe back; after the forwarder was closed."""

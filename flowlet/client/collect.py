@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
+from flowlet.client.interrupts import DeferredSignals, Latch
 from flowlet.client.remote import ClusterClient
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
@@ -64,17 +65,17 @@ class CollectedValues(Iterator[Any]):
         self._job = job
         self._lock = threading.Lock()
         self._is_released = False  # Guarded by _lock.
-        self._wakeup = threading.Event()
+        self._wakeup = Latch()  # one per wait
         self._deserializers = [ElementDeserializer(name=f"{job.name}, producer {index}") for index in range(len(channels))]
         self._network = NetworkEnvironment(NetstackConfig(security=SecurityConfig.hmac(client.secret)), client.loop)
         try:
             self._gate = self._open(channels)
         except BaseException:
-            client.run(self._network.close())
+            client.run(self._network.close)
             raise
         # A job that fails before its partition was found would leave us waiting for the partition.
         self._end_of_job = client.begin(lambda api: api.wait_terminal(job.job_id, None))
-        self._end_of_job.add_done_callback(lambda _future: self._wakeup.set())
+        self._end_of_job.add_done_callback(lambda _future: self._wakeup.open())
         self._chunk: Iterator[Any] = iter(())  # what is left of the chunk being read
         self._num_with_data = len(channels)  # channels whose end of data was not reached
         self._is_ended = False
@@ -102,14 +103,15 @@ class CollectedValues(Iterator[Any]):
 
     def release(self) -> None:
         """Give back buffers and connections; a reader that waits gets an error."""
-        with self._lock:
-            if self._is_released:
-                return
-            self._is_released = True
-        self._end_of_job.cancel()
-        self._gate.close()
-        self._client.run(self._network.close())
-        self._wakeup.set()
+        with DeferredSignals():
+            with self._lock:
+                if self._is_released:
+                    return
+                self._is_released = True
+            self._end_of_job.cancel()
+            self._gate.close()
+            self._client.run(self._network.close)
+            self._wakeup.open()
 
     def _open(self, channels: Sequence[InputChannelDescriptor]) -> SingleInputGate:
         gate = self._network.create_input_gate(f"client of {self._job.name}", [channel_spec(channel, None) for channel in channels])
@@ -119,7 +121,10 @@ class CollectedValues(Iterator[Any]):
     def _read_more(self) -> None:
         try:
             if self._num_with_data:
-                self._poll()
+                with DeferredSignals():
+                    is_waiting = not self._poll()
+                if is_waiting:
+                    self._wakeup.wait()
             else:
                 self._is_ended = True
         except (NetstackError, _JobIsOverError) as error:
@@ -130,11 +135,13 @@ class CollectedValues(Iterator[Any]):
             self.close()
             raise
 
-    def _poll(self) -> None:
+    def _poll(self) -> bool:
+        """Take the next buffer or event; False: there is none, and ``_wakeup`` opens when there may be one."""
         item = self._gate.poll_next()
         if item is None:
-            self._wait()
-        elif item.buffer is not None:
+            self._prepare_to_wait()
+            return False
+        if item.buffer is not None:
             try:
                 elements = self._deserializers[item.channel_index].feed(item.buffer.view)
             finally:
@@ -143,15 +150,15 @@ class CollectedValues(Iterator[Any]):
         elif isinstance(item.event, EndOfData):
             self._num_with_data -= 1
             self._gate.acknowledge_all_records_processed(item.channel_index)
+        return True
 
-    def _wait(self) -> None:
-        self._wakeup.clear()
+    def _prepare_to_wait(self) -> None:
+        self._wakeup = Latch()  # before the looks at what would have opened the former one
         if self._is_released:
             raise FlowletError("the results were released while they were read")
         if self._end_of_job.done() and not self._has_finished():
             raise _JobIsOverError("the job is over, and its results did not come to their end")
-        self._gate.available_future().add_done_callback(self._wakeup.set)
-        self._wakeup.wait()
+        self._gate.available_future().add_done_callback(self._wakeup.open)
 
     def _has_finished(self) -> bool:
         """Whether the job ended well: then everything is on its way."""

@@ -15,12 +15,14 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
+from flowlet.client.interrupts import DeferredSignals
 from flowlet.client.remote import ClusterClient
 from flowlet.errors import ConfigError
 from flowlet.jm.config import JobManagerConfig
@@ -39,6 +41,8 @@ _IN_PROCESS: Final = "inprocess"
 _HOST: Final = "127.0.0.1"
 _READY_TIMEOUT_S: Final = 60.0  # a TaskManager needs under a second; a loaded machine needs more
 _STOP_TASKS_S: Final = 1.5
+_STOP_EXECUTOR_S: Final = 5.0  # of that and its connections, which linger a second
+_STOP_JOB_MANAGER_S: Final = 5.0  # it promises 2 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +101,12 @@ class EmbeddedCluster(ClusterClient):
             FlowletError: a TaskManager could not be started.
         """
         configure_embedded_logging()
-        secret = secrets.token_bytes(SECRET_BYTES)
-        loop = EventLoopThread.start("flowlet-client")
-        try:
-            job_manager, rpc, address = loop.submit(_start_job_manager(secret)).result()
-        except BaseException:
-            loop.close()
-            raise
-        cluster = cls(loop, rpc, job_manager, address, secret)
+        with DeferredSignals():
+            cluster = cls._start_empty(secrets.token_bytes(SECRET_BYTES))
         try:
             if in_process:
                 config = config or TaskExecutorConfig()
-                network = replace(config.network, security=SecurityConfig.hmac(secret))
+                network = replace(config.network, security=SecurityConfig.hmac(cluster.secret))
                 cluster._start_in_process(num_task_managers, replace(config, num_slots=num_slots, network=network))
             else:
                 cluster._start_children(num_task_managers, num_slots)
@@ -116,6 +114,17 @@ class EmbeddedCluster(ClusterClient):
             cluster.close()
             raise
         return cluster
+
+    @classmethod
+    def _start_empty(cls, secret: bytes) -> "EmbeddedCluster":
+        """A cluster without TaskManagers."""
+        loop = EventLoopThread.start("flowlet-client")
+        try:
+            job_manager, rpc, address = loop.submit(_start_job_manager(secret)).result(_READY_TIMEOUT_S)
+        except BaseException:
+            loop.close()
+            raise
+        return cls(loop, rpc, job_manager, address, secret)
 
     def pids(self) -> list[int]:
         """The process ids of the TaskManagers that are children."""
@@ -129,32 +138,33 @@ class EmbeddedCluster(ClusterClient):
     def stop_task_manager(self, index: int) -> None:
         """End one TaskManager of this process, as a crash of it would look to the JobManager; later ones move up."""
         executor = self.task_executors.pop(index)
-        self.loop.submit(executor.stop(_STOP_TASKS_S)).result()
+        self.run(lambda: executor.stop(_STOP_TASKS_S))
 
     # ---------------------------------------------------------------- start
 
     def _start_in_process(self, num_task_managers: int, config: TaskExecutorConfig) -> None:
         for _ in range(num_task_managers):
-            executor = self.loop.submit(self._start_executor(config)).result()
-            self.task_executors.append(executor)
+            self.run(lambda: self._start_executor(config))
         for executor in self.task_executors:
-            self.run(asyncio.wait_for(executor.is_registered.wait(), _READY_TIMEOUT_S))
+            self.run(partial(_wait_registered, executor))
 
-    async def _start_executor(self, config: TaskExecutorConfig) -> TaskExecutor:
+    async def _start_executor(self, config: TaskExecutorConfig) -> None:
         hooks = ProcessHooks(failed=lambda reason: _log.error("a TaskManager in this process cannot go on", reason=reason))
         executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", config, self.loop, hooks)
+        self.task_executors.append(executor)  # before anything is open: whoever is interrupted while it starts closes it
         await executor.start(self._rpc)
-        return executor
 
     def _start_children(self, num_task_managers: int, num_slots: int) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="flowlet-"))  # mode 0700
-        secret_file = write_secret(self._folder / "secret", self.secret)
-        self._forwarder = OutputForwarder()
+        with DeferredSignals():
+            self._folder = Path(tempfile.mkdtemp(prefix="flowlet-"))  # mode 0700
+            secret_file = write_secret(self._folder / "secret", self.secret)
+            forwarder = self._forwarder = OutputForwarder()
         cpus = sorted(os.sched_getaffinity(0))
         pins = cpus if num_task_managers == len(cpus) else [None] * num_task_managers
         for pin_cpu in pins:
             options = TaskManagerOptions(f"{self.host}:{self.port}", secret_file, num_slots, pin_cpu=pin_cpu)
-            self._children.append(TaskManagerProcess(options, self._forwarder))
+            with DeferredSignals():  # a process that nobody knows would be ended by nobody
+                self._children.append(TaskManagerProcess(options, forwarder))
         deadline = time.monotonic() + _READY_TIMEOUT_S
         for child in self._children:
             child.wait_ready(deadline)
@@ -168,11 +178,12 @@ class EmbeddedCluster(ClusterClient):
             steps.callback(self._stop_children)
             steps.callback(super()._shut_down)
             steps.callback(self._stop_executors)
-            steps.callback(lambda: self.loop.submit(self._job_manager.close()).result())
+            steps.callback(lambda: self._finish("the JobManager", self._job_manager.close(), _STOP_JOB_MANAGER_S))
 
     def _stop_executors(self) -> None:
         for executor in self.task_executors:
-            for task in self.loop.submit(executor.stop(_STOP_TASKS_S)).result():
+            stuck = self._finish(f"the TaskManager {executor.tm_id}", executor.stop(_STOP_TASKS_S), _STOP_EXECUTOR_S)
+            for task in stuck or ():
                 _log.warning("a task does not end; its thread stays", task=task.describe_stuck())
 
     def _stop_children(self) -> None:
@@ -182,6 +193,10 @@ class EmbeddedCluster(ClusterClient):
     def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+async def _wait_registered(executor: TaskExecutor) -> None:
+    await asyncio.wait_for(executor.is_registered.wait(), _READY_TIMEOUT_S)
 
 
 async def _start_job_manager(secret: bytes) -> tuple[JobManager, RpcClient, tuple[str, int]]:

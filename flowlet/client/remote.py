@@ -1,7 +1,8 @@
 """The client's side of the control plane: questions to a JobManager, asked from the user's thread.
 
 Side:       shared.  ``ClusterClient`` on any thread; the coroutines run on its loop thread.
-Invariants: a call that is under way when the client is closed ends with an error, it never hangs; Ctrl-C ends a call at once.
+Invariants: a call that is under way when the client is closed ends with an error, it never hangs; Ctrl-C ends a call at once, and never
+            between two steps that belong together (``interrupts``): neither a lock nor half a call stays.
 Units:      seconds; on the wire milliseconds.
 """
 
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import structlog
 
+from flowlet.client.interrupts import DeferredSignals, Latch
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.rpc.http import RpcClient, RpcStatusError
 from flowlet.rpc.messages import InputChannelDescriptor, JobGraphMessage
@@ -22,11 +25,13 @@ from netstack.eventloop import EventLoopThread
 
 T = TypeVar("T")
 JobDocument = dict[str, Any]
+_log = structlog.get_logger(__name__)
 
 # The JobManager answers a long poll after at most this; then it is asked again.  Also how late a dead JobManager is noticed.
 LONG_POLL_S: Final = 10.0
 _ANSWER_MARGIN_S: Final = 10.0
 _SUBMIT_TIMEOUT_S: Final = 60.0
+_DISCONNECT_TIMEOUT_S: Final = 5.0  # it takes milliseconds
 _NO_CONTENT, _NOT_FOUND, _CONFLICT = 204, 404, 409
 
 
@@ -160,8 +165,9 @@ class ClusterClient:
     @classmethod
     def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
         """A client with a loop thread of its own; nothing is sent yet."""
-        loop = EventLoopThread.start("flowlet-client")
-        return cls(loop, loop.submit(create_rpc_client(host, port, secret)).result(), secret)
+        with DeferredSignals():
+            loop = EventLoopThread.start("flowlet-client")
+            return cls(loop, loop.submit(create_rpc_client(host, port, secret)).result(_DISCONNECT_TIMEOUT_S), secret)
 
     def __repr__(self) -> str:
         return f"<ClusterClient of {self._rpc.authority}{' closed' if self._is_closed else ''}>"
@@ -172,17 +178,24 @@ class ClusterClient:
         Raises:
             FlowletError: the client is closed, or was closed meanwhile; and whatever the request raises.
         """
-        return self.run(request(self._api))
+        return self.run(lambda: request(self._api))
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As ``call``, for any coroutine."""
-        future = self._submit(coroutine)
+    def run(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As ``call``, for any coroutine: what ``begin`` returns."""
+        future, latch = None, Latch()
         try:
-            return future.result()
+            with DeferredSignals():
+                future = self._submit(begin())
+                future.add_done_callback(latch.open)
+            latch.wait()
+            with DeferredSignals():
+                return future.result(timeout=0)
         except concurrent.futures.CancelledError:
             raise FlowletError("the connection to the cluster was closed") from None
-        except KeyboardInterrupt:
-            future.cancel()
+        except BaseException:  # an interrupted wait; after any other error there is nothing left to cancel
+            if future is not None:
+                with DeferredSignals():
+                    future.cancel()
             raise
 
     def begin(self, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> "concurrent.futures.Future[T]":
@@ -191,7 +204,8 @@ class ClusterClient:
         Raises:
             FlowletError: the client is closed.
         """
-        return self._submit(request(self._api))
+        with DeferredSignals():
+            return self._submit(request(self._api))
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         with self._lock:
@@ -211,22 +225,37 @@ class ClusterClient:
         """Called when a job has ended: what the cluster still has to show is shown."""
 
     def close(self) -> None:
-        """End calls under way, the connections and the loop thread; idempotent."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            pending = list(self._pending)
-        for future in pending:
-            future.cancel()
-        try:
-            self._shut_down()
-        finally:
-            self.loop.close()
+        """End calls under way, the connections and the loop thread; idempotent.
+
+        Every step has a deadline, so that Ctrl-C can wait until it is over.
+        """
+        with DeferredSignals():
+            with self._lock:
+                if self._is_closed:
+                    return
+                self._is_closed = True
+                pending = list(self._pending)
+            for future in pending:
+                future.cancel()
+            try:
+                self._shut_down()
+            finally:
+                self.loop.close()
 
     def _shut_down(self) -> None:
         """Close what lives on the loop, just before it ends."""
-        self.loop.submit(self._rpc.close()).result()
+        self._finish("the connections to the JobManager", self._rpc.close(), _DISCONNECT_TIMEOUT_S)
+
+    def _finish(self, name: str, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T | None:
+        """One step of the end, on the loop; None and a warning if it is not done in time, then the loop cancels it when it stops."""
+        future = self.loop.submit(coroutine)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            if future.done():
+                raise  # the step's own
+            _log.warning("a step of closing the cluster is not done in time and is left behind", step=name, timeout_s=timeout_s)
+            return None
 
 
 @dataclass(frozen=True, slots=True)

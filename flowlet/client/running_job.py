@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from flowlet.client.collect import CollectedValues
+from flowlet.client.interrupts import DeferredSignals
 from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
@@ -86,7 +87,7 @@ class RunningJob:
             raise TimeoutError(f"job {self._name!r} has not ended within {timeout:g} s")
         if document["state"] != JobStatus.FINISHED.name:
             raise JobExecutionError(describe_end(document))
-        self._release_readers()  # a job that finished was read to its end
+        self.release_readers()  # a job that finished was read to its end
         return JobExecutionResult(JobID(self._job_id), max(0, int(document["duration"])))
 
     def collect(self, edge_id: str) -> CollectedValues:
@@ -105,9 +106,10 @@ class RunningJob:
         except KeyboardInterrupt:
             self._cancel_after_interrupt()
             raise
-        values = CollectedValues(self._client, channels, self)
-        with self._lock:
-            self._collecting.append(values)
+        with DeferredSignals():
+            values = CollectedValues(self._client, channels, self)
+            with self._lock:
+                self._collecting.append(values)
         return values
 
     def explain(self, error: Exception) -> JobExecutionError:
@@ -127,10 +129,12 @@ class RunningJob:
 
     def close(self) -> None:
         """Give back the connection, and the embedded cluster if there is one; more than once does nothing."""
-        self._release_readers()
-        self._client.close()
+        with DeferredSignals():
+            self.release_readers()
+            self._client.close()
 
-    def _release_readers(self) -> None:
+    def release_readers(self) -> None:
+        """Give back what reading needed; whoever still reads gets an error."""
         with self._lock:
             collecting, self._collecting = self._collecting, []
         for values in collecting:

@@ -30,6 +30,7 @@ _log = structlog.get_logger(__name__)
 
 # From accept() to connection_made asyncio takes three turns of the loop (a task, then a callback), uvloop one.
 _ACCEPT_PASSES = 3
+_CLOSE_MARGIN_S = 0.2  # between a connection's own deadline, when it is cut, and its end, which is a turn of the loop away
 _LOGS_PER_S = 1.0  # about strangers, who could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count them all
 
 
@@ -152,10 +153,10 @@ class NetworkServer:
         return str(bound_host), int(bound_port)
 
     async def close(self) -> None:
-        """Stop to listen and close every connection; returns once all are gone, at the latest after ``close_timeout_s``.
+        """Stop to listen and close every connection; returns once all are gone, at the latest a moment after ``close_timeout_s``.
 
-        A connection inside its TLS handshake is out of reach: it is closed when it is encrypted, or by its ``tls_handshake_timeout_s``,
-        which asyncio from 3.12 on waits for as well.
+        A connection inside its TLS handshake is out of reach: it is closed when it is encrypted, or by its ``tls_handshake_timeout_s``.
+        asyncio from 3.12 on waits for that as well; we do not.
         """
         self._group.is_closed = True
         if self._server is not None:
@@ -168,6 +169,15 @@ class NetworkServer:
                 channel.close()
             else:
                 channel.abort()  # nobody whom we owe a farewell
+        try:
+            async with asyncio.timeout(self._config.close_timeout_s + _CLOSE_MARGIN_S):
+                await self._wait_closed(channels)
+        except TimeoutError:
+            _log.warning(
+                "the server does not wait any longer for its connections to end", peers=[each.peer for each in self._group.channels]
+            )
+
+    async def _wait_closed(self, channels: list[NetworkChannel]) -> None:
         for channel in channels:
             await channel.wait_closed()
         if self._server is not None:

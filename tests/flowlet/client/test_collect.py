@@ -1,7 +1,6 @@
 """Results come one by one, no faster than they are taken, to their very end."""
 
 import itertools
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from flowlet.client.collect import CollectedValues
+from flowlet.client.interrupts import Latch
 from flowlet.client.running_job import RunningJob
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
@@ -189,7 +189,7 @@ def test_ctrl_c_while_reading_cancels_the_job(cluster: MiniCluster) -> None:
     job = cluster.execute(job_graph)
     results = job.collect(edge_id)
 
-    with ctrl_c_inside(CollectedValues._wait, threading.Event.wait, after=reached["map"]), pytest.raises(KeyboardInterrupt):
+    with ctrl_c_inside(CollectedValues._read_more, Latch.wait, after=reached["map"]), pytest.raises(KeyboardInterrupt):
         next(results)
     released["map"].set()
 

@@ -188,8 +188,15 @@ if sys.argv[1] == "wait":
 
 def start_program(mode: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     """A user's program with an embedded cluster, and its TaskManagers."""
+    # Without asyncio's debug mode, which is on in tests: its lines about slow callbacks are no business of the program's standard error.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
     program = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
+        [sys.executable, "-c", _PROGRAM, mode],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        env=environment,
     )
     assert program.stdout is not None
     children = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]

@@ -1,12 +1,12 @@
 """The handle of a job: its end, its failure in words, its counters, its cancellation."""
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import msgspec
 import pytest
 
+from flowlet.client.interrupts import Latch
 from flowlet.client.running_job import RunningJob, describe_end
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
@@ -127,7 +127,7 @@ def test_ctrl_c_while_waiting_cancels_the_job(cluster: MiniCluster) -> None:
     job = cluster.execute(endless_shuffle(lambda value: hold("map", value)))
     released["map"].set()
 
-    with ctrl_c_inside(RunningJob.wait, Future.result, after=reached["map"]), pytest.raises(KeyboardInterrupt):
+    with ctrl_c_inside(RunningJob.wait, Latch.wait, after=reached["map"]), pytest.raises(KeyboardInterrupt):
         job.wait(DEADLINE_S)
 
     assert job.status() is JobStatus.CANCELED

@@ -3,6 +3,8 @@
 import asyncio
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -98,6 +100,34 @@ def test_a_connection_that_is_being_accepted_while_the_server_closes_is_closed_t
             assert received == b""
             client.close()
             await closing
+
+    run(loop_name, main())
+
+
+class _NeverEmpty:
+    """What a listener of asyncio from 3.12 on is while a connection is inside its TLS handshake: closed, but not at its end."""
+
+    def __init__(self, listener: asyncio.Server) -> None:
+        self._listener = listener
+
+    def close(self) -> None:
+        self._listener.close()
+
+    async def wait_closed(self) -> None:
+        await self._listener.wait_closed()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.slow
+def test_close_does_not_wait_for_connections_out_of_reach(loop_name: str) -> None:
+    async def main() -> None:
+        server = NetworkServer(replace(CONFIG, close_timeout_s=0.01), handlers(Inbox()))
+        await server.start("127.0.0.1", 0)
+        assert server._server is not None
+        server._server = cast(asyncio.Server, _NeverEmpty(server._server))
+
+        async with asyncio.timeout(10):
+            await server.close()
 
     run(loop_name, main())
 

@@ -1,0 +1,115 @@
+"""Ctrl-C in the user's thread: only where it can do no harm.
+
+Side:       shared.
+Invariants: a signal handler that raises does so before a guarded block or after it, never inside; who waits in ``Latch.wait`` holds nothing
+            that another thread needs.
+Why:        Python runs signal handlers between any two calls of the main thread, also just after ``Condition.__enter__`` took its lock and
+            before the ``with`` statement knows.  A KeyboardInterrupt there leaves the lock of a ``concurrent.futures.Future`` or of a
+            ``threading.Event`` taken for ever, and the next thread that completes the future, our event loop, stops for ever.  So the
+            user's thread touches what it shares with the loop inside ``DeferredSignals``, and waits outside of it on a ``Latch``.
+Absent:     signals for which the program has no handler of its own (they end the process), and other threads (they never see a signal).
+"""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+# Those that people and supervisors send, and whose handlers raise: KeyboardInterrupt, SystemExit.
+_SIGNALS: Final = tuple(number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None)
+
+
+class DeferredSignals:
+    """``with DeferredSignals():`` the handlers of signals that arrive run when the block is over.
+
+    Threading: any thread; on another one than the main thread it does nothing, because handlers run on that one alone.
+    Life cycle: one ``with`` statement each; blocks may be nested, then the outermost one counts.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._arrived: dict[int, FrameType | None] = {}  # one entry per signal, as the kernel merges them, too
+
+    def __repr__(self) -> str:
+        return f"<DeferredSignals {sorted(self._handlers)}, arrived {sorted(self._arrived)}>"
+
+    def __enter__(self) -> "DeferredSignals":
+        if threading.get_ident() != threading.main_thread().ident:
+            return self
+        try:
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler):  # not SIG_DFL, not SIG_IGN, not one set from C
+                    self._handlers[number] = handler
+                    signal.signal(number, self._arrive)
+        except BaseException:  # one arrived that is not deferred yet
+            self._restore()
+            raise
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
+        try:
+            self._restore()
+        finally:
+            self._deliver()
+
+    def _arrive(self, number: int, frame: FrameType | None) -> None:
+        self._arrived[number] = frame
+
+    def _restore(self) -> None:
+        # A handler that is back may raise between two steps: the rest is put back all the same.
+        try:
+            while self._handlers:
+                number, handler = next(iter(self._handlers.items()))
+                signal.signal(number, handler)
+                del self._handlers[number]
+        finally:
+            if self._handlers:
+                self._restore()
+
+    def _deliver(self) -> None:
+        try:
+            while self._arrived:
+                number, frame = self._arrived.popitem()
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    handler(number, frame)
+        finally:
+            if self._arrived:
+                self._deliver()
+
+
+class Latch:
+    """Opens once.  As ``threading.Event``, but an interrupted wait leaves nothing behind that stops the others.
+
+    Threading: ``open`` on any thread, any number of times; ``wait`` on one.
+    """
+
+    __slots__ = ("_is_open", "_lock")
+
+    def __init__(self) -> None:
+        self._is_open = False  # Set by any thread, before the lock is released.
+        self._lock = threading.Lock()  # A bare lock is taken and waited for in C: a signal finds it taken or not, never in between.
+        self._lock.acquire()
+
+    def __repr__(self) -> str:
+        return f"<Latch {'open' if self._is_open else 'shut'}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``open`` was called."""
+        return self._is_open
+
+    def open(self, *_: object) -> None:
+        """Let the waiting thread go on; takes arguments so that it can be a callback."""
+        self._is_open = True
+        with contextlib.suppress(RuntimeError):  # it was released before
+            self._lock.release()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it is open, at the latest after ``timeout_s`` seconds; None: wait for ever."""
+        if not self._is_open:
+            self._lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+        return self._is_open

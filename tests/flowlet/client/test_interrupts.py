@@ -1,0 +1,244 @@
+"""Ctrl-C at every place where Python lets it in: the caller hears of it, and nothing that other threads need stays locked or half done."""
+
+import _weakrefset
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from flowlet.client.embedded import EmbeddedCluster
+from flowlet.client.executor import execute, to_message
+from flowlet.client.interrupts import DeferredSignals, Latch
+from flowlet.client.remote import ClusterClient, JobManagerApi
+from flowlet.client.running_job import RunningJob
+from tests.flowlet.client.jobs import DEADLINE_S, endless, mapped
+
+# This file has no places that matter; and what a finalizer of a weak reference raises, the interpreter swallows, whoever runs it.
+_NO_PLACES = (__file__, _weakrefset.__file__)
+_MAX_PLACES = 20_000  # far more than there are
+
+
+class _CtrlCAtCall:
+    """Sends SIGINT when the main thread enters its ``number``th Python function; that is where the interpreter looks for signals."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._num_calls = 0
+        self.is_sent = False
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+        if self.is_sent or event != "call" or frame.f_code.co_filename in _NO_PLACES:
+            return
+        self._num_calls += 1
+        if self._num_calls == self._number:
+            self.is_sent = True
+            signal.raise_signal(signal.SIGINT)
+
+
+def ctrl_c_at(number: int, action: Callable[[], object]) -> bool:
+    """Interrupt ``action`` at one place; whether there is that place."""
+    ctrl_c, before = _CtrlCAtCall(number), sys.gettrace()
+    is_interrupted = False
+    sys.settrace(ctrl_c)
+    try:
+        action()
+    except KeyboardInterrupt:  # not contextlib.suppress, which is a place for interrupts itself
+        is_interrupted = True
+    finally:
+        sys.settrace(before)
+    assert is_interrupted is ctrl_c.is_sent, f"the interrupt at call {number} was swallowed"
+    return ctrl_c.is_sent
+
+
+def ctrl_c_everywhere(action: Callable[[], object], check: Callable[[], None], stride: int = 1) -> int:
+    """Interrupt ``action`` at one place after the other, and ``check`` each time; returns at how many places."""
+    for number in range(1, _MAX_PLACES, stride):
+        if not ctrl_c_at(number, action):
+            return number - 1
+        check()
+    raise AssertionError(f"{action} does not come to its end")
+
+
+def assert_answers(client: ClusterClient) -> None:
+    """On another thread, so that a stopped loop fails the test."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        client.call(JobManagerApi.overview)
+        answered.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    assert answered.wait(DEADLINE_S), "the loop thread stands still"
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    cluster = EmbeddedCluster.start(1, 1, in_process=True)
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.slow
+def test_a_call_can_be_interrupted_anywhere_and_the_loop_goes_on(cluster: EmbeddedCluster) -> None:
+    """Such an interrupt left a future's lock taken; the loop waited for it for ever, and so did ``close``.
+
+    Nor is a coroutine left that was made and never run: that is a warning on the user's terminal.
+    """
+    num_places = ctrl_c_everywhere(lambda: cluster.call(JobManagerApi.overview), lambda: assert_answers(cluster))
+
+    assert num_places > 20
+
+
+@pytest.mark.slow
+def test_reading_can_be_interrupted_anywhere_and_the_loop_goes_on(cluster: EmbeddedCluster) -> None:
+    job, edge_id = _submitted(cluster)
+
+    def start_another() -> None:
+        nonlocal job, edge_id
+        assert_answers(cluster)
+        job.cancel_quietly()
+        job.release_readers()
+        job, edge_id = _submitted(cluster)
+
+    num_places = ctrl_c_everywhere(lambda: list(job.collect(edge_id)), start_another, stride=211)
+    job.release_readers()
+
+    assert num_places > 100
+
+
+def _submitted(cluster: EmbeddedCluster) -> tuple[RunningJob, str]:
+    job_graph, edge_id = mapped(range(3), lambda value: value)
+    cluster.call(lambda api: api.submit(to_message(job_graph)))
+    return RunningJob(cluster, job_graph.job_id, job_graph.name), edge_id
+
+
+@pytest.mark.slow
+def test_closing_can_be_interrupted_anywhere_and_still_ends_everything() -> None:
+    """Deferred to the end of ``close``: what was begun is brought to its end."""
+    for number in (1, 2, 3, 5, 10, 20, 40, 80):
+        job = execute(endless()[0], _InProcess())
+
+        ctrl_c_at(number, job.close)
+        job.close()  # the interrupt may have come before the first step
+
+        assert not any(thread.name.startswith("flowlet") for thread in threading.enumerate())
+
+
+class _InProcess:
+    def open(self, needed_slots: int) -> ClusterClient:
+        return EmbeddedCluster.start(1, needed_slots, in_process=True)
+
+
+# -------------------------------------------------------------------- the parts
+
+
+def test_a_signal_inside_the_block_is_delivered_after_it() -> None:
+    steps = []
+
+    def step() -> None:
+        with DeferredSignals():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("whole")
+
+    with pytest.raises(KeyboardInterrupt):
+        step()
+
+    assert steps == ["whole"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_outermost_block_counts() -> None:
+    steps = []
+
+    def step() -> None:
+        with DeferredSignals():
+            with DeferredSignals():
+                signal.raise_signal(signal.SIGINT)
+            steps.append("still whole")
+
+    with pytest.raises(KeyboardInterrupt):
+        step()
+
+    assert steps == ["still whole"]
+
+
+def test_handlers_of_the_program_are_called_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the signals had come after the block, and a second SIGINT before the first was served."""
+    calls: list[int] = []
+    former = [(number, signal.signal(number, lambda number, _frame: calls.append(number))) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    with DeferredSignals():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+        assert calls == []
+    for number, handler in former:
+        signal.signal(number, handler)
+
+    assert sorted(calls) == [signal.SIGINT, signal.SIGTERM]
+
+
+def test_a_signal_that_the_program_ignores_stays_ignored() -> None:
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with DeferredSignals():
+        inside = signal.getsignal(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, former)
+
+    assert inside is signal.SIG_IGN
+
+
+def test_other_threads_are_left_alone() -> None:
+    """Signal handlers do not run there, and cannot be set there."""
+    seen: list[Any] = []
+
+    def run() -> None:
+        with DeferredSignals():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(DEADLINE_S)
+
+    assert seen == [signal.default_int_handler]
+
+
+def test_an_error_of_the_block_is_kept_behind_the_interrupt() -> None:
+    def step() -> None:
+        with DeferredSignals():
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError("the block's own")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        step()
+
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_a_latch_opens_once_and_stays_open() -> None:
+    latch = Latch()
+
+    before = latch.wait(0.0)
+    latch.open()
+    latch.open()
+
+    assert (before, latch.wait(), latch.wait(0.0), latch.is_open) == (False, True, True, True)
+
+
+def test_a_latch_wakes_the_thread_that_waits() -> None:
+    latch, woken = Latch(), threading.Event()
+
+    def wait() -> None:
+        if latch.wait(DEADLINE_S):
+            woken.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+
+    latch.open()
+    thread.join(DEADLINE_S)
+
+    assert woken.is_set()
