@@ -2,23 +2,29 @@
 
 Side:       shared.
 Invariants: a signal handler that raises does so before a guarded block or after it, never inside; who waits in ``Latch.wait`` holds nothing
-            that another thread needs.
+            that another thread needs, and hears of a signal within ``_LOOK_INTERVAL_S``.
 Why:        Python runs signal handlers between any two calls of the main thread, also just after ``Condition.__enter__`` took its lock and
             before the ``with`` statement knows.  A KeyboardInterrupt there leaves the lock of a ``concurrent.futures.Future`` or of a
             ``threading.Event`` taken for ever, and the next thread that completes the future, our event loop, stops for ever.  So the
             user's thread touches what it shares with the loop inside ``DeferredSignals``, and waits outside of it on a ``Latch``.
+            And a signal interrupts a wait only if it comes after the wait has begun, on the main thread: one that comes just before (while
+            the thread hands over the interpreter's lock, which takes milliseconds on a busy machine), or that the kernel gives to another
+            thread, is only noted.  So a wait without end looks up now and then.
 Absent:     signals for which the program has no handler of its own (they end the process), and other threads (they never see a signal).
 """
 
 import contextlib
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final
 
 # Those that people and supervisors send, and whose handlers raise: KeyboardInterrupt, SystemExit.
 _SIGNALS: Final = tuple(number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None)
+_LOOK_INTERVAL_S: Final = 0.25  # a person does not notice; four wakeups a second cost nothing
 
 
 class DeferredSignals:
@@ -110,6 +116,9 @@ class Latch:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether it is open, at the latest after ``timeout_s`` seconds; None: wait for ever."""
-        if not self._is_open:
-            self._lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not self._is_open:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._lock.acquire(timeout=min(left_s, _LOOK_INTERVAL_S)):
+                break
         return self._is_open

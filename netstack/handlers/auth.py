@@ -17,7 +17,7 @@ import structlog
 
 from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import MessageDecoder
-from netstack.errors import AuthenticationError, LocalProtocolError, NetstackError
+from netstack.errors import AuthenticationError, ConnectionLostError, LocalProtocolError, NetstackError
 from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
 from netstack.handlers.limits import RateLimit
 from netstack.wire.codec import HANDSHAKE_MESSAGE_IDS
@@ -101,7 +101,7 @@ class AuthenticationHandler(ChannelHandler):
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
         """It ended before it was ready; nobody behind ever heard of it."""
         if not self._has_failed:
-            self._report(ctx, _RefusedError("it closed the connection during the handshake"))
+            self._report(ctx, _PeerGoneError("it closed the connection during the handshake"))
         self._cancel_timer()
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
@@ -171,7 +171,9 @@ class AuthenticationHandler(ChannelHandler):
         self._has_failed = True
         peer, reason = ctx.channel.peer, str(error)[:_MAX_REASON_CHARACTERS]
         if self._logs is None or self._logs.take():
-            _log.warning("a connection was not authenticated", peer=peer, reason=repr(reason))
+            # A peer that only goes away may be ending, as every job's processes do at last; what we refused may be an attack.
+            tell = _log.info if isinstance(error, (_PeerGoneError, ConnectionLostError)) else _log.warning
+            tell("a connection was not authenticated", peer=peer, reason=repr(reason))
         failure = AuthenticationError(f"{peer} did not authenticate: {reason}; do both processes use the same secret file?")
         failure.__cause__ = error
         self._on_failed(failure)
@@ -184,3 +186,7 @@ class AuthenticationHandler(ChannelHandler):
 
 class _RefusedError(NetstackError):
     """The cause of an ``AuthenticationError`` that is nobody's exception."""
+
+
+class _PeerGoneError(_RefusedError):
+    """The peer said nothing wrong, it said nothing more."""

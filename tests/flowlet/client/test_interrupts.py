@@ -1,9 +1,11 @@
 """Ctrl-C at every place where Python lets it in: the caller hears of it, and nothing that other threads need stays locked or half done."""
 
 import _weakrefset
+import linecache
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -17,8 +19,9 @@ from flowlet.client.remote import ClusterClient, JobManagerApi
 from flowlet.client.running_job import RunningJob
 from tests.flowlet.client.jobs import DEADLINE_S, endless, mapped
 
-# This file has no places that matter; and what a finalizer of a weak reference raises, the interpreter swallows, whoever runs it.
-_NO_PLACES = (__file__, _weakrefset.__file__)
+# This file and the stacks that asyncio's debug mode takes have no places that matter; and what a finalizer of a weak reference raises, the
+# interpreter swallows, whoever runs it.
+_NO_PLACES = (__file__, _weakrefset.__file__, traceback.__file__, linecache.__file__)
 _MAX_PLACES = 20_000  # far more than there are
 
 
@@ -226,6 +229,37 @@ def test_a_latch_opens_once_and_stays_open() -> None:
     latch.open()
 
     assert (before, latch.wait(), latch.wait(0.0), latch.is_open) == (False, True, True, True)
+
+
+@pytest.mark.slow
+def test_a_signal_that_does_not_interrupt_the_wait_is_heard_all_the_same() -> None:
+    """One that came a moment before the wait began, or that another thread got, wakes nobody: a program hung after Ctrl-C."""
+    latch, is_over = Latch(), threading.Event()
+
+    def interrupt() -> None:
+        while not _is_inside(Latch.wait):
+            pass
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # this thread notes it, the main thread sleeps on
+        is_over.wait(DEADLINE_S)
+        latch.open()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            latch.wait()
+        is_heard_in_time = not latch.is_open
+    finally:
+        is_over.set()
+        thread.join()
+
+    assert is_heard_in_time
+
+
+def _is_inside(function: Callable[..., Any]) -> bool:
+    main = threading.main_thread().ident
+    assert main is not None
+    return function.__code__ in {frame.f_code for frame, _ in traceback.walk_stack(sys._current_frames()[main])}
 
 
 def test_a_latch_wakes_the_thread_that_waits() -> None:
