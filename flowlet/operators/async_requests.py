@@ -196,9 +196,11 @@ class AsyncRequests:
         deadline.timer = clock.register_timer(clock.current_time_ms() + self._timeout_ms, lambda _: self._time_out(deadline))
 
     def _time_out(self, deadline: _Deadline) -> None:
+        if deadline not in self._deadlines:
+            return  # called off while the timer was on its way
         self.process_outcomes()  # a result that has come is in time
         for request in deadline.requests:
-            if request.record.results is None and not request.is_timed_out and deadline in self._deadlines:
+            if request.record.results is None:
                 self._time_out_request(request)
         self._on_timer()
 

@@ -144,6 +144,39 @@ def test_closing_calls_off_the_timers() -> None:
     assert (armed, len(harness.clock.armed)) == (2, 0)
 
 
+def test_a_timer_that_was_on_its_way_when_it_was_called_off_does_nothing() -> None:
+    """Neither after the last result of its batch nor after close: users' code does not run any more."""
+    harness = AsyncHarness(timeout_ms=1000, retry_strategy=fixed_delay())
+    harness.process("a")
+    harness.process("b")
+    first, second = sorted(harness.clock.armed, key=id)
+    harness.end("b", [])
+    (retry,) = harness.clock.armed - {first, second}
+    harness.calls.end("a", ["A"])
+    harness.run_mails()
+    harness.close()
+
+    for timer in (first, second, retry):
+        timer.callback(1000)
+
+    assert harness.elements == ["A"]
+    assert harness.calls.started == ["a", "b"]
+
+
+def test_only_the_records_without_a_result_are_too_late() -> None:
+    """In whatever order the others of the batch came to theirs."""
+    harness = AsyncHarness(Patient(), timeout_ms=1000)
+    harness.process("a", "b", "c")
+    harness.end("a", ["A"])
+    harness.end("c", ["C"])
+
+    harness.advance(1000)
+
+    assert harness.elements == ["A", "instead of b", "C"]
+    assert harness.operator.statistics().num_timeouts == 1
+    harness.close()
+
+
 def test_without_a_timeout_there_is_no_timer() -> None:
     harness = AsyncHarness(timeout_ms=0)
     harness.process("a")
@@ -244,11 +277,12 @@ def test_the_deadline_is_that_of_all_attempts() -> None:
     harness.end("a", [])
 
     harness.advance(20)
+    armed = len(harness.clock.armed)
     harness.advance(1000)
 
+    assert armed == 0
     assert harness.elements == ["instead of a"]
     assert harness.calls.started == ["a", "a"]
-    assert harness.clock.armed == set()
     harness.close()
 
 

@@ -365,3 +365,32 @@ def test_nothing_inside_is_no_state() -> None:
 
     assert harness.operator.snapshot_state(1) is None
     harness.close()
+
+
+# -- opening
+
+
+class BrokenAtOpen(Doubler):
+    """Takes something in ``open`` and fails then."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def open(self, context: Any) -> None:
+        raise ConnectionError("no database")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_what_a_failing_open_took_is_given_back() -> None:
+    """The function is closed, and the loop given back."""
+    function = BrokenAtOpen()
+    harness = AsyncHarness(function, is_open=False)
+
+    with pytest.raises(UserFunctionError, match="operator 'look up'"):
+        harness.operator.open()
+    harness.operator.close()
+
+    assert function.is_closed
+    assert harness.calls.events == ["close"]
