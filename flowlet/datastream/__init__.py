@@ -1,12 +1,13 @@
 """The DataStream API: build a program of streams and run it."""
 
 from flowlet.datastream.async_data_stream import AsyncDataStream
-from flowlet.datastream.async_function import AsyncFunction
-from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
 from flowlet.datastream.connected_streams import ConnectedStreams
 from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink, KeyedStream
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.functions import (
+    AsyncFunction,
+    AsyncRetryPredicate,
+    AsyncRetryStrategy,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,

@@ -2,13 +2,15 @@
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``.
-Absent: window, aggregate, broadcast and async functions; Java-backed source and sink functions; state and metrics of a
+Absent: window, aggregate and broadcast functions; Java-backed source and sink functions; state and metrics of a
         ``RuntimeContext``.
 """
 
 from abc import abstractmethod
 from typing import Any
 
+from flowlet.datastream.async_function import AsyncFunction
+from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
 from flowlet.datastream.function import Function, RuntimeContext
 from flowlet.datastream.process_functions import (
     CoFlatMapFunction,
@@ -20,6 +22,9 @@ from flowlet.datastream.process_functions import (
 )
 
 __all__ = [
+    "AsyncFunction",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",

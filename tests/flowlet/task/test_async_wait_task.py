@@ -5,16 +5,20 @@ Source: Flink ``AsyncWaitOperatorTest``, its tests inside a task.
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from flowlet.datastream.async_retry_predicates import empty_result_predicate
+from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.operators.async_wait import AsyncWaitOperator
 from flowlet.records import MAX_WATERMARK
 from flowlet.task.async_loop import PROCESS_ASYNC_LOOP
+from flowlet.task.stream_task import create_stream_task
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge, spin_until
-from tests.flowlet.task.local_tasks import Tasks, is_parked, run, source
+from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source
 
 DEADLINE_S = 30.0
 
@@ -144,6 +148,64 @@ def test_results_are_sent_while_a_long_chunk_waits_for_places(tasks: Tasks, netw
     run(producer, tasks.sink(sink, producers=[partition]))
 
     assert sink.values == [1, 2, 3]
+
+
+class Hesitant:
+    """Answers the second time, except for the last record."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    async def async_invoke(self, value: int) -> list[int]:
+        if value in self.seen or value == 3:
+            return [value]
+        self.seen.add(value)
+        return []
+
+
+class Silent:
+    """Never answers."""
+
+    async def async_invoke(self, value: int) -> list[str]:
+        await asyncio.Event().wait()
+        return []
+
+    def timeout(self, value: int) -> list[str]:
+        return [f"no answer for {value}"]
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_calls_are_repeated_by_the_clock_of_the_task(network: LocalNetwork, is_ordered: bool) -> None:
+    """testProcessingTimeWithRetry: with one place, each record has its answer before the next comes in."""
+    strategy = AsyncRetryStrategy.fixed_delay(3, 1, empty_result_predicate, None)
+    operator = AsyncWaitOperator(Hesitant(), timeout_ms=60_000, capacity=1, is_ordered=is_ordered, retry_strategy=strategy)
+
+    assert values_by_the_clock(network, operator) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_deadlines_are_those_of_the_clock_of_the_task(network: LocalNetwork, is_ordered: bool) -> None:
+    """testAsyncTimeoutIgnore: also while the task waits for its last results."""
+    operator = AsyncWaitOperator(Silent(), timeout_ms=1, capacity=3, is_ordered=is_ordered)
+
+    assert sorted(values_by_the_clock(network, operator)) == [f"no answer for {value}" for value in range(4)]
+
+
+def values_by_the_clock(network: LocalNetwork, operator: AsyncWaitOperator) -> list[Any]:
+    """What comes out for the numbers from 0 to 3, in tasks whose timers run by themselves."""
+    partition = network.partition()
+    environment = network.environment("look up", outputs=[edge(partition, source=1)])
+    environment.schedule_timer = start_timer
+    sink = Recorder()
+    consumer = create_stream_task(network.environment("sink", gates=[network.gate(partition)]), chain(sink))
+    run(create_stream_task(environment, chain(source([0, 1, 2, 3]), operator)), consumer)
+    return sink.values
+
+
+def start_timer(delay_s: float, callback: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(delay_s, callback)
+    timer.start()
+    return timer
 
 
 def test_a_call_that_fails_fails_the_task(tasks: Tasks, network: LocalNetwork) -> None:
