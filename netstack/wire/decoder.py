@@ -6,8 +6,8 @@ Invariants: ``0 <= start <= end <= capacity``; after each ``buffer_updated`` les
             refused.
             A payload is written once into the buffer of its receiver, which is allocated as soon as the header of its frame is complete:
             what was read together with other frames is copied there, a large rest is read there by the socket itself.
-            If the allocator gives several buffers at once, complete frames of whole, plain data buffers that follow each other become
-            one ``BufferRun``.
+            If the allocator gives several buffers at once, complete frames of plain data buffers with bytes in them, all of one size,
+            that follow each other become one ``BufferRun``.
 Units:      bytes.
 Source:     Flink ``NettyMessageClientDecoderDelegate``, ``BufferResponseDecoder`` and Netty's ``LengthFieldBasedFrameDecoder``.
 """
@@ -255,7 +255,7 @@ class FrameDecoder:
         staging, start, end = self._staging, self._start, self._end
         max_plain_data_frame_bytes = self._max_data_frame_bytes
         _, max_data_frame_bytes = self._limits.get(BUFFER_RESPONSE_ID, _NO_LENGTH)
-        allocator = self._allocator
+        allocator, allocate_run = self._allocator, self._allocate_run
         while end - start >= FRAME_HEADER_BYTES:
             if staging[start + _ID_OFFSET] != BUFFER_RESPONSE_ID or end - start < BUFFER_RESPONSE_HEADER_BYTES:
                 length = self._decode_other(start, end, messages)
@@ -283,12 +283,14 @@ class FrameDecoder:
                 and staging[following : following + INPUT_CHANNEL_ID_BYTES] == receiver
                 and data_type == _PLAIN
                 and not (is_compressed or num_partial)
-                and self._allocate_run is not None
+                and allocate_run is not None
             ):
-                run_bytes = self._decode_run(start, length, messages)
+                num_alike, run_bytes = self._decode_run(start, length, messages)
                 if run_bytes:
                     start += run_bytes
                     continue
+                if num_alike:
+                    allocate_run = None  # no room now: nobody shall look through the frames behind each one once more
             if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0 or subpartition < 0:
                 raise _bad_field(data_type, is_compressed, backlog, subpartition)
             kind, is_packed = _DATA_TYPES[data_type], is_compressed == 1
@@ -306,13 +308,16 @@ class FrameDecoder:
             messages.append(message)
         self._start, self._needed = start, FRAME_HEADER_BYTES
 
-    def _decode_run(self, start: int, length: int, messages: list[Decoded]) -> int:
-        """Append one run for the complete frames from ``start`` on that are like the first one; its bytes, 0 if there are not two."""
+    def _decode_run(self, start: int, length: int, messages: list[Decoded]) -> tuple[int, int]:
+        """Append one run for the complete frames from ``start`` on that are like the first one.
+
+        Returns how many are alike, 0 if there are not two with bytes in them, and the bytes of those that there are buffers for.
+        """
         staging = self._staging
         common, first_number, backlog, common_end = _unpack_run_header(staging, start)
         receiver, subpartition = _unpack_receiver(common)
-        if subpartition < 0:
-            return 0
+        if subpartition < 0 or length == BUFFER_RESPONSE_HEADER_BYTES:
+            return 0, 0
         number, at, last = first_number, start, self._end - length
         backlogs: list[int] = []
         while at <= last:
@@ -323,16 +328,16 @@ class FrameDecoder:
             at += length
             number += 1
         if len(backlogs) < 2 or self._allocate_run is None:
-            return 0
+            return 0, 0
         buffers = self._allocate_run(receiver, length - BUFFER_RESPONSE_HEADER_BYTES, len(backlogs))
         if not buffers:
-            return 0
+            return len(backlogs), 0
         at = start
         for buffer in buffers:
             buffer.view[:] = staging[at + BUFFER_RESPONSE_HEADER_BYTES : at + length]
             at += length
         messages.append(BufferRun(receiver, subpartition, first_number, backlogs[len(buffers) - 1], buffers))
-        return at - start
+        return len(backlogs), at - start
 
     def _decode_other(self, start: int, end: int, messages: list[Decoded]) -> int:
         """Deal with a frame that is no data, or whose header is not complete: its length if the next frame can be looked at, else 0."""

@@ -123,7 +123,7 @@ class RunAllocator(BufferAllocator, Protocol):
 
 
 class BufferRun(NamedTuple):
-    """What several ``BufferResponse``s say that follow each other: whole, plain data buffers of one subpartition, of one size.
+    """What several ``BufferResponse``s say that follow each other: plain data buffers of one subpartition, of one size, none empty.
 
     Ownership: whoever gets the message owns ``buffers``.
     """

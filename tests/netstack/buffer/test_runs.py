@@ -1,0 +1,381 @@
+"""Several segments at once: taken from a pool and given back as if it were one by one, but in one lock round."""
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all, recycle_segments
+from netstack.errors import BufferOwnershipError, ResourceClosedError
+from netstack.wire.messages import DataType
+from tests.netstack.buffer.interleaving import ScheduledLock, Scheduler, schedule_locks
+
+MAX_PER_CHANNEL = 3
+NUM_SEEDS = 300
+
+
+class Fixture:
+    """A pool of eight segments; with or without a maximum for each of its two subpartitions."""
+
+    def __init__(self, num_segments: int = 8, max_per_channel: int | None = None, *, max_overdraft: int = 0) -> None:
+        self.network = NetworkBufferPool(num_segments, 16)
+        self.pool = self.network.create_buffer_pool(
+            owner="p",
+            num_required=2,
+            max_buffers=num_segments,
+            num_subpartitions=2,
+            max_buffers_per_channel=max_per_channel,
+            max_overdraft_buffers=max_overdraft,
+        )
+
+    def fill(self) -> None:
+        """Let the pool hold all segments, free."""
+        segments = [self.pool.request_segment_blocking() for _ in range(self.pool.num_buffers)]
+        self.pool.recycle_run(segments, -1)
+        self.pool.check_invariants()
+
+    def end(self) -> None:
+        self.pool.check_invariants()
+        self.pool.destroy()
+        self.network.check_invariants()
+        assert self.network.num_available == self.network.num_total, f"leaked: {self.network!r}"
+        self.network.destroy()
+
+
+@pytest.fixture
+def it() -> Iterator[Fixture]:
+    fixture = Fixture()
+    fixture.fill()
+    yield fixture
+    fixture.end()
+
+
+# ---------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize(("max_segments", "expected"), [(1, 1), (2, 2), (7, 7), (8, 7), (100, 7)])
+def test_as_many_as_are_free_but_for_the_last_one(it: Fixture, max_segments: int, expected: int) -> None:
+    """So the pool stays available; who wants the last one asks once more."""
+    segments = it.pool.request_segments_blocking(max_segments)
+
+    assert (len(segments), it.pool.is_available) == (expected, True)
+    assert len({id(segment) for segment in segments}) == expected
+    it.pool.check_invariants()
+    it.pool.recycle_run(segments, -1)
+
+
+def test_the_last_one_is_given_to_who_asks_for_it(it: Fixture) -> None:
+    """And then nothing is available."""
+    segments = it.pool.request_segments_blocking(8)
+
+    segments += it.pool.request_segments_blocking(8)
+
+    assert (len(segments), it.pool.is_available) == (8, False)
+    it.pool.check_invariants()
+    it.pool.recycle_run(segments, -1)
+    assert it.pool.is_available
+
+
+@pytest.mark.parametrize("num_held", range(5))
+def test_the_maximum_of_a_subpartition_is_not_reached_by_more_than_one(num_held: int) -> None:
+    """The first one is not refused, those beyond it stay below: who is not full does not become so by asking for many."""
+    it = Fixture(8, MAX_PER_CHANNEL)
+    it.fill()
+    held = [it.pool.request_segment_blocking(1) for _ in range(num_held)]
+
+    segments = it.pool.request_segments_blocking(8, 1)
+
+    assert len(segments) == max(1, MAX_PER_CHANNEL - 1 - num_held)
+    assert it.pool.is_available == (num_held + len(segments) < MAX_PER_CHANNEL)
+    it.pool.check_invariants()
+    others = it.pool.request_segments_blocking(2, 0)
+    assert len(others) == 2, "another subpartition has its own count"
+    recycle_segments(others, it.pool.recycler(0))
+    recycle_segments(segments + held, it.pool.recycler(1))
+    it.end()
+
+
+def test_an_overdraft_is_one_segment() -> None:
+    """Beyond the size of the pool nothing is taken along."""
+    it = Fixture(4, max_overdraft=2)
+    other = it.network.create_buffer_pool(owner="other", num_required=1, max_buffers=1)
+    it.pool.set_num_buffers(2)
+    held = it.pool.request_segments_blocking(2)
+    held += it.pool.request_segments_blocking(2)
+
+    overdraft = it.pool.request_segments_blocking(2)
+
+    assert (len(held), len(overdraft), it.pool.num_overdraft) == (2, 1, 1)
+    it.pool.recycle_run(held + overdraft, -1)
+    other.destroy()
+    it.end()
+
+
+def test_who_had_to_wait_takes_what_came_together() -> None:
+    """Its own one and the others, but for the last."""
+    it = Fixture(4)
+    it.fill()
+    held = it.pool.request_segments_blocking(4) + it.pool.request_segments_blocking(1)
+    found: list[MemorySegment] = []
+    waiter = threading.Thread(target=lambda: found.extend(it.pool.request_segments_blocking(4)))
+    waiter.start()
+    while not it.pool.hard_blocked_ns:
+        pass
+
+    it.pool.recycle_run(held, -1)
+    waiter.join(20)
+
+    assert len(found) == 3
+    it.pool.recycle_run(found, -1)
+    it.end()
+
+
+def test_a_destroyed_pool_gives_nothing() -> None:
+    """Neither at once nor to who waits."""
+    it = Fixture(2)
+    held = [it.pool.request_segment_blocking() for _ in range(2)]
+    it.pool.destroy()
+
+    with pytest.raises(ResourceClosedError):
+        it.pool.request_segments_blocking(2)
+
+    it.pool.recycle_run(held, -1)
+    it.end()
+
+
+# ---------------------------------------------------------------- recycling
+
+
+class Listener:
+    """Keeps what it is offered, so often."""
+
+    def __init__(self, num_wanted: int) -> None:
+        self.num_wanted = num_wanted
+        self.found: list[NetworkBuffer] = []
+
+    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+        if len(self.found) == self.num_wanted:
+            return False
+        self.found.append(buffer)
+        return True
+
+    def notify_buffer_destroyed(self) -> None:
+        raise AssertionError("nobody destroys the pool while somebody listens")
+
+
+def state_after(is_run: bool, counts: tuple[int, int], num_returned: int, num_listeners: int, num_buffers: int, num_free: int) -> object:
+    """What a pool looks like after ``num_returned`` segments of subpartition 1 came back, together or one by one."""
+    it = Fixture(10, MAX_PER_CHANNEL)
+    pool = it.pool
+    it.fill()
+    held = [[pool.request_segment_blocking(index) for _ in range(count)] for index, count in enumerate(counts)]
+    blockers = [pool.request_segment_blocking() for _ in range(pool.num_available - num_free)]
+    pool.set_num_buffers(num_buffers)
+    listener = Listener(1)
+    if not pool.num_available:
+        for _ in range(num_listeners):
+            assert pool.add_buffer_listener(listener)
+    future = pool.available_future()
+    returned = held[1][:num_returned]
+    if is_run:
+        pool.recycle_run(returned, 1)
+    else:
+        for segment in returned:
+            pool.recycler(1).recycle(segment)
+    pool.check_invariants()
+    found = (
+        pool.is_available,
+        pool.num_available,
+        pool.num_requested,
+        len(listener.found),
+        future.is_done,
+        pool.statistics().num_listeners,
+    )
+    recycle_segments(held[0], pool.recycler(0))
+    recycle_segments(held[1][num_returned:], pool.recycler(1))
+    pool.recycle_run(blockers, -1)
+    recycle_all(listener.found)
+    it.end()
+    return found
+
+
+@given(
+    counts=st.tuples(st.integers(0, 4), st.integers(1, 5)),
+    num_returned=st.integers(1, 5),
+    num_listeners=st.integers(0, 2),
+    num_buffers=st.integers(2, 10),
+    num_free=st.integers(0, 1),
+)
+def test_a_run_comes_back_as_one_by_one(
+    counts: tuple[int, int], num_returned: int, num_listeners: int, num_buffers: int, num_free: int
+) -> None:
+    """Same availability and future, same counts, same surplus for the network pool, same listeners served."""
+    num_returned = min(num_returned, counts[1])
+
+    together, singly = (state_after(is_run, counts, num_returned, num_listeners, num_buffers, num_free) for is_run in (True, False))
+
+    assert together == singly
+
+
+def test_a_run_that_ends_a_maximum_makes_the_pool_available() -> None:
+    """From above the maximum to below it in one step; whoever waits is told once it is below, not at it."""
+    it = Fixture(8, MAX_PER_CHANNEL)
+    it.fill()
+    held = [it.pool.request_segment_blocking(0) for _ in range(5)]
+    future = it.pool.available_future()
+
+    recycle_segments(held[:2], it.pool.recycler(0))
+    assert not future.is_done, "three are out, that is the maximum"
+    recycle_segments(held[2:], it.pool.recycler(0))
+
+    assert future.is_done
+    it.end()
+
+
+def test_a_run_wakes_as_many_threads_as_it_has_segments() -> None:
+    """Three wait, three come back: nobody waits on."""
+    it = Fixture(3)
+    it.fill()
+    held = it.pool.request_segments_blocking(3) + it.pool.request_segments_blocking(1)
+    found: list[MemorySegment] = []
+    waiters = [threading.Thread(target=lambda: found.append(it.pool.request_segment_blocking())) for _ in range(3)]
+    for waiter in waiters:
+        waiter.start()
+    while len(it.pool._parked) < 3:
+        pass
+
+    it.pool.recycle_run(held, -1)
+    for waiter in waiters:
+        waiter.join(20)
+
+    assert len(found) == 3
+    it.pool.recycle_run(found, -1)
+    it.end()
+
+
+class Recycler:
+    """Without a home: each segment comes alone."""
+
+    def __init__(self) -> None:
+        self.returned: list[MemorySegment] = []
+
+    def recycle(self, segment: MemorySegment) -> None:
+        self.returned.append(segment)
+
+
+def test_buffers_of_many_recyclers_find_their_homes() -> None:
+    """Two pools, subpartitions, a recycler without a home and memory of nobody, in every order; one that was recycled already is said."""
+    one, two = Fixture(8, MAX_PER_CHANNEL), Fixture(8)
+    one.fill()
+    two.fill()
+    for seed in range(50):
+        rng, foreign = random.Random(seed), Recycler()
+        buffers = []
+        for pool, index in itertools.product((one.pool, two.pool), (-1, 0, 1)):
+            segments = [pool.request_segment_blocking(index) for _ in range(rng.randint(0, 2))]
+            buffers += [NetworkBuffer(segment, pool.recycler(index), 16, DataType.DATA_BUFFER) for segment in segments]
+        num_foreign = rng.randint(0, 2)
+        for _ in range(num_foreign):
+            buffers.append(NetworkBuffer(MemorySegment(memoryview(bytearray(16))), foreign, 16, DataType.DATA_BUFFER))
+            buffers.append(NetworkBuffer.unpooled(b"x", DataType.DATA_BUFFER))
+        rng.shuffle(buffers)
+        shared = buffers[0].retain() if buffers else None
+
+        recycle_all(buffers)
+        if shared is not None:
+            shared.recycle()
+            with pytest.raises(BufferOwnershipError):
+                recycle_all([shared])
+
+        assert len(foreign.returned) == num_foreign
+        for it in (one, two):
+            it.pool.check_invariants()
+            assert it.pool.best_effort_used == 0, seed
+    one.end()
+    two.end()
+
+
+def test_a_buffer_that_was_recycled_does_not_keep_the_others(it: Fixture) -> None:
+    """The error is raised once the others are home."""
+    buffers = [it.pool.request_buffer_nowait() for _ in range(3)]
+    assert all(buffers)
+    found = [buffer for buffer in buffers if buffer is not None]
+    found[1].recycle()
+
+    with pytest.raises(BufferOwnershipError):
+        recycle_all(found)
+
+    assert it.pool.best_effort_used == 0
+
+
+def test_segments_of_nobody_are_forgotten() -> None:
+    """A recycler without a home gets them one by one."""
+    foreign = Recycler()
+    segments = [MemorySegment(memoryview(bytearray(4))) for _ in range(3)]
+
+    recycle_segments(segments, foreign)
+    recycle_segments(segments, FREEING_RECYCLER)
+
+    assert foreign.returned == segments
+
+
+# ---------------------------------------------------------------- every order of events
+
+
+def take_and_return(pool: LocalBufferPool, rng: random.Random, num_times: int, index: int) -> None:
+    for _ in range(num_times):
+        segments = pool.request_segments_blocking(rng.randint(1, 4), index)
+        recycle_segments(segments, pool.recycler(index))
+
+
+def hand_over(pool: LocalBufferPool, handed: list[list[MemorySegment]], num_segments: int) -> None:
+    """Requests; somebody else recycles."""
+    while num_segments:
+        segments = pool.request_segments_blocking(num_segments)
+        num_segments -= len(segments)
+        handed.append(segments)
+
+
+def recycle_handed(pool: LocalBufferPool, handed: list[list[MemorySegment]], lock: ScheduledLock, num_segments: int) -> None:
+    while num_segments:
+        with lock:
+            segments = handed.pop() if handed else []
+        if segments:
+            pool.recycle_run(segments, -1)
+            num_segments -= len(segments)
+
+
+def resize(pool: LocalBufferPool, rng: random.Random, num_times: int) -> None:
+    for _ in range(num_times):
+        pool.set_num_buffers(rng.randint(pool.num_required, 5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(3))
+def test_runs_under_every_order_of_events(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    """Writers of runs, a recycler of runs and a pool that is resized: nobody waits for ever, nothing is lost."""
+    schedule_locks(monkeypatch)
+    for seed in range(part, NUM_SEEDS, 3):
+        rng = random.Random(seed)
+        it = Fixture(5, rng.choice([None, MAX_PER_CHANNEL]))
+        lock, handed = ScheduledLock(), list[list[MemorySegment]]()
+        programs: list[Callable[[], object]] = [
+            partial(take_and_return, it.pool, rng, 4, 0),
+            partial(take_and_return, it.pool, rng, 4, 1),
+            partial(hand_over, it.pool, handed, 5),
+            partial(recycle_handed, it.pool, handed, lock, 5),
+            partial(resize, it.pool, rng, 2),
+        ]
+        try:
+            Scheduler(seed).run(programs)
+            it.end()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
