@@ -243,6 +243,10 @@ class InputChannel(ABC):
 
     def on_error(self, error: NetstackError) -> None:
         """Let the next poll raise ``error``; a later one is ignored.  Any thread."""
+        self.fail(error)
+
+    def fail(self, error: NetstackError) -> None:
+        """``on_error``, whatever was received already: some of it is lost.  Any thread."""
         with self._lock:
             if self._error is not None or self._is_released:
                 return

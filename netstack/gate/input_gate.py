@@ -20,7 +20,7 @@ from typing import Final
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.debloater import BufferDebloater, ThroughputCalculator
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError, ResourceClosedError, TransportError
 from netstack.gate.gate_api import BufferOrEvent, Decompressor, EndOfDataStatus, wait_for_next
@@ -264,7 +264,8 @@ class SingleInputGate:
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
         """What so many ``poll_next`` would find at most, but an event comes alone; empty if there is nothing.  Never blocks.
 
-        A channel yields several buffers in a row only if it is the only one that has data.
+        A channel yields several buffers in a row only if it is the only one that has data.  A checkpoint that starts before the caller is
+        through with all of them does not know of the rest: they were polled.
 
         Raises:
             ResourceClosedError: the gate was closed.
@@ -330,14 +331,19 @@ class SingleInputGate:
         self, found: list[tuple[InputChannel, list[NetworkBuffer]]], *, more_available: bool, more_priority_events: bool
     ) -> list[BufferOrEvent]:
         items: list[BufferOrEvent] = []
-        index, buffer = 0, None
         for channel, buffers in found:
-            index = channel.index
-            for each in buffers:
-                buffer = self._decompress(channel, each) if each.is_compressed else each
-                items.append(_new(BufferOrEvent, (index, buffer, None, True, more_priority_events, buffer.size)))
-        if buffer is not None and not more_available:
-            items[-1] = _new(BufferOrEvent, (index, buffer, None, False, more_priority_events, buffer.size))
+            index, num_before = channel.index, len(items)
+            try:
+                for each in buffers:
+                    buffer = self._decompress(channel, each) if each.is_compressed else each
+                    items.append(_new(BufferOrEvent, (index, buffer, None, True, more_priority_events, buffer.size)))
+            except NetstackError as error:  # of this buffer: what was found before it, and elsewhere, is not lost
+                recycle_all(buffers[len(items) - num_before + 1 :])
+                channel.fail(error)
+                more_available = True
+        if items and not more_available:
+            last = items[-1]
+            items[-1] = _new(BufferOrEvent, (*last[:3], False, *last[4:]))
         if items and self._throughput is not None:
             self._throughput.add_bytes(sum(item.size for item in items), self._now_ms())
         return items

@@ -191,8 +191,9 @@ class RemoteInputChannel(InputChannel):
                 num_bytes += buffer.size
         except IndexError:  # there is no more, or a release took it just now
             pass
-        if found and not found[-1].is_buffer:  # what was looked at went to a release, this is what stood behind it
-            found.pop().recycle()
+        if self._is_released:  # it may have taken what was looked at; what was popped in its place may be an event
+            recycle_all([buffer for buffer in found if not buffer.is_buffer])
+            found = [buffer for buffer in found if buffer.is_buffer]
         self.num_bytes_in += num_bytes
         self.num_buffers_in += len(found)
         return found, bool(rest or received.priority)
@@ -357,8 +358,8 @@ class RemoteInputChannel(InputChannel):
                 is_first = len(rest) <= num_buffers
                 is_missing = self.buffer_manager.require_locked(backlog)
         if not is_taken:
-            recycle_all(buffers[1:])
             error = self._refuse(buffers[0], sequence_number)
+            recycle_all(buffers[1:])  # after the error is set: a broken channel announces no credit
             if error is not None:
                 raise error
             return
