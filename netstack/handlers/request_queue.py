@@ -300,8 +300,8 @@ class PartitionRequestQueue(ChannelHandler):
                 if len(ready) == 0 and reader.subpartition != SEVERAL:
                     # Nobody else has a turn: take several of its turns at once.
                     run_bytes = self._poll_run(reader, max_bytes - num_bytes)
-                    num_bytes += run_bytes
-                    if run_bytes:
+                    if run_bytes is not None:
+                        num_bytes += run_bytes
                         continue
                 num_bytes += self._poll(reader)
         finally:
@@ -347,12 +347,16 @@ class PartitionRequestQueue(ChannelHandler):
         self._gather.append(_new_tuple(OutboundBuffer, (reader.receiver, subpartition, sequence_number, backlog, buffer, ())))
         return size + BUFFER_RESPONSE_HEADER_BYTES
 
-    def _poll_run(self, reader: CreditBasedSequenceNumberingViewReader, max_bytes: int) -> int:
-        """Several turns of one reader, if whole segments wait there; returns their bytes, 0 if ``_poll`` has to look."""
+    def _poll_run(self, reader: CreditBasedSequenceNumberingViewReader, max_bytes: int) -> int | None:
+        """Several turns of one reader, if whole segments wait there; returns their bytes, None if ``_poll`` has to look."""
         frame_bytes = self._segment_bytes + BUFFER_RESPONSE_HEADER_BYTES
-        run = reader.next_run(-(-max_bytes // frame_bytes))
-        if run is None:
+        try:
+            run = reader.next_run(-(-max_bytes // frame_bytes))
+        except Exception as error:  # noqa: BLE001 - the trouble of one receiver, as in ``_poll``
+            self._fail_reader(reader, error)
             return 0
+        if run is None:
+            return None
         segments, recycler, backlog, next_data_type, sequence_number = run
         credit = reader.credit
         if next_data_type is not _NONE and (credit.granted > credit.spent or next_data_type.is_event):

@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from netstack.buffer.compression import BufferCompressor, BufferDecompressor
 from netstack.buffer.debloater import BufferDebloater
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.wakeups import run_all
 from netstack.errors import ConnectionLostError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
@@ -325,7 +327,7 @@ def test_an_error_that_comes_during_the_poll_is_raised_next(it: Fixture, monkeyp
 def test_data_that_arrives_during_the_poll_is_found_by_the_next_one(it: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the channel that is polled, and in one that had nothing."""
     it.receive(0, 1)
-    interrupt(monkeypatch, it.remote[0], lambda: (it.receive(0, 1), it.receive(2, 1)))
+    interrupt(monkeypatch, it.remote[0], lambda: run_all([partial(it.receive, index) for index in (0, 2)]))
 
     assert [it.poll(), it.poll(), it.poll()] == [[(0, 0)], [(0, 1), (2, 0)], []]
 

@@ -197,8 +197,9 @@ def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
         it.channel.take_unannounced_credit()
         manager = it.channel.buffer_manager
         it.channel.check_invariants()
-        states.append((it.numbers(), it.notified, manager.num_granted, manager.num_spent, manager.num_required, manager.is_waiting))
-        states[-1] += (manager.num_exclusive_available, manager.num_floating_available, it.pool.num_available, it.channel.sender_backlog)
+        credit = (manager.num_granted, manager.num_spent, manager.num_required, manager.is_waiting)
+        free = (manager.num_exclusive_available, manager.num_floating_available, it.pool.num_available)
+        states.append((it.numbers(), it.notified, credit, free, it.channel.sender_backlog))
     recycle_all(held)
     it.end()
     return states

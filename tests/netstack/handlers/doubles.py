@@ -7,7 +7,7 @@ from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.channel.outbound_buffer import OutboundFrame
 from netstack.errors import ProducerFailedError
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
-from netstack.partition.view import BufferAndBacklog
+from netstack.partition.view import BufferAndBacklog, SegmentRun
 from netstack.wire.messages import DataType
 from tests.netstack.handlers.server_side import SEGMENT, ServerSide, receiver_of
 
@@ -54,9 +54,9 @@ class ScriptedView:
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
         return self.next_buffer
 
-    def run_poller(self) -> None:
+    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
         """Nothing comes in runs."""
-        return
+        return None
 
     def has_data(self, num_credits_available: int) -> bool:
         return self.availability(num_credits_available > 0)[0]

@@ -279,10 +279,13 @@ def test_an_error_of_the_pipeline_answers_and_closes(server: ServerSide) -> None
 class BrokenView(ScriptedView):
     """Says that it has data, and fails at whatever it is asked next."""
 
-    def __init__(self, *, fails_early: bool = False, fails_late: bool = False, subpartitions: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, *, fails_early: bool = False, fails_late: bool = False, has_runs: bool = False, subpartitions: tuple[int, ...] = ()
+    ) -> None:
         super().__init__(DataType.DATA_BUFFER, subpartitions=subpartitions)
         self.fails_early = fails_early
         self.fails_late = fails_late
+        self.has_runs = has_runs
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:
         if self.fails_early:
@@ -298,9 +301,11 @@ class BrokenView(ScriptedView):
     def poller(self) -> Callable[[], None]:
         return self.next_buffer
 
-    def run_poller(self) -> None:
-        """Nothing comes in runs."""
-        return
+    def run_poller(self) -> Callable[[int], None] | None:
+        return self.next_run if self.has_runs else None
+
+    def next_run(self, max_segments: int) -> None:
+        raise OSError("disk on fire")
 
     def release(self) -> None:
         super().release()
@@ -310,8 +315,8 @@ class BrokenView(ScriptedView):
 
 @pytest.mark.parametrize(
     "view",
-    [BrokenView(), BrokenView(subpartitions=(0, 1)), BrokenView(fails_early=True), BrokenView(fails_late=True)],
-    ids=["read", "peek", "availability", "release"],
+    [BrokenView(), BrokenView(has_runs=True), BrokenView(subpartitions=(0, 1)), BrokenView(fails_early=True), BrokenView(fails_late=True)],
+    ids=["read", "run", "peek", "availability", "release"],
 )
 def test_a_subpartition_that_cannot_be_read_ends_its_own_reader_only(server: ServerSide, view: BrokenView) -> None:
     """Its receiver is told and hangs in nothing; what the others get goes on."""
