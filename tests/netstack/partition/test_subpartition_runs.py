@@ -1,0 +1,533 @@
+"""``PipelinedSubpartition.add_all`` and ``poll_run``: what ``add`` and ``poll`` do one by one; and the partitions that fill them."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.builder import BufferConsumer, SegmentConsumer
+from netstack.buffer.compression import BufferCompressor
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment import MemorySegment, NetworkBuffer, recycle_segments
+from netstack.errors import ResourceBrokenError
+from netstack.partition.approximate import PipelinedApproximateSubpartition
+from netstack.partition.bounded_blocking import BoundedBlockingSubpartition
+from netstack.partition.bounded_data import BoundedDataKind, create_bounded_data
+from netstack.partition.pipelined import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
+from netstack.partition.result_partition import ResultPartition
+from netstack.partition.view import BufferAndBacklog, SegmentRun
+from netstack.wire.messages import DataType
+from tests.netstack.partition.doubles import (
+    TIMEOUTABLE,
+    Reading,
+    RecordingListener,
+    RecordingParent,
+    barrier,
+    event,
+    partition_id_of,
+    recycled_sizes,
+    unaligned_barrier,
+)
+
+SIZE = 16
+
+
+class Pool:
+    """A recycler that counts what is out."""
+
+    def __init__(self) -> None:
+        self.num_out = 0
+
+    def recycle(self, segment: MemorySegment) -> None:
+        self.num_out -= 1
+
+    def consumer(self, number: int = 0, *, partial_record_length: int = 0) -> SegmentConsumer:
+        self.num_out += 1
+        segment = MemorySegment(memoryview(bytearray([number % 256]) * SIZE))
+        return BufferConsumer.of_whole_segment(segment, self, partial_record_length)
+
+
+@pytest.fixture
+def it() -> Iterator[Reading]:
+    fixture = Reading()
+    yield fixture
+    fixture.subpartition.check_invariants()
+    fixture.close()
+
+
+@dataclass(frozen=True)
+class Polled:
+    """One buffer as it leaves, whether in a run or alone."""
+
+    number: int
+    kind: DataType
+    content: bytes
+
+
+def polled(it: Reading, max_segments: int) -> tuple[list[Polled], int, DataType] | None:
+    """What a reader of runs finds: a run, or what ``poll`` finds; with backlog and next data type behind it."""
+    run = it.subpartition.poll_run(max_segments)
+    it.subpartition.check_invariants()
+    if run is None:
+        return polled_singly(it)
+    found = [
+        Polled(run.sequence_number + position, DataType.DATA_BUFFER, bytes(segment.view)) for position, segment in enumerate(run.segments)
+    ]
+    recycle_segments(run.segments, run.recycler)
+    return found, run.backlog, run.next_data_type
+
+
+def polled_singly(it: Reading) -> tuple[list[Polled], int, DataType] | None:
+    one = it.subpartition.poll()
+    it.subpartition.check_invariants()
+    if one is None:
+        return None
+    found = Polled(one.sequence_number, one.buffer.data_type, bytes(one.buffer.view))
+    one.buffer.recycle()
+    return [found], one.backlog, one.next_data_type
+
+
+# ---------------------------------------------------------------- poll_run
+
+
+def test_a_run_is_what_polls_find_one_by_one(it: Reading) -> None:
+    """Bytes, numbers, the backlog and the next data type behind its last one; all of one pool."""
+    pool = Pool()
+    it.subpartition.add_all([pool.consumer(number) for number in range(5)])
+
+    run = it.subpartition.poll_run(3)
+
+    assert run is not None
+    assert [bytes(segment.view) for segment in run.segments] == [bytes([number]) * SIZE for number in range(3)]
+    assert run[1:] == (pool, 1, DataType.DATA_BUFFER, 0)
+    assert (it.view.backlog, it.subpartition.num_queued_buffers) == (1, 2)
+    recycle_segments(run.segments, run.recycler)
+    assert polled_singly(it) == ([Polled(3, DataType.DATA_BUFFER, b"\3" * SIZE)], 0, DataType.NONE)
+    assert pool.num_out == 1
+    it.subpartition.release()
+    assert pool.num_out == 0
+
+
+def fill_from(it: Reading, script: str, pools: list[Pool]) -> None:
+    """Do what each letter says.
+
+    ``s``/``t``: a whole segment of the first or second pool; ``b``: a finished builder; ``o``: an open one, at the end only; ``e``: an
+    event; ``k``: a blocking barrier; ``p``: a priority barrier; ``f``: flush; ``x``: poll.
+    """
+    for number, what in enumerate(script):
+        match what:
+            case "s" | "t":
+                it.subpartition.add(pools["st".index(what)].consumer(number))
+            case "b" | "o":
+                it.add(7, is_finished=what == "b")
+            case "e":
+                it.subpartition.add(event())
+            case "k":
+                it.subpartition.add(barrier())
+            case "p":
+                it.subpartition.add(unaligned_barrier())
+            case "x":
+                it.poll()
+            case _:
+                it.subpartition.flush()
+
+
+@given(
+    body=st.text("sssstbekpf", max_size=12),
+    tail=st.sampled_from(["", "o", "of", "f"]),
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    is_fed_between=st.booleans(),
+)
+def test_polling_runs_finds_what_polling_singly_finds(body: str, tail: str, sizes: list[int], is_fed_between: bool) -> None:
+    """Same elements and numbers, whatever they are; where both have taken the same, backlog and next data type are the same."""
+    readings, all_pools = [Reading(), Reading()], [[Pool(), Pool()], [Pool(), Pool()]]
+    for it, pools in zip(readings, all_pools, strict=True):
+        fill_from(it, body + tail, pools)
+    together, singly = readings
+    found: list[Polled] = []
+    expected: list[Polled] = []
+    behind: dict[int, tuple[int, DataType]] = {}
+    for step in range(40):
+        size = sizes[step % len(sizes)]
+        one = polled(together, size)
+        if one is None:
+            assert polled_singly(singly) is None
+            if not together.subpartition._is_blocked:
+                break
+            for it in readings:
+                it.subpartition.resume_consumption()
+            continue
+        assert len(one[0]) <= size or len(one[0]) == 1
+        found += one[0]
+        while len(expected) < len(found):
+            other = polled_singly(singly)
+            assert other is not None
+            expected += other[0]
+            behind[len(expected)] = other[1:]
+        assert behind[len(found)] == one[1:], f"behind {found[-1]}"
+        if is_fed_between and step < 3:
+            for it, pools in zip(readings, all_pools, strict=True):
+                if not it.builders or it.builders[-1].is_finished:
+                    fill_from(it, "ss", pools)
+
+    assert found == expected
+    for it, pools in zip(readings, all_pools, strict=True):
+        it.close()
+        assert [pool.num_out for pool in pools] == [0, 0]
+
+
+def test_a_run_ends_where_another_pool_begins(it: Reading) -> None:
+    """Who writes it gives all of it back in one place."""
+    one, other = Pool(), Pool()
+    it.subpartition.add_all([one.consumer(0), one.consumer(1), other.consumer(2), one.consumer(3)])
+    it.subpartition.flush()
+
+    runs = [it.subpartition.poll_run(10) for _ in range(4)]
+
+    assert [None if run is None else (len(run.segments), run.recycler, run.sequence_number) for run in runs] == [
+        (2, one, 0),
+        (1, other, 2),
+        (1, one, 3),
+        None,
+    ]
+    for run in runs:
+        if run is not None:
+            recycle_segments(run.segments, run.recycler)
+    assert (one.num_out, other.num_out) == (0, 0)
+
+
+def test_the_run_that_empties_the_queue_ends_the_flush(it: Reading) -> None:
+    """What is added after it is news once it can be read, and not before."""
+    pool = Pool()
+    it.subpartition.add_all([pool.consumer(), pool.consumer()])
+    it.subpartition.flush()
+    before = it.listener.count
+
+    run = it.subpartition.poll_run(5)
+    assert run is not None
+    assert (run.backlog, run.next_data_type) == (0, DataType.NONE)
+    recycle_segments(run.segments, run.recycler)
+    it.subpartition.add(pool.consumer())
+    assert (it.listener.count - before, it.view.has_data(1)) == (0, False)
+    it.subpartition.add(pool.consumer())
+
+    assert (it.listener.count - before, it.view.has_data(1)) == (1, True)
+
+
+def test_priority_events_and_blocking_leave_runs_to_poll(it: Reading) -> None:
+    """A priority event stands before the data; behind a barrier nothing is found until the reader resumes."""
+    pool = Pool()
+    it.subpartition.add_all([pool.consumer(0), pool.consumer(1)])
+    it.subpartition.add(unaligned_barrier())
+    it.subpartition.add(barrier(2))
+    it.subpartition.add_all([pool.consumer(2), pool.consumer(3)])
+
+    assert it.subpartition.poll_run(5) is None
+    assert it.poll().buffer.data_type is DataType.PRIORITIZED_EVENT_BUFFER
+    assert it.subpartition.poll_run(5) is None, "the data was copied for the checkpoint: it has other readers"
+    assert [it.poll().next_data_type for _ in range(2)] == [DataType.DATA_BUFFER, DataType.ALIGNED_CHECKPOINT_BARRIER]
+    it.poll()
+    assert it.subpartition.poll_run(5) is None
+    it.subpartition.resume_consumption()
+    run = it.subpartition.poll_run(5)
+
+    assert run is not None
+    assert (len(run.segments), run.sequence_number) == (2, 4)
+    recycle_segments(run.segments, run.recycler)
+
+
+def test_a_barrier_that_times_out_copies_segments_and_leaves_them_in_the_queue(it: Reading) -> None:
+    """A copy and the queue hold the same memory: it goes home after both."""
+    pool = Pool()
+    it.subpartition.add_all([pool.consumer(0), pool.consumer(1)])
+    it.subpartition.add(barrier(1, TIMEOUTABLE))
+
+    it.subpartition.aligned_barrier_timeout(1)
+    it.poll()
+
+    assert it.subpartition.poll_run(5) is None
+    assert [it.poll().sequence_number for _ in range(2)] == [1, 2]
+    assert pool.num_out == 2
+    [(_, data)] = it.state.futures
+    assert (recycled_sizes(data.take()), pool.num_out) == ([SIZE, SIZE], 0)
+
+
+def test_nothing_is_polled_of_a_released_subpartition(it: Reading) -> None:
+    """And its segments go home."""
+    pool = Pool()
+    it.subpartition.add_all([pool.consumer(), pool.consumer()])
+
+    it.subpartition.release()
+
+    assert (it.subpartition.poll_run(5), pool.num_out) == (None, 0)
+
+
+def test_views_that_look_at_each_buffer_have_no_runs() -> None:
+    """Compression; a reader that may have retired; parts of a file."""
+    parent, listener = RecordingParent(), RecordingListener()
+    compressing = PipelinedSubpartition(0, parent, compressor=BufferCompressor())
+    plain = PipelinedSubpartition(0, parent)
+    approximate = PipelinedApproximateSubpartition(0, parent)
+
+    views = [each.create_read_view(listener) for each in (compressing, approximate, plain)]
+
+    assert [view is not None and view.run_poller() is not None for view in views] == [False, False, True]
+
+
+# ---------------------------------------------------------------- add_all
+
+STARTS = ["", "s", "sf", "ss", "ssf", "e", "kx", "kxs", "p", "sp", "b", "sx", "kxp", "sfx"]
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("num_added", [1, 2, 3])
+@pytest.mark.parametrize("is_first_finished", [True, False])
+def test_several_are_announced_as_one_by_one(start: str, num_added: int, is_first_finished: bool) -> None:
+    """The reader is told if it would have been, once; queue, backlog and availability are the same, and after a flush and an event, too."""
+    states = []
+    for is_together in (True, False):
+        it, pool = Reading(), Pool()
+        fill_from(it, start, [pool, pool])
+        before = it.listener.count
+        first = [BufferConsumer.of_event(bytes(SIZE), DataType.DATA_BUFFER)] if is_first_finished else [pool.consumer()]
+        consumers = [*first, *(pool.consumer() for _ in range(num_added - 1))]
+        if is_together:
+            assert it.subpartition.add_all(consumers) == NO_BUFFER_SIZE
+        else:
+            for consumer in consumers:
+                it.subpartition.add(consumer)
+        it.subpartition.check_invariants()
+        state: list[object] = [it.listener.count > before, it.view.availability(True), it.subpartition.num_queued_bytes]
+        if is_together:
+            assert it.listener.count - before <= 1
+        before = it.listener.count
+        it.subpartition.flush()
+        state += [it.listener.count - before, it.view.availability(True), it.subpartition.num_queued_buffers]
+        states.append(state)
+        it.close()
+        assert pool.num_out == 0
+
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_what_nobody_will_read_goes_home(it: Reading, is_released: bool) -> None:
+    """Released or finished: all of them are closed."""
+    pool = Pool()
+    if is_released:
+        it.subpartition.release()
+    else:
+        it.subpartition.finish()
+
+    result = it.subpartition.add_all([pool.consumer() for _ in range(3)])
+
+    assert (result, pool.num_out) == (ADD_REFUSED, 0)
+
+
+def test_the_buffer_size_wanted_comes_back(it: Reading) -> None:
+    """As from ``add``."""
+    it.subpartition.set_buffer_size(12)
+
+    assert it.subpartition.add_all([Pool().consumer()]) == 12
+    it.subpartition.release()
+
+
+# ---------------------------------------------------------------- a segment that was filled in one go
+
+
+def test_a_segment_is_taken_whole_or_not_at_all() -> None:
+    """Not after a part was skipped or built, nor with other readers; taken once, it is closed."""
+    pool = Pool()
+    skipped, built, copied, taken = (pool.consumer() for _ in range(4))
+    skipped.skip(3)
+    built.build().recycle()
+    copy = copied.copy()
+
+    assert [consumer.take_segment() for consumer in (skipped, built, copied)] == [None, None, None]
+    segment = taken.take_segment()
+    assert segment is not None
+    for consumer in (skipped, built, copied, taken, copy):
+        consumer.close()
+    assert pool.num_out == 1
+    recycle_segments([segment], taken.recycler)
+    assert pool.num_out == 0
+
+
+def test_it_reads_like_what_a_builder_left() -> None:
+    """Sizes, availability, and finished from the first look on."""
+    consumer = Pool().consumer(3, partial_record_length=5)
+    known = (consumer.segment_size_bytes, consumer.num_bytes_unread, consumer.is_data_available, consumer.is_start_of_data_buffer)
+    assert (known, consumer.is_finished, consumer.partial_record_length) == ((SIZE, SIZE, True, True), False, 5)
+
+    consumer.skip(5)
+    assert (consumer.num_bytes_unread, consumer.is_finished, consumer.is_start_of_data_buffer) == (SIZE - 5, True, False)
+    buffer = consumer.take()
+
+    assert buffer is not None
+    assert (bytes(buffer.view), consumer.is_data_available, consumer.num_bytes_unread) == (b"\3" * (SIZE - 5), False, 0)
+    buffer.recycle()
+
+
+# ---------------------------------------------------------------- partitions
+
+
+class Producing:
+    """A partition over a pool of its own."""
+
+    def __init__(self, *, num_segments: int = 16, max_per_channel: int | None = None) -> None:
+        self.network = NetworkBufferPool(num_segments, SIZE)
+        self.pool = self.network.create_buffer_pool(
+            owner="p", num_required=3, max_buffers=num_segments, num_subpartitions=2, max_buffers_per_channel=max_per_channel
+        )
+        self.partition = ResultPartition(partition_id_of(), 2, self.pool, "p")
+        self.listener = RecordingListener()
+        view = self.partition.create_subpartition_view(0, self.listener)
+        assert view is not None
+        self.view = view
+
+    def warm_up(self) -> None:
+        """Let the pool hold its segments, free."""
+        self.pool.recycle_run([self.pool.request_segment_blocking() for _ in range(self.pool.num_buffers)], -1)
+
+    def consumers(self) -> list[BufferConsumer]:
+        subpartition = self.partition._subpartitions[0]
+        assert isinstance(subpartition, PipelinedSubpartition)
+        return list(subpartition._buffers)
+
+    def end(self) -> None:
+        self.view.release()
+        self.partition.close()
+        self.pool.destroy()
+        assert self.network.num_available == self.network.num_total, f"leaked: {self.network!r}"
+        self.network.destroy()
+
+
+@pytest.mark.parametrize("num_bytes", [SIZE, 2 * SIZE, 5 * SIZE, 5 * SIZE + 3, SIZE + 1])
+@pytest.mark.parametrize("prefix", [0, 5])
+def test_long_records_say_where_they_began(num_bytes: int, prefix: int) -> None:
+    """A buffer that begins with the rest of a record says how long that is: whole buffers all their size, the first one nothing."""
+    it = Producing()
+    it.warm_up()
+    record = bytes(range(num_bytes))
+    if prefix:
+        it.partition.emit_record(b"x" * prefix, 0)
+
+    it.partition.emit_record(record, 0)
+    it.partition.flush(0)
+
+    consumers = it.consumers()
+    lengths = [consumer.partial_record_length for consumer in consumers]
+    ends = list(range(SIZE, prefix + num_bytes, SIZE))
+    assert lengths == [0, *(min(SIZE, prefix + num_bytes - end) for end in ends)]
+    content = b""
+    while (found := it.view.next_buffer()) is not None:
+        content += bytes(found.buffer.view)
+        found.buffer.recycle()
+    assert content == b"x" * prefix + record
+    it.end()
+
+
+def test_a_record_takes_what_is_free_and_leaves_the_pool_available() -> None:
+    """Sixteen buffers, a record of ten: one lock round; the others find one."""
+    it = Producing()
+    it.warm_up()
+
+    it.partition.emit_record(bytes(10 * SIZE), 0)
+
+    assert (len(it.consumers()), it.pool.is_available, it.listener.count) == (10, True, 1)
+    it.end()
+
+
+def test_a_record_larger_than_the_pool_goes_out_as_buffers_come_back() -> None:
+    """The writer waits for the reader, again and again, and everything arrives."""
+    it = Producing(num_segments=4)
+    content = bytearray()
+    record = bytes(index % 251 for index in range(50 * SIZE + 3))
+
+    def write() -> None:
+        it.partition.emit_record(record, 0)
+        it.partition.flush(0)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+
+    run_poller = it.view.run_poller()
+    assert run_poller is not None
+    while len(content) < len(record):
+        run: SegmentRun | None = run_poller(3)
+        if run is not None:
+            content += b"".join(bytes(segment.view) for segment in run.segments)
+            recycle_segments(run.segments, run.recycler)
+        else:
+            found: BufferAndBacklog | None = it.view.next_buffer()
+            if found is not None:
+                content += found.buffer.view
+                found.buffer.recycle()
+    writer.join(20)
+
+    assert bytes(content) == record
+    it.end()
+
+
+def test_the_maximum_of_a_subpartition_holds_for_long_records() -> None:
+    """Three per subpartition: the pool is unavailable with the third, not after all that was free."""
+    it = Producing(max_per_channel=3)
+    it.warm_up()
+
+    it.partition.emit_record(bytes(2 * SIZE), 0)
+    assert it.pool.is_available
+    it.partition.emit_record(bytes(SIZE), 0)
+
+    assert not it.pool.is_available
+    run_poller = it.view.run_poller()
+    assert run_poller is not None
+    run = run_poller(10)
+    assert run is not None
+    recycle_segments(run.segments, run.recycler)
+    assert it.pool.is_available
+    it.end()
+
+
+def test_data_that_cannot_be_copied_takes_no_buffers_along() -> None:
+    """What is not bytes of single size raises, and the segments are back."""
+    it = Producing()
+    it.warm_up()
+    words = memoryview(bytearray(64 * SIZE)).cast("I")
+
+    with pytest.raises((ValueError, TypeError)):
+        it.partition.emit_record(words, 0)
+
+    assert it.pool.best_effort_used == 0
+    it.end()
+
+
+@pytest.mark.parametrize("num_good", range(5))
+def test_a_disk_that_is_full_in_the_middle_closes_every_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_good: int) -> None:
+    """Those that were written, the one that was not, and those behind it."""
+    pool, parent = Pool(), RecordingParent()
+    data = create_bounded_data(BoundedDataKind.FILE, tmp_path)
+    subpartition = BoundedBlockingSubpartition(0, parent, data)
+    num_left = num_good
+
+    def write(buffer: NetworkBuffer) -> None:
+        nonlocal num_left
+        if not num_left:
+            raise ResourceBrokenError("no space left on device")
+        num_left -= 1
+
+    monkeypatch.setattr(data, "write", write)
+    if num_good < 3:
+        with pytest.raises(ResourceBrokenError, match="no space left"):
+            subpartition.add_all([pool.consumer() for _ in range(4)])
+        assert pool.num_out == 0
+    else:
+        assert subpartition.add_all([pool.consumer() for _ in range(4)]) == NO_BUFFER_SIZE
+        assert pool.num_out == 1, "the last one may still be written to"
+    subpartition.release()
+
+    assert subpartition.add_all([pool.consumer() for _ in range(2)]) == ADD_REFUSED
+    assert pool.num_out == 0
