@@ -448,16 +448,24 @@ class Consumer(Actor):
         try:
             if self.world.rng.random() < self.world.mix.announce:
                 self._announce()
-            found = self.gate.poll_next()
+            found = self._poll_gate(self.world.mix.poll_items)
         except NetstackError as error:
             self._fail(error)
             return
-        if found is not None:
-            self._take(found)
+        if found:
+            assert len(found) == 1 or all(each.buffer is not None for each in found), "an event comes alone"
+            for each in found:
+                self._take(each)
         elif self.gate.is_finished:
             self._end("finished")
         else:
             self._sleep()
+
+    def _poll_gate(self, max_items: int) -> list[BufferOrEvent]:
+        if max_items > 1:
+            return self.gate.poll_many(max_items)
+        found = self.gate.poll_next()
+        return [] if found is None else [found]
 
     def _announce(self) -> None:
         size = self.world.rng.randint(1, self.world.mix.segment_size)

@@ -13,7 +13,7 @@ import zlib
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from random import Random
@@ -93,6 +93,7 @@ class Mix:
     broadcast: float
     announce: float
     is_retried: bool
+    poll_items: int
 
     @classmethod
     def draw(cls, rng: Random) -> "Mix":
@@ -100,7 +101,7 @@ class Mix:
         kinds = ("cut", "fail", "cancel", "stall", "refuse")
         has_faults = rng.random() < 0.5
         exclusive = rng.choice((0, 0, 1, 1, 2, 3, 8))
-        return cls(
+        mix = cls(
             segment_size=_SEGMENT,
             num_nodes=rng.randint(1, 3),
             num_partitions=rng.randint(1, 3),
@@ -133,6 +134,28 @@ class Mix:
             broadcast=rng.choice((0.0, 0.0, 0.0, 0.1, 0.5, 1.0)),
             announce=rng.choice((0.0, 0.0, 0.05)),
             is_retried=rng.random() < 0.5,
+            poll_items=rng.choice((1, 2, 5, 16)),
+        )
+        return mix.with_runs() if rng.random() < 0.25 else mix
+
+    def with_runs(self) -> "Mix":
+        """The same, with room and reads for several buffers, and records that fill them: else there is hardly ever one run."""
+        return replace(
+            self,
+            exclusive=8,
+            max_pool_extra=16,
+            num_extra_segments=16,
+            sizes=(4 * _SEGMENT, 4 * _SEGMENT + 1),
+            cuts=(1 << 20, 700),
+            pipe_bytes=1 << 14,
+            staging_bytes=4096,
+            direct_read_bytes=1 << 17,
+            batch_bytes=1 << 16,
+            gather_bytes=1 << 16,
+            floating=max(1, self.floating),
+            is_compressed=False,
+            broadcast=0.0,
+            announce=0.0,
         )
 
     def record_size(self, rng: Random) -> int:

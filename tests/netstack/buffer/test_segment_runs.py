@@ -260,6 +260,25 @@ def test_a_run_wakes_as_many_threads_as_it_has_segments() -> None:
     it.end()
 
 
+def test_a_run_beside_a_free_segment_wakes_as_many_threads_as_segments_are_free() -> None:
+    """Who was called for the first one is not through with it: the others have to be called all the same."""
+    it = Fixture(4)
+    it.fill()
+    held = it.pool.request_segments_blocking(4)
+    assert it.pool.num_available == 1
+    gates = [threading.Lock() for _ in range(4)]
+    for gate in gates:
+        gate.acquire()
+    it.pool._parked.extend(gates)
+
+    it.pool.recycle_run(held[:2], -1)
+
+    assert [gate.locked() for gate in gates] == [False, False, False, True]
+    it.pool._parked.clear()
+    it.pool.recycle_run(held[2:], -1)
+    it.end()
+
+
 class Recycler:
     """Without a home: each segment comes alone."""
 
