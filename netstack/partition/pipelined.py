@@ -214,7 +214,7 @@ class PipelinedSubpartition:
                 buffers.extend(consumers)
                 self._num_data_buffers += len(consumers)
                 if not (self._flush_requested or self._is_blocked) and (
-                    num_before < 2 <= len(buffers) or (num_before == 0 and buffers[0].is_finished)
+                    num_before < 2 <= len(buffers) or (num_before == 0 < len(buffers) and buffers[0].is_finished)
                 ):
                     view = self._view
         if is_refused:

@@ -188,11 +188,7 @@ def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
         polled, _ = it.channel.next_data(num_polled)
         held += polled
         if len(held) > 3:
-            if is_run:
-                recycle_all(held)
-            else:
-                for buffer in held:
-                    buffer.recycle()
+            recycle_all(held)  # the order in which they come back decides who is offered what
             held.clear()
         it.channel.take_unannounced_credit()
         manager = it.channel.buffer_manager

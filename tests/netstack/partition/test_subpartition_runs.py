@@ -314,6 +314,15 @@ def test_several_are_announced_as_one_by_one(start: str, num_added: int, is_firs
     assert states[0] == states[1]
 
 
+def test_nothing_is_no_news(it: Reading) -> None:
+    """Neither for an empty queue nor behind one buffer."""
+    assert it.subpartition.add_all([]) == NO_BUFFER_SIZE
+    it.add(3)
+    it.subpartition.add_all([])
+
+    assert (it.listener.count, it.subpartition.num_queued_buffers) == (0, 1)
+
+
 @pytest.mark.parametrize("is_released", [True, False])
 def test_what_nobody_will_read_goes_home(it: Reading, is_released: bool) -> None:
     """Released or finished: all of them are closed."""
