@@ -57,11 +57,11 @@ def test_the_steps_do_not_depend_on_the_hashes_of_strings() -> None:
 
 def test_a_broken_invariant_names_its_seed_and_how_to_replay_it() -> None:
     """Whoever reads the failure can see it again."""
-    world = World(7)
+    world = World(8)
     for consumer in world.consumers:
         consumer.streams = [Stream("what nobody wrote") for _ in consumer.streams]
 
-    with pytest.raises(SimulationError, match=r"seed 7, step \d+.*\n.*\n.*make sim SEED=7 STEPS=1"):
+    with pytest.raises(SimulationError, match=r"seed 8, step \d+.*\n.*\n.*make sim SEED=8 STEPS=1"):
         world.run()
 
 
