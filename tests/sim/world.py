@@ -142,6 +142,7 @@ class Mix:
         """The same, with room and reads for several buffers, and records that fill them: else there is hardly ever one run."""
         return replace(
             self,
+            num_records=min(self.num_records, 100),
             exclusive=8,
             max_pool_extra=16,
             num_extra_segments=16,
