@@ -183,6 +183,12 @@ class InputProcessor:
             self._head.process_watermark_status(ACTIVE)
         self._head.process_watermark(MAX_WATERMARK)
 
+    def close(self) -> None:
+        """Forget the elements that are not complete, and their files; idempotent, nothing is processed afterwards."""
+        for deserializer in self._deserializers:
+            if deserializer is not None:
+                deserializer.close()
+
     def watch(self, on_available: Callable[[], None]) -> None:
         """Have ``on_available`` called, on any thread, whenever a gate that is empty now gets data; at once if one already has.
 

@@ -62,6 +62,11 @@ class MultipleInputProcessor:
         for each in self._inputs:
             each.advance_to_end_of_event_time()
 
+    def close(self) -> None:
+        """As ``InputProcessor.close``, every input."""
+        for each in self._inputs:
+            each.close()
+
     def watch(self, on_available: Callable[[], None]) -> None:
         """As ``InputProcessor.watch``, for the inputs that are selected."""
         for index, each in enumerate(self._inputs):

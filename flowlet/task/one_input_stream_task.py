@@ -49,6 +49,7 @@ class GateFedStreamTask(StreamTask):
         )
 
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
+        yield self._input.close
         for gate in self._checkpointed.values():
             yield gate.close  # the gate inside is closed twice, which does nothing
         yield from super()._closers(mailbox=mailbox)

@@ -93,6 +93,43 @@ def test_keys_go_where_they_go_in_flink(key: Any, code: int, group: int, group_o
     assert operator_index(group, 128, 3) == of_3
 
 
+# hash, murmur; the first one is the published vector of four zero bytes, 0x2362F9DE.
+MURMUR = [
+    (0, 593689054),
+    (1, 68075478),
+    (2, 1085422463),
+    (3, 847579505),
+    (4, 1889779975),
+    (42, 1134849565),
+    (100, 616682048),
+    (1000, 3506311),
+    (12345, 638799361),
+    (123456789, 1088346449),
+    (2147483647, 1653689534),
+    (-1, 1982413648),
+    (-42, 189366624),
+    (-2147483648, 1718298732),
+    (97, 1455541201),
+    (98, 516420758),
+    (106079, 801471432),
+    (99162322, 1715862179),
+    (113318802, 2116508994),
+    (97520992, 1330823394),
+    (-1411517106, 1509793505),
+    (-147182656, 1600933524),
+    (27281478, 862592818),
+    (1772899, 1934073014),
+    (1072693248, 1409882055),
+]
+
+
+@pytest.mark.parametrize(("code", "mixed"), MURMUR)
+def test_the_murmur_of_flink(code: int, mixed: int) -> None:
+    """With as many key groups as there are numbers, the group of an int is its murmur; never negative."""
+    assert key_hash(code) == code
+    assert key_group(code, 1 << 31) == mixed
+
+
 # The values of Java's hashCode methods, worked out by hand or from their documentation.
 JAVA_HASHES: list[tuple[Any, int]] = [
     (1.0, 1072693248),

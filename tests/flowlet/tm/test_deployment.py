@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -82,6 +83,29 @@ async def test_the_task_gets_all_that_the_descriptor_says(network: NetworkEnviro
     assert [output.buffer_timeout_ms for output in environment.outputs] == [100, 100]
     assert len(environment.gates) == 1
     assert network.buffer_pool.num_available == NUM_SEGMENTS
+
+
+async def test_partitions_are_made_before_gates(
+    network: NetworkEnvironment, loop: EventLoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gate may ask for partitions of its own process: all of them are there first."""
+    made: list[str] = []
+    create_partition, create_gate = network.create_result_partition, network.create_input_gate
+
+    def note(name: str, create: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any) -> Any:
+            made.append(name)
+            return create(*args)
+
+        return noting
+
+    monkeypatch.setattr(network, "create_result_partition", note("partition", create_partition))
+    monkeypatch.setattr(network, "create_input_gate", note("gate", create_gate))
+    gates = [InputGateDescriptor("ef" * 16, [CHANNEL]), InputGateDescriptor("ab" * 16, [CHANNEL])]
+
+    create_task_from_descriptor(descriptor([partition(1, 2), partition(2, 1)], gates), network, loop, "tm-1").cancel()
+
+    assert made == ["partition", "partition", "gate", "gate"]
 
 
 async def test_a_task_that_is_too_big_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
