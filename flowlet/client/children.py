@@ -25,7 +25,7 @@ from flowlet.errors import FlowletError
 
 _log = structlog.get_logger(__name__)
 
-STOP_GRACE_S: Final = 2.0  # between SIGTERM and SIGKILL
+STOP_GRACE_S: Final = 5.0  # between SIGTERM and SIGKILL; a child promises 1.8 s, and on a busy machine it may not get the processor
 _KILL_TIMEOUT_S: Final = 5.0  # for the kernel
 _PRINT_TIMEOUT_S: Final = 5.0  # for the last words of all children
 _READ_BYTES: Final = 64 * 1024
