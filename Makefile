@@ -59,7 +59,7 @@ sim: $(VENV)/installed-dev  ## simulate the network stack: make sim STEPS=100000
 mutants: $(VENV)/installed-dev  ## put the historical bugs back in, one by one, and print which test notices each
 	@$(PY) -m tests.mutants $(ARGS)
 
-bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport|latency|memory
+bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport|latency|memory|wakeup
 	@$(PY) -m bench $(CASE) $(ARGS)
 
 wheel: $(VENV)/installed-dev  ## build dist/*.whl and test it in an environment of its own

@@ -14,8 +14,8 @@ from typing import Any
 
 from flowlet.logs import configure_logging
 
-DEFAULT_RUNS = {"wordcount": 3, "isolation": 1, "idle": 1, "transport": 5, "latency": 1, "memory": 1}
-QUICK_CASES = ("transport", "latency", "memory")
+DEFAULT_RUNS = {"wordcount": 3, "isolation": 1, "idle": 1, "transport": 5, "latency": 1, "memory": 1, "wakeup": 3}
+QUICK_CASES = ("transport", "latency", "memory", "wakeup")
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import isolation, latency, memory, transport, wordcount
+from bench import isolation, latency, memory, transport, wakeup, wordcount
 from bench.report import Result
 from bench.transports.common import PayloadSource, Verifier, WrongDataError
 
@@ -158,3 +158,32 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert [latency.percentile(range(1, 1001), share) for share in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
     assert latency.percentile([7], 0.5) == 7
     assert latency.percentile([1, 2, 3], 0.99) == 3
+
+
+def test_a_parked_task_wakes_for_data_and_for_nothing_else() -> None:
+    """Woken by a thread and over TCP, every record once, no wake-up lost; idle tasks run nothing (``bench/wakeup.py`` checks)."""
+    by_thread, by_process, idle = wakeup.run(1, quick=True)
+
+    for result in (by_thread, by_process):
+        sample = result.details["samples"][0]
+        assert 0 < sample["p50_us"] <= sample["p90_us"] <= sample["p99_us"] <= sample["max_us"]
+        assert sample["p50_us"] <= sample["from_sent_p50_us"]
+        assert sample["num_wakeups"] + sample["num_not_parked"] == wakeup.QUICK_WAKEUPS - 1
+    sample = idle.details["samples"][0]
+    assert sample["num_tasks"] == wakeup.QUICK_IDLE_TASKS
+    assert 0 < sample["wakeups_per_task_and_s"] <= 2, "idle tasks wake for something else than Flink's slices of one second"
+    assert sample["cpu_s_per_task_and_hour"] < 10, "idle tasks spin"
+
+
+def test_the_wakeup_bench_counts_only_wakeups_of_a_parked_task() -> None:
+    """A record that came while the task still worked says nothing about how long it takes to wake."""
+    samples = [(0, 0, 0, 1), (0, 3000, 10_000, 2), (9000, 9500, 8000, 2), (9000, 0, 8000, 3), (0, 5000, 10_000, 4)]
+
+    figures = wakeup.evaluate(samples, 0)
+
+    assert (figures["p50_us"], figures["max_us"], figures["from_sent_p50_us"]) == (5.0, 7.0, 10.0)
+    assert (figures["num_wakeups"], figures["num_not_parked"]) == (2, 2)
+    with pytest.raises(AssertionError, match="parked for 1 of 3 records only"):
+        wakeup.evaluate([samples[0], (0, 0, 0, 1), (0, 0, 0, 1), (0, 0, 0, 2)], 0)
+    with pytest.raises(AssertionError, match="ran before the data came"):
+        wakeup.evaluate([samples[0], (0, 9000, 8000, 2)], 0)
