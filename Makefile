@@ -9,6 +9,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 CASE ?= wordcount
 STEPS ?= 1000000
+ROUNDS ?= 100000
 SEED ?= 0
 SOURCES := netstack flowlet tests bench examples
 
@@ -18,7 +19,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fmt test-fast test-uvloop cov sim mutants bench wheel clean
+.PHONY: help run test lint types fmt test-fast test-uvloop stress cov sim mutants bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +49,10 @@ test-fast: $(VENV)/installed-dev  ## the tests that take less than a quarter of 
 
 test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones on uvloop
 	$(PY) -m pytest --uvloop $(ARGS)
+
+stress: $(VENV)/installed-dev  ## threads that race: mailbox, cancel, gate, each ROUNDS=100000 times
+	FLOWLET_STRESS=$(ROUNDS) $(PY) -m pytest -q -o faulthandler_timeout=0 --durations=0 --durations-min=1 \
+		tests/flowlet/task/test_mailbox_stress.py tests/flowlet/task/test_stream_task_stress.py tests/netstack/gate/test_gate_stress.py $(ARGS)
 
 cov: $(VENV)/installed-dev  ## run the quick tests and list the lines and branches they miss
 	$(PY) -m coverage run -m pytest -q -m "not slow" $(ARGS)
