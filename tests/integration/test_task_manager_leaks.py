@@ -1,0 +1,126 @@
+"""A TaskManager that runs many jobs is afterwards what it was before."""
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from bench.memory import Held
+from flowlet.client.embedded import EmbeddedCluster
+from flowlet.client.executor import execute, to_message
+from flowlet.client.remote import RemoteTarget
+from flowlet.graph.job_graph import JobEdge, JobGraph
+from flowlet.graph.partitioner import KeyGroups
+from flowlet.operators.sinks import DiscardSink
+from flowlet.operators.transform import MapOperator
+from flowlet.tm.task_executor import TaskExecutorConfig
+from netstack.config import NetstackConfig
+from tests.flowlet.client.jobs import DEADLINE_S, mapped, source, vertex
+from tests.flowlet.task.watchdog import watchdog
+
+pytestmark = pytest.mark.slow
+
+NUM_TASKS = 1000
+NUM_WARM_UP_ROUNDS = 3
+MEMORY = NetstackConfig(network_memory_bytes=4 * 1024 * 1024)
+WATCHED = ("netstack.", "flowlet.task.", "flowlet.tm.", "flowlet.operators.", "flowlet.serde.")
+VALUES = list(range(20))
+
+
+def shuffle() -> JobGraph:
+    """Three tasks: a source, and two that read it by key, in the same process."""
+    head = vertex("head", source(VALUES))
+    tail = vertex("tail", MapOperator(lambda value: value + 1, name="map"), DiscardSink(), parallelism=2)
+    return JobGraph("shuffle", vertices=[head, tail], edges=[JobEdge(head.id, 0, tail.id, KeyGroups(lambda value: value))])
+
+
+class Driver:
+    """Runs jobs on the one TaskManager of a cluster, one after another."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self._cluster = cluster
+        (self._executor,) = cluster.task_executors
+        self.num_tasks = 0
+
+    def run_round(self) -> None:
+        """Ten tasks: three jobs whose data stays in the process, and one whose results a client reads over TCP."""
+        for _ in range(3):
+            self._run(shuffle())
+        job_graph, edge_id = mapped(VALUES, lambda value: value * 2)
+        job = execute(job_graph, RemoteTarget(self._cluster.host, self._cluster.port, secret=self._cluster.secret))
+        try:
+            assert list(job.collect(edge_id)) == [value * 2 for value in VALUES]
+            job.wait()
+        finally:
+            job.close()
+        self.num_tasks += 1
+
+    def _run(self, job_graph: JobGraph) -> None:
+        message = to_message(job_graph)
+        self._cluster.call(lambda api: api.submit(message))
+        document = self._cluster.call(lambda api: api.wait_terminal(message.job_id, DEADLINE_S))
+        assert document is not None
+        assert document["state"] == "FINISHED", document
+        self.num_tasks += sum(each.parallelism for each in message.vertices)
+
+    def settle(self) -> None:
+        """A job is over for the JobManager a moment before its last connection is closed here and its last thread has ended."""
+        network = self._executor._network
+        pool = network.buffer_pool
+        deadline = time.monotonic() + DEADLINE_S
+        while pool.num_available < pool.num_total or network.num_accepted_connections or any(map(is_task_thread, threading.enumerate())):
+            assert time.monotonic() < deadline, f"not at rest: {network!r}, {threading.enumerate()}"
+            time.sleep(0.001)
+
+    def take_stock(self) -> Held:
+        self.settle()
+        return self._cluster.run(self._take_stock())
+
+    async def _take_stock(self) -> Held:
+        network = self._executor._network
+        assert self._executor.heartbeat().tasks == []
+        gc.collect()
+        kinds = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
+        return Held(
+            buffers=network.buffer_pool.num_total - network.buffer_pool.num_available,
+            partitions=len(network.partition_manager),
+            fds=len(os.listdir("/proc/self/fd")),
+            threads=threading.active_count(),
+            tasks=len(asyncio.all_tasks()),
+            objects={kind: count for kind, count in kinds.items() if kind.startswith(WATCHED)},
+        )
+
+
+def is_task_thread(thread: threading.Thread) -> bool:
+    return thread.name.startswith("task ")
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    cluster = EmbeddedCluster.start(1, 2, in_process=True, config=TaskExecutorConfig(network=MEMORY))
+    try:
+        yield Driver(cluster)
+    finally:
+        cluster.close()
+
+
+def test_a_thousand_tasks_one_job_after_another_leave_nothing_behind(driver: Driver) -> None:
+    """No thread, no file descriptor, no buffer, no partition, no asyncio task, and no object of the data plane."""
+    with watchdog(120.0):
+        for _ in range(NUM_WARM_UP_ROUNDS):
+            driver.run_round()
+        before, num_before = driver.take_stock(), driver.num_tasks
+
+        while driver.num_tasks < num_before + NUM_TASKS:
+            driver.run_round()
+        after = driver.take_stock()
+
+    assert driver.num_tasks == num_before + NUM_TASKS
+    assert after.more_than(before) == {}
+    assert before.buffers == after.buffers == 0
+    assert before.partitions == after.partitions == 0
