@@ -79,7 +79,7 @@ class Driver:
 
     def take_stock(self) -> Held:
         self.settle()
-        return self._cluster.run(self._take_stock())
+        return self._cluster.run(self._take_stock)
 
     async def _take_stock(self) -> Held:
         network = self._executor._network
