@@ -18,6 +18,7 @@ from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
+from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
 from netstack.partition.view import BufferAndBacklog
 from netstack.wire.events import CheckpointBarrier, Event
 
@@ -218,6 +219,10 @@ class InputChannel(ABC):
     @abstractmethod
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
         """The checkpoint is complete or aborted; nothing more belongs to it."""
+
+    @abstractmethod
+    def set_channel_state_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
+        """Hand what belongs to unaligned checkpoints to ``writer``, as data of ``info``; before the request."""
 
     def convert_to_priority_event(self, sequence_number: int) -> None:
         """Let the announced barrier with that number overtake what is queued.

@@ -31,6 +31,7 @@ from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.sequence_numbers import is_before
 from netstack.gate.unknown_channel import UnknownInputChannel
 from netstack.ids import ResultPartitionID
+from netstack.partition.channel_state import ChannelStateWriter, DecompressedInput, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, StopMode, deserialize_event
 from netstack.wire.messages import DataType
 
@@ -80,6 +81,7 @@ class SingleInputGate:
         self._is_requested = False
         self._num_unknown = 0
         self._pending_events: list[Event] = []  # for producers that are not known yet (FLINK-1496)
+        self._channel_state: tuple[ChannelStateWriter, int] | None = None  # where data in flight is kept, and the gate's index there
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._queue: PrioritizedDeque[InputChannel] = PrioritizedDeque()
@@ -148,6 +150,23 @@ class SingleInputGate:
         for channel in self._channels:
             self._set_up(channel)
 
+    def set_channel_state_writer(self, writer: ChannelStateWriter, gate_index: int) -> None:
+        """Let every channel, also one that comes later, keep its data in flight with ``writer``; before the request.
+
+        Raises:
+            LocalProtocolError: the partitions were requested already.
+        """
+        if self._decompressor is not None:
+            writer = DecompressedInput(writer, self._decompressor.decompress)
+        with self._request_lock:
+            is_requested = self._is_requested
+            if not is_requested:
+                self._channel_state = (writer, gate_index)
+                for channel in self._channels:
+                    channel.set_channel_state_writer(writer, InputChannelInfo(gate_index, channel.index))
+        if is_requested:
+            raise LocalProtocolError(f"{self.owner}: where data in flight is kept must be known before the request")
+
     def add_channel(self, channel: InputChannel) -> None:
         """Add the next channel; its index must be the number of channels so far.
 
@@ -167,6 +186,9 @@ class SingleInputGate:
     def _set_up(self, channel: InputChannel) -> None:
         if self._buffer_pool is not None and isinstance(channel, RemoteInputChannel):
             channel.set_floating_pool(self._buffer_pool)
+        if self._channel_state is not None:
+            writer, gate_index = self._channel_state
+            channel.set_channel_state_writer(writer, InputChannelInfo(gate_index, channel.index))
 
     def request_partitions(self) -> None:
         """Let every channel ask for its data; task thread, the second call does nothing.

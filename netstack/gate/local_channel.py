@@ -211,6 +211,11 @@ class LocalInputChannel(InputChannel):
         """
         self._persister.start(barrier.checkpoint_id)
 
+    def set_channel_state_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
+        """Hand what is polled before a barrier that is waited for to ``writer``; before the request."""
+        self._state_writer = writer
+        self._info = info
+
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
         """Persist nothing more for it."""
         self._persister.stop(checkpoint_id)

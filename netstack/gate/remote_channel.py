@@ -249,6 +249,10 @@ class RemoteInputChannel(InputChannel):
             self._in_flight.start_locked(barrier.checkpoint_id, self._received.rest)
         self._in_flight.hand_over()
 
+    def set_channel_state_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
+        """Hand what arrives before a barrier that is waited for to ``writer``; before the request."""
+        self._in_flight = InFlightRecorder(self._lock, writer, info)
+
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
         """Persist nothing more for it; task thread."""
         with self._lock:

@@ -6,6 +6,7 @@ Source:     Flink ``UnknownInputChannel``.  What it becomes is made by whoever k
 
 from netstack.errors import LocalProtocolError
 from netstack.gate.input_channel import BufferAndAvailability, ChannelStatistics, InputChannel
+from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, Event
 
 
@@ -57,6 +58,9 @@ class UnknownInputChannel(InputChannel):
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
         """Nothing was started."""
+
+    def set_channel_state_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
+        """Nothing: the gate tells what replaces the channel."""
 
     def release(self) -> None:
         """It has nothing to give back."""

@@ -21,7 +21,7 @@ from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceBrokenError
 from netstack.ids import ResultPartitionID
 from netstack.partition.bounded_data import BoundedData, BoundedDataKind, create_bounded_data
-from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter
+from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.pipelined import ADD_REFUSED, NO_BUFFER_SIZE
 from netstack.partition.result_partition import ResultPartition
@@ -43,6 +43,7 @@ class BoundedBlockingSubpartition:
         self.parent = parent
         self.desired_buffer_size = NO_BUFFER_SIZE
         self.channel_state: ChannelStateWriter = NO_CHANNEL_STATE
+        self.info = ResultSubpartitionInfo(0, index)  # barriers overtake nothing here, so nobody asks for it
         self.is_released = False  # Written once, under _lock; a bare read may be one pass stale.
         self.num_data_buffers = 0  # Written by the task thread, before ``finish``.
         self._data = data

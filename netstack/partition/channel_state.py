@@ -6,10 +6,10 @@ Source:     Flink ``ChannelStateWriter``, ``InputChannelInfo``, ``ResultSubparti
 Absent:     the writer itself: what is written where is the runtime's business.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.partition.in_flight import InFlightData
 
 SEQUENCE_NUMBER_UNKNOWN: Final = -1
@@ -78,6 +78,41 @@ class NoChannelState:
 
 
 NO_CHANNEL_STATE: Final = NoChannelState()
+
+
+class DecompressedInput:
+    """Passes everything on, input data as it was before it was compressed: whoever reads it back knows nothing of the connection.
+
+    Args:
+        writer: gets the data.
+        decompress: the original in place of a compressed buffer; one reference in, one out.
+    """
+
+    __slots__ = ("_decompress", "_writer", "add_output_data", "add_output_data_future")
+
+    def __init__(self, writer: ChannelStateWriter, decompress: Callable[[NetworkBuffer], NetworkBuffer]) -> None:
+        self._writer = writer
+        self._decompress = decompress
+        self.add_output_data = writer.add_output_data
+        self.add_output_data_future = writer.add_output_data_future
+
+    def add_input_data(
+        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+    ) -> None:
+        """Restore what is compressed, and pass all on.
+
+        Raises:
+            RemoteProtocolError: a buffer is broken; all are recycled.
+        """
+        restored: list[NetworkBuffer] = []
+        position = 0
+        try:
+            for position, buffer in enumerate(buffers):
+                restored.append(self._decompress(buffer))  # noqa: PERF401 - after a failure we must know what there is
+        except BaseException:
+            recycle_all([*restored, *buffers[position + 1 :]])
+            raise
+        self._writer.add_input_data(checkpoint_id, channel, start_sequence_number, restored)
 
 
 def _recycle_result(data: InFlightData) -> None:

@@ -30,7 +30,7 @@ from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.partition.approximate import PipelinedApproximateSubpartition
-from netstack.partition.channel_state import ChannelStateWriter
+from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.pipelined import NO_BUFFER_SIZE, PipelinedSubpartition
 from netstack.partition.subpartition import ResultSubpartition
@@ -444,10 +444,15 @@ class ResultPartition:
         for subpartition in self._subpartitions:
             subpartition.flush()
 
-    def set_channel_state_writer(self, writer: ChannelStateWriter) -> None:
-        """Hand what barriers overtake to ``writer`` from now on; called before the first barrier."""
+    def set_channel_state_writer(self, writer: ChannelStateWriter, partition_index: int | None = None) -> None:
+        """Hand what barriers overtake to ``writer`` from now on; called before the first barrier.
+
+        ``partition_index``: which output of its task this is; None: what it was made with.
+        """
         for subpartition in self._subpartitions:
             subpartition.channel_state = writer
+            if partition_index is not None:
+                subpartition.info = ResultSubpartitionInfo(partition_index, subpartition.index)
 
     def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
         """Let the barriers of ``checkpoint_id`` that were not consumed yet overtake what is queued before them."""

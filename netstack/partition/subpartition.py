@@ -9,7 +9,7 @@ from typing import Protocol
 
 from netstack.buffer.builder import BufferConsumer
 from netstack.errors import ProducerFailedError
-from netstack.partition.channel_state import ChannelStateWriter
+from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.view import BufferAvailabilityListener, ResultSubpartitionView
 
 
@@ -38,6 +38,7 @@ class ResultSubpartition(Protocol):
     desired_buffer_size: int
     """How large the consumer wants its next buffers; ``NO_BUFFER_SIZE`` if it did not say."""
     channel_state: ChannelStateWriter
+    info: ResultSubpartitionInfo
 
     @property
     def num_queued_buffers(self) -> int:

@@ -596,13 +596,13 @@ def test_check_in_produce_state(it: Producing) -> None:
 def test_unaligned_barriers_overtake_and_keep_what_is_in_flight(it: Producing) -> None:
     """PipelinedResultPartition: the open buffers are finished, every barrier goes first, and the data belongs to the checkpoint."""
     state = RecordingStateWriter()
-    it.partition.set_channel_state_writer(state)
+    it.partition.set_channel_state_writer(state, 3)
     it.partition.emit_record(b"abc", 0)
     it.partition.broadcast_record(b"de")
 
     it.partition.broadcast_event(CheckpointBarrier(4, 0, UNALIGNED), is_priority=True)
 
-    assert state.output == [(4, (2, 0), -1, [3, 2]), (4, (2, 1), -1, [2])]
+    assert state.output == [(4, (3, 0), -1, [3, 2]), (4, (3, 1), -1, [2])]
     assert [(it.poll(0), it.poll(0), it.poll(0)), (it.poll(1), it.poll(1))] == [(34, 3, 2), (34, 2)]
 
 
