@@ -74,7 +74,7 @@ class BarrierListener(Protocol):
 class CheckpointBarrierHandler:
     """The barriers of all gates of a task.
 
-    Threading: task thread only.
+    Threading: task thread only, except for the two durations.
     Life cycle: made -> fed -> ``close``; what comes after the close is ignored.
 
     Args:
@@ -128,14 +128,15 @@ class CheckpointBarrierHandler:
 
     @property
     def alignment_duration_ns(self) -> int:
-        """How long the alignment has taken that is under way, else the last one."""
-        if self._aligning_since_ns is not None:
-            return self._clock_ns() - self._aligning_since_ns
+        """How long the alignment has taken that is under way, else the last one; any thread."""
+        since_ns = self._aligning_since_ns
+        if since_ns is not None:
+            return self._clock_ns() - since_ns
         return self._metrics.duration_ns
 
     @property
     def start_delay_ns(self) -> int:
-        """How old the last checkpoint was when its first barrier came."""
+        """How old the last checkpoint was when its first barrier came; any thread."""
         return self._metrics.start_delay_ns
 
     def add_processed_bytes(self, num_bytes: int) -> None:

@@ -3,8 +3,8 @@
 Side:       task.
 Hot path:   per buffer.
 Invariants: the handler has seen every barrier, announcement, cancellation and end of partition before the caller gets it; each channel's
-            end of data is acknowledged when it is polled, when all data before it was processed; data that a poll for priority events
-            brings to light is kept for the next poll.
+            end of data is acknowledged when it is polled, when all data before it was processed; what a poll for priority events brings to
+            light besides them is kept for the next poll, nobody looks at it before, and it belongs to the data in flight.
 Source:     Flink ``CheckpointedInputGate``, ``UpstreamRecoveryTrackerImpl``.
 """
 
@@ -110,26 +110,31 @@ class CheckpointedInputGate:
         """
         if self._kept:
             found = self._kept.popleft()
-            return found._replace(more_available=True) if self._kept else found
-        return self._poll()
+            if self._kept:
+                found = found._replace(more_available=True)
+        else:
+            polled = self._gate.poll_next()
+            if polled is None:
+                return None
+            found = polled
+        self._look_at(found)
+        return found
 
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
         """The next buffer or event; blocks until there is one.  None if all is finished, or nothing came within ``timeout_s``."""
         return wait_for_next(self, timeout_s, self._clock_ns)
 
-    def _poll(self) -> BufferOrEvent | None:
-        found = self._gate.poll_next()
-        if found is None:
-            return None
+    def kept_in_flight(self, channel_index: int) -> list[bytes]:
+        """What was polled from a channel and is not handed over yet: the channel does not know that it belongs to the data in flight."""
+        return [bytes(each.buffer.view) for each in self._kept if each.buffer is not None and each.channel_index == channel_index]
+
+    def _look_at(self, found: BufferOrEvent) -> None:
         event = found.event
         if event is None:
             if self._handler.is_aligning:
                 self._handler.add_processed_bytes(found.size)
-            return found
-        self._look_at(found.channel_index, event)
-        return found
-
-    def _look_at(self, index: int, event: Event) -> None:
+            return
+        index = found.channel_index
         channel, handle = self._channels[index], self._handler.handle
         match event:
             case CheckpointBarrier():
@@ -180,13 +185,25 @@ class CheckpointedInputGate:
             return
         has_priority = self._gate.priority_event_available_future().is_done
         while has_priority:
-            found = self._poll()
+            found = self._gate.poll_next()
             if found is None:
                 break
-            if found.buffer is not None or not isinstance(found.event, CheckpointBarrier | EventAnnouncement):
+            if self._may_overtake(found):
+                self._look_at(found)
+            else:
                 self._kept.append(found)  # the notification was late: the priority event is gone already
             has_priority = found.more_priority_events
         self._watch_priority()
+
+    def _may_overtake(self, found: BufferOrEvent) -> bool:
+        """Whether it is, or may be, a priority event.  An aligned barrier is one by our own order only: behind what is kept it can wait."""
+        match found.event:
+            case EventAnnouncement():
+                return True
+            case CheckpointBarrier(options=options):
+                return options.is_unaligned or all(kept.channel_index != found.channel_index for kept in self._kept)
+            case _:
+                return False
 
     # ---------------------------------------------------------------- orders
 

@@ -7,7 +7,7 @@ Absent:     files and the coordinator: both come behind ``CheckpointResponder``.
 """
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from flowlet.checkpoint.checkpoint_error import CheckpointError
@@ -33,6 +33,43 @@ class Acknowledgement:
 
     metrics: CheckpointMetrics
     state: SubtaskState
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatistics:
+    """How a subtask's checkpoints went so far."""
+
+    num_acknowledged: int = 0
+    num_declined: int = 0
+    last_checkpoint_id: int = -1  # the last one that was acknowledged
+    last: CheckpointMetrics = field(default_factory=CheckpointMetrics)  # of that one
+
+
+class MeasuringResponder:
+    """Passes everything on and keeps count."""
+
+    def __init__(self, responder: CheckpointResponder) -> None:
+        self._responder = responder
+        self._lock = threading.Lock()
+        self._statistics = CheckpointStatistics()  # Guarded by _lock for writes; replaced as a whole, so it is read bare.
+
+    @property
+    def statistics(self) -> CheckpointStatistics:
+        """Where it stands; any thread."""
+        return self._statistics
+
+    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+        """Count it and note what it cost."""
+        with self._lock:
+            before = self._statistics
+            self._statistics = replace(before, num_acknowledged=before.num_acknowledged + 1, last_checkpoint_id=checkpoint_id, last=metrics)
+        self._responder.acknowledge_checkpoint(checkpoint_id, metrics, state)
+
+    def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
+        """Count it."""
+        with self._lock:
+            self._statistics = replace(self._statistics, num_declined=self._statistics.num_declined + 1)
+        self._responder.decline_checkpoint(checkpoint_id, error)
 
 
 class InMemoryCheckpointStore:

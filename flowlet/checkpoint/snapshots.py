@@ -68,6 +68,19 @@ def _do_nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorState:
+    """What one operator needs to go on from a checkpoint; nobody changes it any more.
+
+    Args:
+        own: what ``snapshot_state`` of the operator gave; None: nothing.
+        timers: by key group, then by the name of the timer service.
+    """
+
+    own: object | None = None
+    timers: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSnapshot:
     """One operator after the synchronous part.
 
@@ -86,7 +99,7 @@ class SubtaskState:
     """What a subtask acknowledges.
 
     Args:
-        operators: state by operator id.
+        operators: state by operator id (``OperatorState``).
         channels: data in flight.
         is_finished: the subtask had seen the end of its data and finished its operators: it is not run again after a restore.
     """

@@ -15,17 +15,18 @@ from typing import Final, Protocol
 from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.barrier_orders import BarrierReceived
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.responder import CheckpointResponder
+from flowlet.checkpoint.responder import CheckpointStatistics, MeasuringResponder
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.errors import MailboxClosedError
 from flowlet.task.mailbox import MailOptions
 from flowlet.task.mailbox_executor import MailboxExecutor
 from netstack.availability import AvailabilityFuture
-from netstack.wire.events import CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType
+from netstack.wire.events import CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType, StopMode
 
 _NS_PER_MS = 1_000_000
-_SYNCHRONOUS: Final = frozenset({SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE})
+_STOP_MODES: Final = {SnapshotType.SAVEPOINT_SUSPEND: StopMode.NO_DRAIN, SnapshotType.SAVEPOINT_TERMINATE: StopMode.DRAIN}
+_SYNCHRONOUS: Final = frozenset(_STOP_MODES)
 ALL_TYPES: Final = frozenset(SnapshotType)
 ALL_FORMATS: Final = frozenset(SavepointFormat)
 
@@ -45,7 +46,7 @@ class TriggerableGate(Protocol):
 class TaskCheckpoints:
     """The checkpoints of one stream task; it satisfies ``BarrierListener``.
 
-    Life cycle: made -> ``attach`` with the gates and their handler, if there are any -> used -> ``close``.
+    Life cycle: made -> ``attach`` with the gates and their handler, or ``attach_source`` -> used -> ``close``.
 
     Args:
         main_executor: of the lowest priority; snapshots run here.
@@ -58,7 +59,7 @@ class TaskCheckpoints:
         self,
         name: str,
         coordinator: SubtaskCheckpointCoordinator,
-        responder: CheckpointResponder,
+        responder: MeasuringResponder,
         main_executor: MailboxExecutor,
         notification_executor: MailboxExecutor,
         is_running: Callable[[], bool],
@@ -80,7 +81,10 @@ class TaskCheckpoints:
         self._handler: CheckpointBarrierHandler | None = None
         # All below written by the task thread.
         self._synchronous_id: int | None = None  # the savepoint that stops the job
+        self._stop_source: Callable[[StopMode], None] | None = None
+        self._behind_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions]] = []  # savepoints that wait for the source to stop
         self._is_end_of_data = False
+        self._has_finished = False  # the operators
         self._final_min_id: int | None = None  # the first checkpoint taken after the end of data
         self.final_checkpoint = AvailabilityFuture()
         """Done when a checkpoint is complete that holds all the task will ever have, or the savepoint that stops it is."""
@@ -93,6 +97,25 @@ class TaskCheckpoints:
         """Make the gates known, by gate index, and what handles their barriers; once, before the first checkpoint."""
         self._gates = tuple(gates)
         self._handler = handler
+
+    def attach_source(self, stop: Callable[[StopMode], None]) -> None:
+        """The task is a source: before a savepoint that stops the job, ``stop`` makes it end its data soon; on the task thread."""
+        self._stop_source = stop
+
+    @property
+    def statistics(self) -> CheckpointStatistics:
+        """How the checkpoints went so far; any thread."""
+        return self._responder.statistics
+
+    @property
+    def alignment_duration_ns(self) -> int:
+        """How long the alignment has taken that is under way, else the last one; any thread."""
+        return 0 if self._handler is None else self._handler.alignment_duration_ns
+
+    @property
+    def start_delay_ns(self) -> int:
+        """How old the last checkpoint was when the task heard of it; any thread."""
+        return self.statistics.last.start_delay_ns if self._handler is None else self._handler.start_delay_ns
 
     def close(self) -> None:
         """Cancel what is under way."""
@@ -153,6 +176,12 @@ class TaskCheckpoints:
 
     def _trigger(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> bool:
         handler = self._handler
+        if options.type in _SYNCHRONOUS and self._stop_source is not None and not self._is_end_of_data:
+            # Flink ``SourceStreamTask.triggerStopWithSavepointAsync``: nothing may come behind its barrier.
+            self._synchronous_id = metadata.checkpoint_id
+            self._behind_end_of_data.append((metadata, options))
+            self._stop_source(_STOP_MODES[options.type])
+            return True
         if handler is None or all(gate.is_finished for gate in self._gates):
             alignment = AlignmentMetrics(start_delay_ns=_NS_PER_MS * max(0, self._wall_ms() - metadata.timestamp_ms))
             try:
@@ -184,9 +213,27 @@ class TaskCheckpoints:
 
     # ---------------------------------------------------------------- task thread
 
-    def end_of_data_received(self) -> None:
-        """Operators are finished: the next checkpoint that is taken is the first one that can be the last."""
+    def end_of_data_received(self, mode: StopMode) -> None:
+        """No data comes any more: the next checkpoint that is taken is the first one that can be the last.
+
+        ``DRAIN``: the operators are finished, too, and need not run again after a restore.
+        """
         self._is_end_of_data = True
+        self._has_finished = mode is StopMode.DRAIN
+
+    def end_of_data_sent(self) -> None:
+        """The consumers were told: take the savepoints that waited for that.
+
+        Raises:
+            Exception: as ``trigger_checkpoint_on_barrier``.
+        """
+        waiting, self._behind_end_of_data = self._behind_end_of_data, []
+        for metadata, options in waiting:
+            self._trigger(metadata, options)
+
+    def waits_for_final_checkpoint(self, *, is_wanted: bool) -> bool:
+        """Whether the task must not end yet: for a last checkpoint, if one ``is_wanted``, or for the savepoint that stops it."""
+        return (is_wanted or self._synchronous_id is not None) and not self.final_checkpoint.is_done
 
     @property
     def synchronous_savepoint_id(self) -> int | None:
@@ -231,7 +278,7 @@ class TaskCheckpoints:
             self._synchronous_id = checkpoint_id
         if self._is_end_of_data and self._final_min_id is None:
             self._final_min_id = checkpoint_id
-        self._coordinator.checkpoint_state(metadata, options, alignment, is_finished=self._is_end_of_data)
+        self._coordinator.checkpoint_state(metadata, options, alignment, is_finished=self._has_finished)
         return True
 
     def _give_up(self, error: CheckpointError) -> None:

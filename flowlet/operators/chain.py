@@ -130,11 +130,6 @@ class OperatorChain:
 
     # -- life
 
-    def initialize_state(self, states: Mapping[int, object]) -> None:
-        """Give the operators, last to first, what ``snapshot_state`` returned, by index."""
-        for index in reversed(range(len(self.operators))):
-            self.operators[index].initialize_state(states.get(index))
-
     def open(self) -> None:
         """Open the operators, last to first: nobody emits into one that is not open."""
         for operator in reversed(self.operators):
@@ -168,28 +163,6 @@ class OperatorChain:
         """
         operators, self._opened = self._opened[::-1], []
         _run_all(operator.close for operator in operators)
-
-    # -- checkpoints
-
-    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """First to last: what they emit goes before the barrier."""
-        for operator in self.operators:
-            operator.prepare_snapshot_pre_barrier(checkpoint_id)
-
-    def snapshot_state(self, checkpoint_id: int) -> dict[int, object]:
-        """The operators' states by index, without those that have none; taken last to first."""
-        states = {index: self.operators[index].snapshot_state(checkpoint_id) for index in reversed(range(len(self.operators)))}
-        return {index: state for index, state in states.items() if state is not None}
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell all, first to last."""
-        for operator in self.operators:
-            operator.notify_checkpoint_complete(checkpoint_id)
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell all, first to last."""
-        for operator in self.operators:
-            operator.notify_checkpoint_aborted(checkpoint_id)
 
 
 def _run_all(steps: Iterable[Callable[[], None]]) -> None:

@@ -27,6 +27,8 @@ class SourceReader(Protocol):
     A reader that knows how much there is may have an attribute ``progress``: the fraction read so far, 0 to 1, read by any thread.
     One that may have nothing just now should have a method ``available_future()``: a future that is done once it is worth to poll again;
     without it the reader is polled again at once.
+    One that can go on after a restart has ``snapshot_position()``, which gives a value that says what was read so far, and
+    ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
     """
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
@@ -60,6 +62,16 @@ class SourceOperator(StreamOperator):
         self._last_progress: float | None = None
         self._has_nothing = False
         self._markers: LatencyMarkerEmitter | None = None
+        self._restored: object | None = None
+
+    def initialize_state(self, state: object | None) -> None:
+        """Keep the position for the reader."""
+        self._restored = state
+
+    def snapshot_state(self, checkpoint_id: int) -> object | None:
+        """How far the reader is, if it can tell."""
+        position = getattr(self._reader, "snapshot_position", None)
+        return None if position is None else position()
 
     def open(self) -> None:
         """Make the reader, and start the latency markers if there are to be any."""
@@ -73,6 +85,8 @@ class SourceOperator(StreamOperator):
             )
         try:
             self._reader = self.source.create_reader(self.ctx.subtask, self.ctx.parallelism)
+            if self._restored is not None:
+                getattr(self._reader, "restore_position", _ignore)(self._restored)
         except FlowletError:
             raise
         except Exception as error:
@@ -157,5 +171,15 @@ class _CollectionReader:
         self._next = start + MAX_CHUNK_RECORDS
         return Chunk(self._values[start : self._next])
 
+    def snapshot_position(self) -> int:
+        return self._next
+
+    def restore_position(self, position: int) -> None:
+        self._next = position
+
     def close(self) -> None:
         self._values = []
+
+
+def _ignore(_: object) -> None:
+    return

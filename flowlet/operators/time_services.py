@@ -6,7 +6,7 @@ Units:      timestamps and delays in milliseconds, processing time since the epo
 Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``InternalTimer``, ``Triggerable``, ``KeyContext``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from flowlet.records import LatencyMarker
@@ -118,3 +118,9 @@ class TimerServiceManager(Protocol):
 
     def advance_watermark(self, timestamp: int) -> None:
         """Fire every event time timer up to and including ``timestamp``; called before the watermark is passed on."""
+
+    def snapshot(self) -> Mapping[int, Mapping[str, object]]:
+        """All timers by key group and name of the service; nobody changes it any more."""
+
+    def restore(self, groups: Mapping[int, Mapping[str, Any]]) -> None:
+        """Take over the timers of this subtask's key groups; before the first ``timer_service``."""

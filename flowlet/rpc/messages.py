@@ -124,6 +124,14 @@ class TaskMetrics(msgspec.Struct, frozen=True):
     max_soft_back_pressure_ms: int = 0  # the longest single wait of the last 5 s
     max_hard_back_pressure_ms: int = 0
     is_back_pressured: bool = False  # at this moment
+    checkpoint_alignment_ms: int = 0  # of the alignment that is under way, else of the last one
+    checkpoint_start_delay_ms: int = 0  # from the trigger to the first barrier here
+    num_checkpoints: int = 0  # acknowledged
+    num_declined_checkpoints: int = 0
+    last_checkpoint_id: int = -1  # the last one that was acknowledged; these four are its
+    last_checkpoint_sync_ms: int = 0
+    last_checkpoint_async_ms: int = 0
+    last_checkpoint_in_flight_bytes: int = 0
 
 
 class FailureInfo(msgspec.Struct, frozen=True):

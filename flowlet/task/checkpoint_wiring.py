@@ -4,15 +4,17 @@ Side:       task.
 Source:     Flink ``StreamTask`` (constructor), ``InputProcessorUtil.createCheckpointBarrierHandler``, ``createCheckpointedInputGatePair``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from flowlet.checkpoint.barrier_aligner import BarrierAligner
 from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.barrier_orders import BarrierMachine
 from flowlet.checkpoint.barrier_tracker import BarrierTracker
+from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.mailbox_timers import MailboxTimers
-from flowlet.checkpoint.operator_snapshots import OperatorSnapshots
+from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
+from flowlet.checkpoint.responder import MeasuringResponder
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.checkpoint.task_outputs import CheckpointedOutput, TaskOutputs
@@ -20,13 +22,18 @@ from flowlet.operators.chain import OperatorChain
 from flowlet.task.mailbox import MAX_PRIORITY, MIN_PRIORITY
 from flowlet.task.mailbox_processor import MailboxProcessor
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
+from netstack.buffer.segment import NetworkBuffer
 from netstack.gate.input_gate import SingleInputGate
+from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, InputChannelInfo
+from netstack.wire.messages import DataType
 
 
 def operator_snapshots(chain: OperatorChain, is_closed: Callable[[], bool]) -> OperatorSnapshots:
     """The chain as checkpoints see it; operators by their ids in hex."""
-    pairs = [(ctx.operator_id.hex(), operator) for ctx, operator in zip(chain.contexts, chain.operators, strict=True)]
-    return OperatorSnapshots(pairs, is_closed)
+    members = [
+        SnapshotOperator(ctx.operator_id.hex(), operator, ctx.timers) for ctx, operator in zip(chain.contexts, chain.operators, strict=True)
+    ]
+    return OperatorSnapshots(members, is_closed)
 
 
 def task_checkpoints(
@@ -36,40 +43,69 @@ def task_checkpoints(
     processor: MailboxProcessor,
     flush_pending: Callable[[], None],
     is_running: Callable[[], bool],
+    prepare_inputs: Callable[[CheckpointChannelState, int], None],
 ) -> TaskCheckpoints:
-    """The checkpoints of a task, without gates so far."""
+    """The checkpoints of a task, without gates so far.
+
+    Args:
+        environment: whose outputs get the barriers.
+        config: what is asked of the task.
+        snapshots: the operators.
+        processor: of the task.
+        flush_pending: writes what record writers hold back.
+        is_running: whether operators are open and not closed yet.
+        prepare_inputs: see ``SubtaskCheckpointCoordinator``.
+    """
     name = environment.task_name_with_subtask
     outputs = TaskOutputs(
         # A pointwise edge cannot give its data in flight to another parallelism.
         [CheckpointedOutput(edge.partition, supports_unaligned=not edge.partitioner.is_pointwise) for edge in environment.outputs],
         flush_pending,
     )
-    for edge in environment.outputs:
-        edge.partition.set_channel_state_writer(config.channel_state)
+    for index, edge in enumerate(environment.outputs):
+        edge.partition.set_channel_state_writer(config.channel_state, index)
+    responder = MeasuringResponder(config.responder)
     main = processor.executor(MIN_PRIORITY)
     coordinator = SubtaskCheckpointCoordinator(
         name,
         snapshots,
         outputs,
         config.channel_state,
-        config.responder,
+        responder,
         config.execute_async,
         MailboxTimers(config.timers, main, "an aligned checkpoint timed out"),
+        prepare_inputs=prepare_inputs,
         is_running=is_running,
     )
-    return TaskCheckpoints(name, coordinator, config.responder, main, processor.executor(MAX_PRIORITY), is_running)
+    return TaskCheckpoints(name, coordinator, responder, main, processor.executor(MAX_PRIORITY), is_running)
 
 
 def checkpointed_gates(
     gates: Sequence[SingleInputGate], config: Checkpointing, checkpoints: TaskCheckpoints, processor: MailboxProcessor
 ) -> dict[SingleInputGate, CheckpointedInputGate]:
-    """Each gate with its barriers looked after; one handler for all."""
+    """Each gate with its barriers looked after; one handler for all.  Its channels keep their data in flight from now on."""
+    for index, gate in enumerate(gates):
+        gate.set_channel_state_writer(config.channel_state, index)
     main = processor.executor(MIN_PRIORITY)
     num_channels = sum(gate.num_channels for gate in gates)
-    machine: BarrierMachine = BarrierTracker(num_channels) if config.mode is None else BarrierAligner(num_channels, config.mode)
+    machine = _barrier_machine(num_channels, config)
     handler = CheckpointBarrierHandler(machine, gates, checkpoints, MailboxTimers(config.timers, main, "an alignment timed out"))
     checkpoints.attach(gates, handler)
     return {
         gate: CheckpointedInputGate(gate, handler, [(index, channel) for channel in range(gate.num_channels)], main)
         for index, gate in enumerate(gates)
     }
+
+
+def _barrier_machine(num_channels: int, config: Checkpointing) -> BarrierMachine:
+    after_finish = config.are_taken_after_finish
+    if config.mode is None:
+        return BarrierTracker(num_channels, checkpoints_after_finish=after_finish)
+    return BarrierAligner(num_channels, config.mode, checkpoints_after_finish=after_finish)
+
+
+def keep_in_flight(writer: CheckpointChannelState, checkpoint_id: int, channel: InputChannelInfo, pieces: Iterable[bytes]) -> None:
+    """Put data that has left ``channel`` and was not processed in front of what the channel itself will bring."""
+    buffers = [NetworkBuffer.unpooled(piece, DataType.DATA_BUFFER) for piece in pieces]
+    if buffers:
+        writer.add_input_data(checkpoint_id, channel, SEQUENCE_NUMBER_UNKNOWN, buffers)

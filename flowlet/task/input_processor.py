@@ -10,7 +10,7 @@ Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput`
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, assert_never
 
 from flowlet.errors import SerdeError
@@ -26,6 +26,7 @@ from flowlet.records import (
     WatermarkStatus,
 )
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.input_selection import InputStatus
 from flowlet.task.watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
@@ -41,6 +42,9 @@ from netstack.wire.events import (
     EventAnnouncement,
     StopMode,
 )
+
+# How large the pieces of an unfinished record are in a checkpoint: a segment.  Not measured.
+IN_FLIGHT_PIECE_BYTES = 32 * 1024
 
 # What a checkpointed gate has looked after before it hands it over.
 _LOOKED_AFTER = CheckpointBarrier | CancelCheckpointMarker | EventAnnouncement | EndOfOutputChannelState
@@ -130,6 +134,7 @@ class InputProcessor:
         self._on_end = on_end
         self._are_checkpointed = are_checkpointed
         self._queued: deque[tuple[int, StreamElement]] | None = deque() if by_record else None
+        self._serializer = StreamElementSerializer()
         self._is_at_end_of_event_time = False
         self.stop_mode = StopMode.DRAIN  # what the ends of data seen so far ask for
 
@@ -188,6 +193,16 @@ class InputProcessor:
         for deserializer in self._deserializers:
             if deserializer is not None:
                 deserializer.close()
+
+    def in_flight(self, gate_position: int, channel_index: int) -> Iterator[bytes]:
+        """What was read from a channel and not processed, in stream order: records that wait, and the beginning of the next one."""
+        channel = self._first_channel[gate_position] + channel_index
+        for queued_channel, element in self._queued or ():
+            if queued_channel == channel:
+                yield bytes(self._serializer.serialize(element))
+        deserializer = self._deserializers[channel]
+        if deserializer is not None:
+            yield from deserializer.unconsumed(IN_FLIGHT_PIECE_BYTES)
 
     def watch(self, on_available: Callable[[], None]) -> None:
         """Have ``on_available`` called, on any thread, whenever a gate that is empty now gets data; at once if one already has.

@@ -6,9 +6,10 @@ Source: Flink ``OneInputStreamTask``, ``TwoInputStreamTask``, ``MultipleInputStr
 
 from collections.abc import Callable, Iterator
 
+from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.operators.chain import ChainedOperator, HeadInput
 from flowlet.operators.input_selection import InputSelectable
-from flowlet.task.checkpoint_wiring import checkpointed_gates
+from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
 from flowlet.task.input_processor import InputProcessor
 from flowlet.task.input_selection import InputStatus, MultipleInputSelectionHandler
 from flowlet.task.mailbox_processor import MailboxController, Suspension
@@ -17,6 +18,7 @@ from flowlet.task.stream_task_base import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.task.task_timings import TaskTimings, WaitKind
 from netstack.gate.input_gate import SingleInputGate
+from netstack.partition.channel_state import InputChannelInfo
 
 # A mail, a cancel or a flush waits for no more than this many buffers.  Not measured.
 MAX_BUFFERS_PER_ACTION = 8
@@ -35,11 +37,12 @@ class GateFedStreamTask(StreamTask):
             if config is None or self.checkpoints is None
             else checkpointed_gates(gates, config, self.checkpoints, self.mailbox_processor)
         )
+        self._readers: list[tuple[InputProcessor, list[SingleInputGate]]] = []
         self._input_suspension: Suspension | None = None  # Written by the task thread, read by whoever completes a gate's future.
 
     def _input_processor(self, number: int, gates: list[SingleInputGate], head: HeadInput, *, by_record: bool = False) -> InputProcessor:
         """The processor of input ``number``, from 1."""
-        return InputProcessor(
+        processor = InputProcessor(
             [self._checkpointed.get(gate, gate) for gate in gates],
             head,
             self.name,
@@ -47,6 +50,16 @@ class GateFedStreamTask(StreamTask):
             are_checkpointed=bool(self._checkpointed),
             by_record=by_record,
         )
+        self._readers.append((processor, gates))
+        return processor
+
+    def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
+        for processor, gates in self._readers:
+            for position, gate in enumerate(gates):
+                checkpointed, index = self._checkpointed[gate], self.environment.gates.index(gate)
+                for channel in range(gate.num_channels):
+                    pieces = [*processor.in_flight(position, channel), *checkpointed.kept_in_flight(channel)]
+                    keep_in_flight(writer, checkpoint_id, InputChannelInfo(index, channel), pieces)
 
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
         yield self._input.close

@@ -16,6 +16,7 @@ from flowlet.task.mailbox_processor import MailboxController, Suspension
 from flowlet.task.stream_task_base import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.task.task_timings import TaskTimings, WaitKind
+from netstack.wire.events import StopMode
 
 
 class SourceStreamTask(StreamTask):
@@ -27,16 +28,18 @@ class SourceStreamTask(StreamTask):
         if not isinstance(head, SourceOperator):
             raise TypeError(f"{self.name}: the head of the chain is no source: {head!r}")
         self._source = head
-        self._is_stopped = False  # Task thread only.
+        self._stopped: StopMode | None = None  # Task thread only.
         self._suspension: Suspension | None = None  # Task thread only; the last wait for the source.
+        if self.checkpoints is not None:
+            self.checkpoints.attach_source(self._stop)
 
     def metrics(self) -> TaskMetrics:
         """The counters, with how far the source is; any thread."""
         return msgspec.structs.replace(super().metrics(), source_progress=self._source.progress)
 
     def _process_input(self) -> InputStatus:
-        if self._is_stopped:
-            return InputStatus.STOPPED
+        if self._stopped is not None:
+            return InputStatus.STOPPED if self._stopped is StopMode.NO_DRAIN else InputStatus.END_OF_DATA
         if not self._source.emit_next():
             return InputStatus.END_OF_DATA
         return InputStatus.MORE_AVAILABLE if self._source.wait_future() is None else InputStatus.NOTHING_AVAILABLE
@@ -50,10 +53,10 @@ class SourceStreamTask(StreamTask):
 
     def stop(self) -> None:
         """End the source without draining: nothing is finished, no last watermark is sent.  Any thread, any number of times."""
-        self.mailbox_processor.send_control_mail(self._stop, "stop the source")
+        self.mailbox_processor.send_control_mail(lambda: self._stop(StopMode.NO_DRAIN), "stop the source")
 
-    def _stop(self) -> None:
-        self._is_stopped = True
+    def _stop(self, mode: StopMode) -> None:
+        self._stopped = mode
         if self._suspension is not None:
             self._suspension.resume()
 

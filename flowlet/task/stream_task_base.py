@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
+from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
@@ -43,6 +44,7 @@ class _Phase(Enum):
     PROCESSING = auto()  # read input, run the chain
     AWAITING_END_OF_INPUT = auto()  # own data ended; until the gates saw the end of every partition
     AWAITING_ACKNOWLEDGEMENT = auto()  # until the consumers processed everything
+    AWAITING_CHECKPOINT = auto()  # until a checkpoint is complete that holds the end
     DONE = auto()
 
 
@@ -240,6 +242,8 @@ class StreamTask(ABC):
                 self._await_end_of_input(controller)
             case _Phase.AWAITING_ACKNOWLEDGEMENT:
                 self._await_acknowledgement(controller)
+            case _Phase.AWAITING_CHECKPOINT:
+                self._await_final_checkpoint(controller)
             case _Phase.DONE:
                 controller.all_actions_completed()
 
@@ -264,11 +268,13 @@ class StreamTask(ABC):
             self._advance_to_end_of_event_time()
             self._chain.finish(self._before_finish)
         if self.checkpoints is not None:
-            self.checkpoints.end_of_data_received()
+            self.checkpoints.end_of_data_received(mode)
         self._flush_pending()
         for partition in self._partitions:
             partition.notify_end_of_data(mode)
         self._phase = _Phase.AWAITING_END_OF_INPUT
+        if self.checkpoints is not None:
+            self.checkpoints.end_of_data_sent()
 
     def _before_finish(self, index: int) -> None:
         self._services.quiesce(index)
@@ -288,6 +294,18 @@ class StreamTask(ABC):
             if not future.is_done:
                 self._wait(controller, future, WaitKind.IDLE, f"the consumers of partition {partition.partition_id} to process all data")
                 return
+        self._phase = _Phase.AWAITING_CHECKPOINT
+
+    def _await_final_checkpoint(self, controller: MailboxController) -> None:
+        # Flink ``StreamTask.afterInvoke``: a sink may commit what came last only with a checkpoint.
+        config, checkpoints = self.environment.checkpointing, self.checkpoints
+        if (
+            config is not None
+            and checkpoints is not None
+            and checkpoints.waits_for_final_checkpoint(is_wanted=config.are_taken_after_finish)
+        ):
+            self._wait(controller, checkpoints.final_checkpoint, WaitKind.IDLE, "the final checkpoint")
+            return
         self._phase = _Phase.DONE
 
     def _wait_for_output(self, controller: MailboxController) -> bool:
@@ -329,8 +347,18 @@ class StreamTask(ABC):
         if config is None:
             return None
         return task_checkpoints(
-            self.environment, config, self._snapshots, self.mailbox_processor, self._flush_pending, lambda: self._is_running
+            self.environment,
+            config,
+            self._snapshots,
+            self.mailbox_processor,
+            self._flush_pending,
+            lambda: self._is_running,
+            self._keep_in_flight_input,
         )
+
+    def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
+        """Add what left the input channels and was not processed to an unaligned checkpoint."""
+        return  # a task without inputs has none
 
     @property
     def _is_running(self) -> bool:
@@ -359,7 +387,9 @@ class StreamTask(ABC):
         timings, rates = self._timings.snapshot(), self._timings.rates()
         gates = [gate.statistics() for gate in self.environment.gates]
         partitions = [partition.statistics() for partition in self._partitions]
+        checkpoints = self._checkpoint_metrics()
         return TaskMetrics(
+            **checkpoints,
             num_records_in=self._chain.num_records_in,
             num_records_out=self._chain.num_records_out,
             num_bytes_in_local=sum(gate.num_bytes_in_local for gate in gates),
@@ -383,6 +413,21 @@ class StreamTask(ABC):
             current_input_watermark=self._current_input_watermark(),
             waiting_for=self.waiting_for,
         )
+
+    def _checkpoint_metrics(self) -> dict[str, int]:
+        if self.checkpoints is None:
+            return {}
+        statistics = self.checkpoints.statistics
+        return {
+            "checkpoint_alignment_ms": self.checkpoints.alignment_duration_ns // _NS_PER_MS,
+            "checkpoint_start_delay_ms": self.checkpoints.start_delay_ns // _NS_PER_MS,
+            "num_checkpoints": statistics.num_acknowledged,
+            "num_declined_checkpoints": statistics.num_declined,
+            "last_checkpoint_id": statistics.last_checkpoint_id,
+            "last_checkpoint_sync_ms": statistics.last.sync_duration_ns // _NS_PER_MS,
+            "last_checkpoint_async_ms": statistics.last.async_duration_ns // _NS_PER_MS,
+            "last_checkpoint_in_flight_bytes": statistics.last.bytes_persisted_during_alignment,
+        }
 
     def _current_input_watermark(self) -> int:
         return TaskMetrics().current_input_watermark

@@ -37,7 +37,8 @@ class Checkpointing:
     timers: Timers  # for barriers that time out; any thread
     channel_state: CheckpointChannelState
     mode: BarrierMode | None = BarrierMode.ALTERNATING  # None: at least once, barriers are only counted
-    restored: Mapping[str, object] = field(default_factory=dict)  # what the operators snapshotted, by their ids in hex
+    restored: Mapping[str, object] = field(default_factory=dict)  # ``SubtaskState.operators``
+    are_taken_after_finish: bool = True  # also when tasks have ended; then each task waits, at its end, for one more
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ Source:     Flink ``ChannelStateWriter``, ``InputChannelInfo``, ``ResultSubparti
 Absent:     the writer itself: what is written where is the runtime's business.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -105,12 +106,12 @@ class DecompressedInput:
             RemoteProtocolError: a buffer is broken; all are recycled.
         """
         restored: list[NetworkBuffer] = []
-        position = 0
+        rest = deque(buffers)
         try:
-            for position, buffer in enumerate(buffers):
-                restored.append(self._decompress(buffer))  # noqa: PERF401 - after a failure we must know what there is
+            while rest:
+                restored.append(self._decompress(rest.popleft()))
         except BaseException:
-            recycle_all([*restored, *buffers[position + 1 :]])
+            recycle_all([*restored, *rest])
             raise
         self._writer.add_input_data(checkpoint_id, channel, start_sequence_number, restored)
 

@@ -12,7 +12,7 @@ from flowlet.checkpoint.barrier_aligner import BarrierAligner
 from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
-from flowlet.checkpoint.responder import InMemoryCheckpointStore
+from flowlet.checkpoint.responder import InMemoryCheckpointStore, MeasuringResponder
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
@@ -51,7 +51,7 @@ class Task:
             channel = LocalInputChannel(raw, index, producer.partition_id, 0, network.manager, state_writer=self.writer, channel_info=info)
             raw.add_channel(channel)
         outputs = TaskOutputs([CheckpointedOutput(self.partition, supports_unaligned)], self._flush)
-        responder = self.store.responder_of("v", 0)
+        responder = MeasuringResponder(self.store.responder_of("v", 0))
         coordinator = SubtaskCheckpointCoordinator(
             "task", RecordingChain([]), outputs, self.writer, responder, self.pool.append, self.timers, wall_ms=self.clock.wall_ms
         )

@@ -1,7 +1,7 @@
 """``OperatorSnapshots``."""
 
-from flowlet.checkpoint.operator_snapshots import OperatorSnapshots
-from flowlet.checkpoint.snapshots import CheckpointMetadata
+from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
+from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.operators.base import StreamOperator
 from netstack.wire.events import CheckpointOptions
 
@@ -32,16 +32,16 @@ class Noting(StreamOperator):
 def test_state_is_a_value_or_made_later_and_comes_back() -> None:
     """An operator that keeps nothing is not in the snapshot, and gets None."""
     log: list[tuple[str, str]] = []
-    operators = [("1", Noting("head", {"a": 1}, log)), ("2", Noting("middle", None, log)), ("3", Noting("tail", lambda: [1, 2], log))]
-    chain = OperatorSnapshots(operators, lambda: False)
+    operators = [Noting("head", {"a": 1}, log), Noting("middle", None, log), Noting("tail", lambda: [1, 2], log)]
+    chain = OperatorSnapshots([SnapshotOperator(operator.name, operator) for operator in operators], lambda: False)
 
     chain.prepare_snapshot_pre_barrier(7)
     parts = chain.snapshot_state(CheckpointMetadata(7, 0, 0), CheckpointOptions())
     states = {operator_id: part.finish() for operator_id, part in parts.items()}
     chain.restore(states)
 
-    assert states == {"1": {"a": 1}, "3": [1, 2]}
-    assert [operator.state for _, operator in operators] == [{"a": 1}, None, [1, 2]]
+    assert states == {"head": OperatorState({"a": 1}), "tail": OperatorState([1, 2])}
+    assert [operator.state for operator in operators] == [{"a": 1}, None, [1, 2]]
     prepared = [("head", "prepare 7"), ("middle", "prepare 7"), ("tail", "prepare 7")]
     assert log == [*prepared, ("tail", "snapshot 7"), ("middle", "snapshot 7"), ("head", "snapshot 7")]
     assert not chain.is_closed
@@ -49,7 +49,9 @@ def test_state_is_a_value_or_made_later_and_comes_back() -> None:
 
 def test_every_operator_is_notified() -> None:
     log: list[tuple[str, str]] = []
-    chain = OperatorSnapshots([("1", Noting("head", None, log)), ("2", Noting("tail", None, log))], lambda: True)
+    chain = OperatorSnapshots(
+        [SnapshotOperator("1", Noting("head", None, log)), SnapshotOperator("2", Noting("tail", None, log))], lambda: True
+    )
 
     chain.notify_checkpoint_complete(1)
     chain.notify_checkpoint_aborted(2)

@@ -13,6 +13,7 @@ from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.barrier_orders import ChannelFinished
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.responder import MeasuringResponder
 from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
@@ -24,6 +25,7 @@ from netstack.wire.events import (
     EndOfPartition,
     SavepointFormat,
     SnapshotType,
+    StopMode,
 )
 from tests.flowlet.checkpoint.barriers import unaligned
 from tests.flowlet.checkpoint.doubles import (
@@ -53,6 +55,7 @@ class Fixture:
         self.log: list[tuple[object, ...]] = []
         self.chain = RecordingChain(self.log)
         self.responder = RecordingResponder()
+        measuring = MeasuringResponder(self.responder)
         self.writer = InMemoryChannelStateWriter()
         self.clock = Clock()
         self.mailbox = Mailbox()
@@ -61,12 +64,12 @@ class Fixture:
         timers = ManualTimers()
         outputs = RecordingOutputs(self.log)
         coordinator = SubtaskCheckpointCoordinator(
-            "task", self.chain, outputs, self.writer, self.responder, self.pool.append, timers, wall_ms=self.clock.wall_ms
+            "task", self.chain, outputs, self.writer, measuring, self.pool.append, timers, wall_ms=self.clock.wall_ms
         )
         self.checkpoints = TaskCheckpoints(
             "task",
             coordinator,
-            self.responder,
+            measuring,
             self.mailbox.executor,
             MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY),
             lambda: self.is_running,
@@ -274,7 +277,7 @@ def test_the_final_checkpoint_is_one_that_was_taken_after_the_end_of_data() -> N
     """TestWaitingForFinalCheckpoint."""
     fixture = Fixture()
     fixture.trigger(1)
-    fixture.checkpoints.end_of_data_received()
+    fixture.checkpoints.end_of_data_received(StopMode.DRAIN)
     fixture.trigger(2)
     fixture.trigger(3)
     fixture.run_pool()
@@ -291,7 +294,7 @@ def test_a_stop_with_savepoint_waits_for_its_own_id() -> None:
     fixture = Fixture()
     fixture.trigger(4, STOP)
     assert fixture.checkpoints.synchronous_savepoint_id == 4
-    fixture.checkpoints.end_of_data_received()
+    fixture.checkpoints.end_of_data_received(StopMode.DRAIN)
     fixture.trigger(5)
 
     fixture.checkpoints.notify_checkpoint_complete_async(4)

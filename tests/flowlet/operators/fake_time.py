@@ -1,6 +1,6 @@
 """Clock and timers for operators that no task runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flowlet.operators.time_services import KeyContext, Triggerable
@@ -54,6 +54,12 @@ class FakeTimers:
     def advance_watermark(self, timestamp: int) -> None:
         self.watermark = timestamp
         self._fire(self.event, timestamp, lambda found, timer: found.on_event_time(timer))
+
+    def snapshot(self) -> Mapping[int, Mapping[str, object]]:
+        return {}
+
+    def restore(self, groups: Mapping[int, Mapping[str, object]]) -> None:
+        assert not groups, "these timers do not survive a restart"
 
     def advance_clock(self, timestamp: int) -> None:
         self.clock.now_ms = timestamp

@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
-from flowlet.checkpoint.snapshots import CheckpointMetadata
+from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.operators.source import SourceOperator
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
@@ -58,7 +58,7 @@ class Rig:
     def checkpointing(self, **restored: object) -> Checkpointing:
         responder = self.store.responder_of(VERTEX, 0)
         operator_id = Remembering.operator_id.hex()
-        states = {operator_id: restored["state"]} if restored else {}
+        states = {operator_id: OperatorState(restored["state"])} if restored else {}
         return Checkpointing(responder, self.pool.append, ManualTimers(), InMemoryChannelStateWriter(), restored=states)
 
     def task(self, *operators: Remembering | SourceOperator, producers: list[ResultPartition], **restored: object) -> StreamTask:
@@ -79,7 +79,9 @@ class Rig:
         return values + self.reader.read_values()
 
     def state_of(self, checkpoint_id: int) -> object:
-        return self.store.state_of(checkpoint_id, VERTEX, 0).operators[Remembering.operator_id.hex()]
+        found = self.store.state_of(checkpoint_id, VERTEX, 0).operators[Remembering.operator_id.hex()]
+        assert isinstance(found, OperatorState)
+        return found.own
 
 
 @pytest.fixture
