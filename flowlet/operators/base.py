@@ -172,13 +172,17 @@ class StreamOperator:
 
     def process_watermark(self, watermark: Watermark) -> None:
         """The input's event time advanced: fire timers, then pass it on."""
-        if self.ctx.timers is not None:
-            self.ctx.timers.advance_watermark(watermark.timestamp)
-        self.output.emit_watermark(watermark)
+        if self.ctx.timers is None:
+            self.output.emit_watermark(watermark)
+        else:
+            self.ctx.timers.pass_watermark(watermark, self.output)
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
         """The input became idle or active."""
-        self.output.emit_watermark_status(status)
+        if self.ctx.timers is None:
+            self.output.emit_watermark_status(status)
+        else:
+            self.ctx.timers.pass_status(status, self.output)
 
     def process_latency_marker(self, marker: LatencyMarker) -> None:
         """A latency marker came in; users' code does not see it."""

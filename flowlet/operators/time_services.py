@@ -9,7 +9,7 @@ Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``Interna
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from flowlet.records import LatencyMarker
+from flowlet.records import LatencyMarker, Watermark, WatermarkStatus
 
 
 class KeyContext:
@@ -110,17 +110,30 @@ class LatencyReporter(Protocol):
         """A marker arrived."""
 
 
+class WatermarkOutput(Protocol):
+    """The part of an operator's output that event time needs."""
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Pass a watermark to every consumer."""
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Pass a status to every consumer."""
+
+
 class TimerServiceManager(Protocol):
     """The timer services of one operator, by name."""
 
     def timer_service(self, name: str, triggerable: Triggerable) -> InternalTimerService:
         """The service of that name, made at the first call."""
 
-    def advance_watermark(self, timestamp: int) -> None:
-        """Fire every event time timer up to and including ``timestamp``; called before the watermark is passed on."""
-
     def snapshot(self) -> Mapping[int, Mapping[str, object]]:
         """All timers by key group and name of the service; nobody changes it any more."""
 
     def restore(self, groups: Mapping[int, Mapping[str, Any]]) -> None:
         """Take over the timers of this subtask's key groups; before the first ``timer_service``."""
+
+    def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
+        """Fire every event time timer up to and including a watermark, then pass it on; the last part may follow later, in a mail."""
+
+    def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
+        """Pass a status on, behind the watermarks that came before it."""

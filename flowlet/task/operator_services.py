@@ -18,6 +18,7 @@ from flowlet.task.latency_stats import LatencyStats
 from flowlet.task.mailbox_processor import MailboxProcessor
 from flowlet.task.processing_time_service import SystemProcessingTimeService
 from flowlet.task.task_environment import TaskEnvironment
+from flowlet.task.task_timings import TaskTimings
 from flowlet.task.timer_service_manager import TimerServiceManager
 
 
@@ -28,10 +29,13 @@ class OperatorServices:
     Life cycle: ``context`` for each operator -> ``quiesce`` of each before it finishes -> ``close``.
     """
 
-    def __init__(self, environment: TaskEnvironment, chain: Sequence[ChainedOperator], processor: MailboxProcessor) -> None:
+    def __init__(
+        self, environment: TaskEnvironment, chain: Sequence[ChainedOperator], processor: MailboxProcessor, timings: TaskTimings
+    ) -> None:
         self._environment = environment
         self._chain = chain
         self._processor = processor
+        self._timings = timings
         self._clocks: dict[int, SystemProcessingTimeService] = {}
         self._timers: dict[int, TimerServiceManager] = {}
         self.latencies: list[LatencyStats] = []
@@ -50,11 +54,18 @@ class OperatorServices:
         operator_id = self._operator_id(index)
         # Flink counts from 1: 0 is for sources that are chained into an operator with several inputs.
         executor = self._processor.executor(index + 1)
-        clock = SystemProcessingTimeService(environment.schedule_timer, executor)
+        clock = SystemProcessingTimeService(
+            environment.schedule_timer, executor, paused_ns=lambda: self._timings.snapshot().back_pressured_ns
+        )
         key_context = KeyContext()
         key_groups = key_group_range(environment.max_parallelism, environment.parallelism, environment.subtask)
         timers = TimerServiceManager(
-            key_context, clock, key_groups, environment.max_parallelism, should_interrupt=lambda: executor.should_interrupt
+            key_context,
+            clock,
+            key_groups,
+            environment.max_parallelism,
+            should_interrupt=lambda: executor.should_interrupt,
+            executor=executor,
         )
         latency = LatencyStats(operator_id, environment.subtask)
         self._clocks[index], self._timers[index] = clock, timers

@@ -79,7 +79,7 @@ class StreamTask(ABC):
             self._report_flush_error,
         )
         self._writers = [self._create_writer(output) for output in environment.outputs]
-        self._services = OperatorServices(environment, chain, self.mailbox_processor)
+        self._services = OperatorServices(environment, chain, self.mailbox_processor, self._timings)
         self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
         self._phase = _Phase.PROCESSING  # Written by the task thread.
         self._is_closed = False  # Written by the task thread: the operators were, or are being, closed.

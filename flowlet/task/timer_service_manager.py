@@ -10,10 +10,9 @@ Source:     Flink ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcesso
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
-from flowlet.operators.time_services import KeyContext, ProcessingTimeService, Triggerable
-from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark
+from flowlet.operators.time_services import KeyContext, ProcessingTimeService, Triggerable, WatermarkOutput
+from flowlet.records import IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
 from flowlet.task.mailbox import MailOptions
 from flowlet.task.mailbox_executor import MailboxExecutor
 from flowlet.task.timer_service import KeyedTimerService, KeyGroupTimers, never
@@ -33,6 +32,7 @@ class TimerServiceManager:
         key_groups: those of this subtask.
         max_parallelism: number of key groups.
         should_interrupt: see ``KeyedTimerService``.
+        executor: of the operator; None: a watermark is never interrupted.
     """
 
     def __init__(
@@ -43,12 +43,15 @@ class TimerServiceManager:
         max_parallelism: int,
         *,
         should_interrupt: Callable[[], bool] = never,
+        executor: MailboxExecutor | None = None,
     ) -> None:
         self._key_context = key_context
         self._clock = clock
         self._key_groups = key_groups
         self._max_parallelism = max_parallelism
         self._should_interrupt = should_interrupt
+        self._executor = executor
+        self._watermarks: MailboxWatermarkProcessor | None = None  # made for the first watermark that may have timers
         self._services: dict[str, KeyedTimerService] = {}
         self._restored: dict[str, dict[int, KeyGroupTimers]] = {}  # of services that nobody has asked for yet
 
@@ -75,6 +78,25 @@ class TimerServiceManager:
             service.restore(self._restored.pop(name, {}))
             self._services[name] = service
         return self._services[name]
+
+    def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
+        """Fire the timers up to a watermark, then pass it on; mails in a hurry may come in between, and then the rest follows later."""
+        if self._watermarks is None and not self._services:
+            output.emit_watermark(watermark)
+        else:
+            self._processor(output).emit_watermark(watermark)
+
+    def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
+        """Pass a status on, behind the watermarks that came before it."""
+        if self._watermarks is None:
+            output.emit_watermark_status(status)
+        else:
+            self._watermarks.emit_watermark_status(status)
+
+    def _processor(self, output: WatermarkOutput) -> "MailboxWatermarkProcessor":
+        if self._watermarks is None:
+            self._watermarks = MailboxWatermarkProcessor(output, self, self._executor, self._should_interrupt)
+        return self._watermarks
 
     def advance_watermark(self, timestamp: int) -> None:
         """Fire every event time timer up to and including ``timestamp``; called before the watermark is passed on."""
@@ -116,17 +138,11 @@ class TimerServiceManager:
             service.close()
 
 
-class WatermarkOutput(Protocol):
-    """The part of an operator's output that is needed here."""
-
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """Pass a watermark to every consumer."""
-
-
 class MailboxWatermarkProcessor:
     """Passes watermarks on once their timers have fired, and lets mails that cannot wait pass between two timers.
 
     Records that arrive before all timers have fired are processed before the rest of them, as in Flink: their own watermark is later.
+    "Idle" waits for the watermarks before it: consumers drop the watermark of an input that is idle.
 
     Threading: task thread.
 
@@ -134,11 +150,12 @@ class MailboxWatermarkProcessor:
         output: gets the watermarks.
         timers: of the operator.
         executor: of the operator; the rest of the timers comes back as a deferrable mail, which yields of operators do not run.
+            None: nothing is interrupted.
         should_interrupt: whether a mail waits that is in a hurry (a barrier).
     """
 
     def __init__(
-        self, output: WatermarkOutput, timers: TimerServiceManager, executor: MailboxExecutor, should_interrupt: Callable[[], bool]
+        self, output: WatermarkOutput, timers: TimerServiceManager, executor: MailboxExecutor | None, should_interrupt: Callable[[], bool]
     ) -> None:
         self._output = output
         self._timers = timers
@@ -147,6 +164,7 @@ class MailboxWatermarkProcessor:
         self._target = MIN_TIMESTAMP
         self._emitted = MIN_TIMESTAMP
         self._is_mailed = False
+        self._is_idle_next = False  # the input became idle while timers were left
 
     def __repr__(self) -> str:
         return f"<MailboxWatermarkProcessor at {self._emitted} on the way to {self._target}>"
@@ -156,16 +174,31 @@ class MailboxWatermarkProcessor:
         self._target = max(self._target, watermark.timestamp)
         self._go_on()
 
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Pass a status on once the watermarks before it are through."""
+        if not self._is_mailed:
+            self._output.emit_watermark_status(status)
+        else:
+            self._is_idle_next = status.is_idle  # "active" only takes back an "idle" that nobody has heard of yet
+
     def _go_on(self) -> None:
-        should_stop = never if self._target == MAX_TIMESTAMP else self._should_interrupt
+        should_stop = never if self._executor is None or self._target == MAX_TIMESTAMP else self._should_interrupt
         is_complete = self._timers.try_advance_watermark(self._target, should_stop)
         reached = self._target if is_complete else self._timers.completed_until(self._target)
         if reached > self._emitted:
             self._emitted = reached
             self._output.emit_watermark(Watermark(reached))
-        if not is_complete and not self._is_mailed:
+        if is_complete:
+            self._emit_idle()
+        elif not self._is_mailed:
+            assert self._executor is not None, "it was interrupted"
             self._is_mailed = True
             self._executor.execute(self._on_mail, "timers up to %s", self._target, options=MailOptions.DEFERRABLE)
+
+    def _emit_idle(self) -> None:
+        if self._is_idle_next:
+            self._is_idle_next = False
+            self._output.emit_watermark_status(IDLE)
 
     def _on_mail(self) -> None:
         self._is_mailed = False

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flowlet.operators.time_services import KeyContext, Triggerable
-from flowlet.records import MIN_TIMESTAMP
+from flowlet.operators.time_services import KeyContext, Triggerable, WatermarkOutput
+from flowlet.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 
 class FakeTimer(NamedTuple):
@@ -60,6 +60,13 @@ class FakeTimers:
 
     def restore(self, groups: Mapping[int, Mapping[str, object]]) -> None:
         assert not groups, "these timers do not survive a restart"
+
+    def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
+        self.advance_watermark(watermark.timestamp)
+        output.emit_watermark(watermark)
+
+    def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
+        output.emit_watermark_status(status)
 
     def advance_clock(self, timestamp: int) -> None:
         self.clock.now_ms = timestamp

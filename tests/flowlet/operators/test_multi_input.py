@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from flowlet.operators.multi_input import CombinedWatermark, TwoInputStreamOperator
-from flowlet.records import ACTIVE, IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
+from flowlet.operators.multi_input import TwoInputStreamOperator
+from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from tests.flowlet.operators.harness import Harness
 
 
@@ -55,6 +55,10 @@ def test_each_input_has_its_own_way_in() -> None:
         pytest.param([(1, IDLE), (2, IDLE), (1, ACTIVE), (1, IDLE)], [IDLE, ACTIVE, IDLE], id="said once each"),
         pytest.param([(1, IDLE), (2, IDLE), (2, ACTIVE), (2, 4)], [IDLE, ACTIVE, 4], id="active again"),
         pytest.param([(1, 5), (2, 3), (2, IDLE), (2, ACTIVE), (2, 4), (2, 6), (1, 7)], [3, 5, 6], id="behind after idleness"),
+        pytest.param([(1, 5), (1, MAX_TIMESTAMP), (2, 3), (2, IDLE)], [3, IDLE], id="finished beside idle: not to infinity"),
+        pytest.param([(2, 3), (2, IDLE), (1, 5), (1, MAX_TIMESTAMP)], [5, IDLE], id="finished after idle: not to infinity"),
+        pytest.param([(1, MAX_TIMESTAMP), (2, IDLE), (2, ACTIVE), (2, 4)], [IDLE, ACTIVE, 4], id="the other one goes on alone"),
+        pytest.param([(1, MAX_TIMESTAMP), (2, MAX_TIMESTAMP)], [MAX_TIMESTAMP], id="the end of both"),
     ],
 )
 def test_watermarks_and_statuses_of_both_inputs_become_one(steps: list[tuple[int, Any]], expected: list[object]) -> None:
@@ -68,9 +72,3 @@ def test_markers_pass_through() -> None:
     harness.operator.inputs()[1].process_latency_marker(marker)
 
     assert harness.output.elements == [marker]
-
-
-def test_nothing_is_known_at_first() -> None:
-    combined = CombinedWatermark(3)
-
-    assert (combined.timestamp, combined.is_idle, combined.update_is_idle()) == (MIN_TIMESTAMP, False, False)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from flowlet.operators.time_services import InternalTimer, KeyContext
-from flowlet.records import MAX_TIMESTAMP, MAX_WATERMARK, Watermark
+from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Watermark, WatermarkStatus
 from flowlet.task.mailbox import TaskMailbox
 from flowlet.task.mailbox_executor import MailboxExecutor
 from flowlet.task.timer_service_manager import MailboxWatermarkProcessor, TimerServiceManager
@@ -38,6 +38,9 @@ class Operator:
 
     def emit_watermark(self, watermark: Watermark) -> None:
         self.seen.append(watermark.timestamp)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self.seen.append("idle" if status.is_idle else "active")
 
     def register(self, *timestamps: int, name: str = "timers") -> None:
         service = self.timers.timer_service(name, self)
@@ -238,3 +241,58 @@ def test_a_watermark_that_does_not_rise_is_not_passed_on() -> None:
     progress.processor.emit_watermark(Watermark(9))
 
     assert progress.seen == [10]
+
+
+def test_idleness_waits_for_the_watermarks_before_it() -> None:
+    """Consumers drop the watermark of an input that is idle."""
+    progress = Progress()
+    progress.operator.register(5, 6)
+    progress.is_in_a_hurry = True
+    progress.processor.emit_watermark(Watermark(10))
+
+    progress.processor.emit_watermark_status(IDLE)
+    assert progress.seen == ["timer 5", 5]
+    assert progress.run_mail()
+
+    assert progress.seen == ["timer 5", 5, "timer 6", 10, "idle"]
+
+
+def test_activity_takes_back_an_idleness_that_nobody_heard_of() -> None:
+    progress = Progress()
+    progress.operator.register(5, 6)
+    progress.is_in_a_hurry = True
+    progress.processor.emit_watermark(Watermark(10))
+
+    progress.processor.emit_watermark_status(IDLE)
+    progress.processor.emit_watermark_status(ACTIVE)
+    assert progress.run_mail()
+    progress.processor.emit_watermark_status(IDLE)
+
+    assert progress.seen == ["timer 5", 5, "timer 6", 10, "idle"]
+
+
+def test_an_operator_without_timers_passes_everything_on() -> None:
+    operator = Operator()
+
+    operator.timers.pass_watermark(Watermark(10), operator)
+    operator.timers.pass_status(IDLE, operator)
+
+    assert operator.seen == [10, "idle"]
+
+
+@pytest.mark.parametrize("has_executor", [True, False])
+def test_a_manager_lets_mails_pass_if_it_can_put_its_rest_off(has_executor: bool) -> None:  # noqa: FBT001  # a parameter of pytest
+    progress, operator = Progress(), Operator()
+    executor = progress.executor if has_executor else None
+    operator.timers = TimerServiceManager(
+        operator.keys, operator.clock, range(MAX_PARALLELISM), MAX_PARALLELISM, should_interrupt=lambda: True, executor=executor
+    )
+    operator.register(5, 6)
+
+    operator.timers.pass_watermark(Watermark(10), operator)
+    operator.timers.pass_status(IDLE, operator)
+    before = list(operator.seen)
+    progress.run_mail()
+
+    assert before == (["timer 5", 5] if has_executor else ["timer 5", "timer 6", 10, "idle"])
+    assert operator.seen[-3:] == ["timer 6", 10, "idle"]
