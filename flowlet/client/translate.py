@@ -9,6 +9,7 @@ from typing import Any
 
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.common.job_client import SubmittedJob
+from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.connectors.base import DiscardingSink
 from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.datastream.source_function import SourceFunction
@@ -43,7 +44,7 @@ from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, Spl
 from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
 from flowlet.operators.process import CoProcessOperator, ProcessOperator
 from flowlet.operators.sinks import DiscardSink, PrintSink
-from flowlet.operators.source import CollectionSource, SourceOperator
+from flowlet.operators.source import CollectionSource, Source, SourceOperator
 from flowlet.operators.text_source import TextLineSource
 from flowlet.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator
@@ -97,7 +98,7 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
     step = node.transformation
     match step:
         case SourceTransformation():
-            return _source_of(step, node.name)
+            return _source_of(step, node.name, is_batch=is_batch)
         case MapTransformation():
             return MapOperator(step.function, name=node.name)
         case FlatMapTransformation():
@@ -148,7 +149,7 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     operator.operator_id = bytes.fromhex(node.hash)
     if isinstance(operator, SourceOperator):
         operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
-    if isinstance(operator, TimestampsAndWatermarksOperator):
+    if isinstance(operator, TimestampsAndWatermarksOperator | SourceOperator):
         operator.auto_watermark_interval_ms = stream_graph.settings.auto_watermark_interval_ms
     return operator
 
@@ -162,11 +163,24 @@ def _key_selectors(step: CoProcessTransformation, name: str) -> tuple[Any, Any] 
     return selectors
 
 
-def _source_of(step: SourceTransformation, name: str) -> SourceOperator:
+def _source_of(step: SourceTransformation, name: str, *, is_batch: bool) -> SourceOperator:
+    return SourceOperator(_reading(step), strategy=_needed(step), emits_watermarks=not is_batch, name=name)
+
+
+def _reading(step: SourceTransformation) -> Source:
     if isinstance(step, CollectionSourceTransformation):
-        return SourceOperator(CollectionSource(step.source), name=name)
+        return CollectionSource(step.source)
     if isinstance(step.source, FileSource):
-        return SourceOperator(TextLineSource(step.source.paths, step.source.stream_format.charset_name), name=name)
+        return TextLineSource(step.source.paths, step.source.stream_format.charset_name)
     if isinstance(step.source, SourceFunction):
-        return SourceOperator(BlockingSource(step.source), name=name)
-    return SourceOperator(step.source, name=name)
+        return BlockingSource(step.source)
+    source: Source = step.source
+    return source
+
+
+def _needed(step: SourceTransformation) -> WatermarkStrategy | None:
+    """None for a strategy that leaves everything as the source gives it; lines of text have no timestamps to follow."""
+    strategy = step.strategy
+    if strategy is None or strategy.is_refined:
+        return strategy
+    return strategy if strategy.reads_timestamps and not isinstance(step.source, FileSource) else None

@@ -208,7 +208,6 @@ class StreamExecutionEnvironment:
 
         Raises:
             JobGraphError: an argument is not of its kind.
-            FlowletError: the strategy would have to generate watermarks, which is not supported yet.
         """
         if not isinstance(source, FileSource) and not callable(getattr(source, "create_reader", None)):
             raise JobGraphError(f"from_source() needs a source such as FileSource, got {source!r} of type {type(source).__name__}")
@@ -216,11 +215,15 @@ class StreamExecutionEnvironment:
             raise JobGraphError(f"from_source() needs a name that is not empty, got {source_name!r}")
         if type_info is not None:
             _check_type(type_info, "from_source")
-        _check_watermarks(watermark_strategy, source)
+        if not isinstance(watermark_strategy, WatermarkStrategy):
+            raise JobGraphError(
+                f"from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks(), got {watermark_strategy!r}"
+            )
         return self._source(
             SourceTransformation(
                 name=source_name,
                 source=source,
+                strategy=watermark_strategy,
                 is_bounded=bool(getattr(source, "is_bounded", True)),
                 output_type=type_info or PickledBytesTypeInfo(),
                 parallelism=self.get_parallelism(),
@@ -322,15 +325,3 @@ def _shaped(index: int, element: Any, type_info: TypeInformation) -> Any:
         return to_declared_shape(element, type_info)
     except TypeError as error:
         raise JobGraphError(f"from_collection(): element {index} is not a {type_info!r}: {error}") from error
-
-
-def _check_watermarks(watermark_strategy: WatermarkStrategy, source: Source) -> None:
-    if not isinstance(watermark_strategy, WatermarkStrategy):
-        raise JobGraphError(
-            f"from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks(), got {watermark_strategy!r}"
-        )
-    if watermark_strategy.is_refined or (watermark_strategy.reads_timestamps and not isinstance(source, FileSource)):
-        raise FlowletError(
-            f"{watermark_strategy!r} is not supported yet for {type(source).__name__}, whose records may have timestamps: watermarks "
-            "are not generated; use WatermarkStrategy.no_watermarks()"
-        )

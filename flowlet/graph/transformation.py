@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.graph.partitioner import Partitioner
 
 
@@ -65,6 +66,7 @@ class SourceTransformation(Transformation):
 
     source: Any
     is_bounded: bool = True
+    strategy: WatermarkStrategy | None = None
 
     @property
     def operator_name(self) -> str:

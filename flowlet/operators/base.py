@@ -8,7 +8,7 @@ Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``A
 Absent:     keyed state backends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -69,6 +69,7 @@ class OperatorCounters:
 
     num_records_in: int = 0
     num_records_out: int = 0
+    num_records_from_the_future: int = 0  # whose timestamps did not raise the watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class OperatorContext:
     clock: ProcessingTimeService | None = None
     timers: TimerServiceManager | None = None
     latency: LatencyReporter | None = None
+    report_watermark: Callable[[int], None] | None = None  # tells the JobManager where an aligned source is; None: nobody listens
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:

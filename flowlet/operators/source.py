@@ -4,21 +4,24 @@ Side:       task.  A ``Source`` is made in the user's program and pickled; its r
 Invariants: a reader is made when its task opens and closed once.
 Source:     Flink ``Source``, ``SourceReader``, ``SourceOperator``, without enumerator and split assignment at run time: each reader knows
             from its subtask number what is its share.
-Absent:     timestamps and watermarks by split; they are assigned by the operator behind the source.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.base import StreamOperator
+from flowlet.operators.source_event_time import SourceEventTime
 from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.task.latency_stats import LatencyMarkerEmitter
 from netstack.availability import AvailabilityFuture
 
 # 1,000-2,000 records per chunk are best for records that are Python objects (hot-path measurements).
 MAX_CHUNK_RECORDS = 1_000
+# Flink's pipeline.auto-watermark-interval.
+DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200
 
 
 class SourceReader(Protocol):
@@ -26,7 +29,7 @@ class SourceReader(Protocol):
 
     A reader that knows how much there is may have an attribute ``progress``: the fraction read so far, 0 to 1, read by any thread.
     One that may have nothing just now should have a method ``available_future()``: a future that is done once it is worth to poll again;
-    without it the reader is polled again at once.
+    without it the reader is polled again at once.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.
     One that can go on after a restart has ``snapshot_position()``, which gives a value that says what was read so far, and
     ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
     """
@@ -52,12 +55,24 @@ class SourceOperator(StreamOperator):
     """The head of a chain that has no input.
 
     The task calls ``emit_next`` until it returns False.
+
+    Args:
+        source: makes the reader.
+        strategy: event time; None: that of the reader, if it has any.
+        emits_watermarks: False for a bounded job in batch mode, which needs timestamps only.
+        name: for people.
     """
 
-    def __init__(self, source: Source, *, name: str = "Source") -> None:
+    def __init__(
+        self, source: Source, *, strategy: WatermarkStrategy | None = None, emits_watermarks: bool = True, name: str = "Source"
+    ) -> None:
         self.name = name
         self.source = source
         self.latency_tracking_interval_ms = 0  # 0: no markers
+        self.auto_watermark_interval_ms = DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+        self.strategy = strategy
+        self._emits_watermarks = emits_watermarks
+        self._event_time: SourceEventTime | None = None  # from open on, if there is a strategy
         self._reader: SourceReader | None = None
         self._last_progress: float | None = None
         self._has_nothing = False
@@ -91,6 +106,15 @@ class SourceOperator(StreamOperator):
             raise
         except Exception as error:
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
+        if self.strategy is not None:
+            self._event_time = SourceEventTime(
+                self.strategy,
+                self.ctx,
+                self.output,
+                self._reader,
+                auto_watermark_interval_ms=self.auto_watermark_interval_ms,
+                emits_watermarks=self._emits_watermarks,
+            )
 
     def emit_next(self) -> bool:
         """Emit what comes next, or nothing if there is nothing just now; False when there is no more.
@@ -100,6 +124,9 @@ class SourceOperator(StreamOperator):
             UserFunctionError: the reader failed otherwise.
         """
         assert self._reader is not None, "opened"
+        event_time = self._event_time
+        if event_time is not None and event_time.must_wait:
+            return True
         try:
             element = self._reader.poll_chunk()
         except FlowletError:
@@ -111,17 +138,52 @@ class SourceOperator(StreamOperator):
             case None:
                 return False
             case Watermark():
-                self.output.emit_watermark(element)
+                self.process_watermark(element)
             case WatermarkStatus():
-                self.output.emit_watermark_status(element)
+                self.process_watermark_status(element)
             case Chunk() if element.values:
-                self.output.collect(element)
+                if event_time is None:
+                    self.output.collect(element)
+                else:
+                    event_time.process_chunk(element)
             case Chunk():
                 self._has_nothing = True
         return True
 
+    def process_watermark(self, watermark: Watermark) -> None:
+        """One that the reader gave; or the last one, which the task gives."""
+        if self._event_time is None:
+            self.output.emit_watermark(watermark)
+        else:
+            self._event_time.process_watermark(watermark)
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """One that the reader gave."""
+        if self._event_time is None:
+            self.output.emit_watermark_status(status)
+        else:
+            self._event_time.process_status(status)
+
+    def allow_watermark(self, max_allowed_ms: int) -> None:
+        """The JobManager said how far the sources of the alignment group may be."""
+        if self._event_time is not None:
+            self._event_time.allow(max_allowed_ms)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the source waits for the others of its alignment group."""
+        return self._event_time is not None and self._event_time.must_wait
+
+    @property
+    def alignment_drift_ms(self) -> int | None:
+        """How far the source is ahead of what its group allows; None without a group.  Any thread."""
+        event_time = self._event_time
+        return None if event_time is None or event_time.alignment is None else event_time.alignment.drift_ms
+
     def wait_future(self) -> AvailabilityFuture | None:
         """What to wait for before the next ``emit_next``; None when there is no need, or no way, to wait."""
+        if self._event_time is not None and self._event_time.must_wait:
+            return self._event_time.wait_future
         if not self._has_nothing:
             return None
         available_future = getattr(self._reader, "available_future", None)
@@ -133,8 +195,15 @@ class SourceOperator(StreamOperator):
         reader = self._reader
         return self._last_progress if reader is None else getattr(reader, "progress", None)
 
+    def finish(self) -> None:
+        """Nobody has to wait for this source any more."""
+        if self._event_time is not None:
+            self._event_time.finish()
+
     def close(self) -> None:
         """Close the reader."""
+        if self._event_time is not None:
+            self._event_time.close()
         if self._markers is not None:
             self._markers.close()
         self._last_progress = self.progress

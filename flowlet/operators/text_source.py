@@ -110,6 +110,8 @@ class TextLineReader:
         self._max_line_bytes = max_line_bytes
         splits = list(splits)
         self._total_bytes = sum(split.size_bytes for split in splits)
+        self.current_split = ""  # of the lines polled last
+        self.open_splits: frozenset[str] = frozenset()  # one at a time: the watermark does not wait for files that come later
         self._done_bytes = 0  # Written by the task thread; read anywhere, one split stale is fine.
         self._chunks = self._read(splits)
 
@@ -134,6 +136,8 @@ class TextLineReader:
         is_splittable = _keeps_line_ends(self._charset)
         charset = self._charset if is_splittable else _RECODED
         for split in splits:
+            self.current_split = f"{split.path}:{split.start}"
+            self.open_splits = frozenset((self.current_split,))
             try:
                 with open(split.path, "rb", buffering=0) as file:
                     read = file.read if is_splittable else _recoded(file, self._charset)

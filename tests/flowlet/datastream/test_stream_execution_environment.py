@@ -12,7 +12,7 @@ from flowlet.common import Configuration, Duration, JobExecutionResult, JobID, J
 from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream import CloseableIterator, RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, Source, StreamFormat
-from flowlet.errors import ConfigError, FlowletError, JobExecutionError, JobGraphError, JobSubmissionError
+from flowlet.errors import ConfigError, JobExecutionError, JobGraphError, JobSubmissionError
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import CollectionSourceTransformation, SourceTransformation
 
@@ -258,15 +258,16 @@ def test_a_bad_source_is_refused(arguments: tuple[Any, ...], message: str) -> No
         StreamExecutionEnvironment().from_source(*arguments)
 
 
-def test_watermarks_are_not_generated_and_nobody_is_left_to_believe_it() -> None:
+def test_a_source_takes_every_strategy() -> None:
     environment = StreamExecutionEnvironment()
     monotonous = WatermarkStrategy.for_monotonous_timestamps()
 
-    environment.from_source(file_source(), monotonous, "lines without timestamps")
-    with pytest.raises(FlowletError, match="is not supported yet for Generator, whose records may have timestamps"):
-        environment.from_source(Generator(), monotonous, "numbers")
-    with pytest.raises(FlowletError, match="is not supported yet for FileSource"):
-        environment.from_source(file_source(), monotonous.with_idleness(Duration.of_seconds(1)), "lines")
+    second = Duration.of_seconds(1)
+    for strategy in (monotonous, monotonous.with_idleness(second), monotonous.with_watermark_alignment("group", second)):
+        for source in (file_source(), Generator()):
+            stream = environment.from_source(source, strategy, "numbers")
+            assert isinstance(stream._transformation, SourceTransformation)
+            assert stream._transformation.strategy is strategy
 
 
 @pytest.mark.parametrize(("mode", "is_batch"), [(RuntimeExecutionMode.STREAMING, False), (RuntimeExecutionMode.AUTOMATIC, False)])

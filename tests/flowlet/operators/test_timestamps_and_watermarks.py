@@ -27,7 +27,7 @@ class Driver:
         self.clock = TestProcessingTimeService()
         self.output = RecordingOutput()
         self.operator = TimestampsAndWatermarksOperator(strategy, auto_watermark_interval_ms=interval_ms, emits_watermarks=emits_watermarks)
-        self.operator.setup(OperatorContext("task", 3, 4, 128, "Times", clock=self.clock), self.output)
+        self.operator.setup(OperatorContext("task", 3, 4, 128, self.operator.name, clock=self.clock), self.output)
         self.operator.open()
 
     def process(self, *values: Any, timestamps: list[int] | None = None) -> None:
@@ -277,7 +277,7 @@ def test_records_from_the_far_future_do_not_raise_the_watermark() -> None:
     driver.clock.advance(50)
 
     assert driver.out() == [("a", 50), ("b", 10_000), ("c", 90), ("d", 10_001), 89]
-    assert driver.operator.num_records_from_the_future == 2
+    assert driver.operator.ctx.counters.num_records_from_the_future == 2
 
 
 def test_records_from_the_far_future_are_not_shown_to_generators() -> None:
@@ -286,7 +286,7 @@ def test_records_from_the_far_future_are_not_shown_to_generators() -> None:
     driver.process(2, 4, 6, timestamps=[50, 101, 100])
 
     assert driver.out() == [(2, 50), 50, (4, 101), (6, 100), 100]
-    assert driver.operator.num_records_from_the_future == 1
+    assert driver.operator.ctx.counters.num_records_from_the_future == 1
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])

@@ -281,7 +281,7 @@ def test_an_operator_without_timers_passes_everything_on() -> None:
 
 
 @pytest.mark.parametrize("has_executor", [True, False])
-def test_a_manager_lets_mails_pass_if_it_can_put_its_rest_off(has_executor: bool) -> None:  # noqa: FBT001  # a parameter of pytest
+def test_a_manager_lets_mails_pass_if_it_can_put_its_rest_off(has_executor: bool) -> None:  # a parameter of pytest
     progress, operator = Progress(), Operator()
     executor = progress.executor if has_executor else None
     operator.timers = TimerServiceManager(
