@@ -10,7 +10,8 @@ from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
-from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, VertexMessage
+from flowlet.operators.source import SourceOperator
+from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, VertexMessage, WatermarkAlignmentMessage
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
 
 __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
@@ -61,7 +62,14 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         slot_sharing_group=vertex.slot_sharing_group,
         operator_names=vertex.operator_names,
         chain=dump_chain(vertex.chain, vertex.name),
+        watermark_alignment=_alignment(vertex),
     )
+
+
+def _alignment(vertex: JobVertex) -> WatermarkAlignmentMessage | None:
+    head = vertex.chain[0].operator
+    found = head.strategy.alignment if isinstance(head, SourceOperator) and head.strategy is not None else None
+    return None if found is None else WatermarkAlignmentMessage(found.group, found.max_drift_ms, found.update_interval_ms)
 
 
 def _edge_message(edge: JobEdge) -> EdgeMessage:

@@ -24,7 +24,16 @@ from flowlet.jm.scheduler import SlotPool, assign_tasks, needed_slots
 from flowlet.jm.submission import check_job_graph
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.http import WallClock
-from flowlet.rpc.messages import CancelTask, DeployTask, Heartbeat, JobGraphMessage, TaskDeploymentDescriptor, TaskStateChanged
+from flowlet.rpc.messages import (
+    AllowSourceWatermark,
+    CancelTask,
+    DeployTask,
+    Heartbeat,
+    JobGraphMessage,
+    SourceWatermarkReported,
+    TaskDeploymentDescriptor,
+    TaskStateChanged,
+)
 
 _JOB_ID_BYTES: Final = 16  # the front of an attempt's id
 _RUNNING_STATES: Final = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING)
@@ -103,6 +112,10 @@ class Dispatcher:
         """Ask a TaskManager to end a task."""
         self._sessions[tm_id].send(CancelTask(attempt))
 
+    def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
+        """Tell a source how far it may be."""
+        self._sessions[tm_id].send(AllowSourceWatermark(attempt, max_allowed))
+
     def task_manager_registered(self, session: TaskManagerSession) -> str | None:
         """Take its slots in; a session that it had before is over.  The reason if it cannot be taken."""
         if self._is_closing:
@@ -147,6 +160,12 @@ class Dispatcher:
         before = master.graph.num_ignored_events
         master.task_state_changed(session.tm_id, message)
         self.num_ignored_messages += master.graph.num_ignored_events - before
+
+    def source_watermark_reported(self, session: TaskManagerSession, message: SourceWatermarkReported) -> None:
+        """Hand it to the job."""
+        master = self._job_of(session, message.attempt)
+        if master is None or not master.source_watermark_reported(session.tm_id, message):
+            self.num_ignored_messages += 1
 
     def _job_of(self, session: TaskManagerSession, attempt: bytes) -> JobMaster | None:
         if self._sessions.get(session.tm_id) is not session:

@@ -32,14 +32,17 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm import failures
 from flowlet.jm.deployment import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.job_document import JobView
-from flowlet.jm.scheduler import execution_vertices
+from flowlet.jm.scheduler import attempt_id, execution_vertices
 from flowlet.jm.submission import without_code
+from flowlet.jm.watermark_alignment import SourceSubtask
+from flowlet.jm.watermark_announcer import WatermarkAnnouncer
 from flowlet.rpc.http import WallClock
 from flowlet.rpc.messages import (
     EdgeMessage,
     FailureInfo,
     InputChannelDescriptor,
     JobGraphMessage,
+    SourceWatermarkReported,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
@@ -56,6 +59,9 @@ class TaskManagerGateway(Protocol):
 
     def cancel(self, tm_id: str, attempt: bytes) -> None:
         """Ask for the end of a task."""
+
+    def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
+        """Tell a source how far it may be."""
 
 
 class JobMaster:
@@ -74,6 +80,7 @@ class JobMaster:
         self._clock = clock
         self._metrics: dict[bytes, TaskMetrics] = {}
         self._locations: dict[bytes, TaskManagerLocation] = {}
+        self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
         self._plan: DeploymentPlan | None = None
         self._failing_since_s: float | None = None  # monotonic
         self._changed = asyncio.Event()  # replaced at every change, so that everybody who waits wakes once
@@ -107,6 +114,7 @@ class JobMaster:
         self._plan = DeploymentPlan(self.job, self._locations)
         self._handle(SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
         self._drop_code()
+        self._alignment.start()
 
     def fail_scheduling(self, message: str) -> None:
         """End the job for lack of slots."""
@@ -130,6 +138,21 @@ class JobMaster:
         if not self.graph.executions[attempt].state.is_terminal:
             self._metrics[attempt] = metrics
         return True
+
+    def source_watermark_reported(self, tm_id: str, message: SourceWatermarkReported) -> bool:
+        """An aligned source says where it is; False if it is not a running one of this job's on that TaskManager."""
+        location = self._locations.get(message.attempt)
+        if location is None or location.tm_id != tm_id or self.graph.executions[message.attempt].state.is_terminal:
+            return False
+        return self._alignment.report(self._source_subtask(message.attempt), message.timestamp)
+
+    def _source_subtask(self, attempt: bytes) -> SourceSubtask:
+        vertex = self.graph.executions[attempt].vertex
+        return SourceSubtask(vertex.vertex_id, vertex.subtask)
+
+    def _allow_watermark(self, receiver: SourceSubtask, max_allowed: int) -> None:
+        attempt = attempt_id(self.job_id, receiver.source_id, receiver.subtask)
+        self._gateway.allow_watermark(self._locations[attempt].tm_id, attempt, max_allowed)
 
     def task_manager_lost(self, location: TaskManagerLocation, reason: str) -> None:
         """Fail the tasks there, if any."""
@@ -209,12 +232,15 @@ class JobMaster:
                 self._gateway.cancel(tm_id, attempt)
             case ExecutionStateChanged(attempt, state):
                 subtask = self.graph.executions[attempt].vertex.subtask
+                if state.is_terminal:
+                    self._alignment.forget(self._source_subtask(attempt))
                 log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=subtask, state=state.value)
             case JobStatusChanged(status):
                 self._failing_since_s = time.monotonic() if status is JobStatus.FAILING else None
                 self._log_status(status)
             case ReleaseSlots():
                 self._drop_code()
+                self._alignment.close()
                 self._on_ended(self)
             case _:
                 assert_never(effect)

@@ -13,13 +13,16 @@ from flowlet.common.execution_config import MAX_MAX_PARALLELISM
 from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
-from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, VertexMessage
+from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, VertexMessage, WatermarkAlignmentMessage
 
 MAX_NAME_CHARS = 1_000
 MAX_OPERATORS_PER_VERTEX = 1_000
 MAX_EDGES = 10_000
 MAX_INPUTS_PER_OPERATOR = 63  # Flink's: one bit each in an input selection
 # A task travels as one message of at most 64 MiB: its operators, its outputs' partitioners and the addresses of its channels.
+# A report and an announcement per subtask of a source in each interval.
+MIN_ALIGNMENT_INTERVAL_MS = 10
+MAX_ALIGNMENT_INTERVAL_MS = 3_600_000
 MAX_CODE_BYTES_PER_VERTEX = 48 * 1024 * 1024
 
 
@@ -81,8 +84,19 @@ def _check_vertex(vertex: VertexMessage) -> None:
         raise JobGraphError(f"vertex {vertex.name!r}: parallelism {vertex.parallelism} is not within 1 to {vertex.max_parallelism}")
     if not 1 <= len(vertex.operator_names) <= MAX_OPERATORS_PER_VERTEX:
         raise JobGraphError(f"vertex {vertex.name!r}: {len(vertex.operator_names)} operators, not 1 to {MAX_OPERATORS_PER_VERTEX}")
+    if vertex.watermark_alignment is not None:
+        _check_alignment(vertex.name, vertex.watermark_alignment)
     for name in vertex.operator_names:
         _check_name(f"vertex {vertex.name!r}: an operator's name", name)
+
+
+def _check_alignment(vertex_name: str, alignment: WatermarkAlignmentMessage) -> None:
+    _check_name(f"vertex {vertex_name!r}: its watermark alignment group", alignment.group)
+    if alignment.max_drift_ms < 0 or not MIN_ALIGNMENT_INTERVAL_MS <= alignment.update_interval_ms <= MAX_ALIGNMENT_INTERVAL_MS:
+        raise JobGraphError(
+            f"vertex {vertex_name!r}: watermark alignment with a drift of {alignment.max_drift_ms} ms (at least 0) and an update interval "
+            f"of {alignment.update_interval_ms} ms, which must be {MIN_ALIGNMENT_INTERVAL_MS} to {MAX_ALIGNMENT_INTERVAL_MS}"
+        )
 
 
 def _check_edges(job: JobGraphMessage, positions: dict[str, int]) -> None:

@@ -28,6 +28,7 @@ from flowlet.rpc.messages import (
     Registered,
     RegisterTaskManager,
     RegistrationRefused,
+    SourceWatermarkReported,
     TaskStateChanged,
     ToJobManager,
     ToTaskManager,
@@ -59,6 +60,9 @@ class SessionListener(Protocol):
 
     def task_state_changed(self, session: "TaskManagerSession", message: TaskStateChanged) -> None:
         """A task moved on."""
+
+    def source_watermark_reported(self, session: "TaskManagerSession", message: SourceWatermarkReported) -> None:
+        """A source with an alignment group says where it is."""
 
 
 class TaskManagerSession:
@@ -194,6 +198,8 @@ class TaskManagerSession:
                 self._listener.heartbeat(self, message)
             case TaskStateChanged():
                 self._listener.task_state_changed(self, message)
+            case SourceWatermarkReported():
+                self._listener.source_watermark_reported(self, message)
             case RegisterTaskManager():
                 return "it registered twice on one connection"
             case _:

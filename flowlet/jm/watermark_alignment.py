@@ -5,8 +5,7 @@ Invariants: what a group allows is its smallest reported watermark plus its drif
             ``MAX_TIMESTAMP``) and subtasks that are gone hold nobody back; a subtask that has not reported yet does not count.
 Units:      milliseconds.
 Source:     Flink ``SourceCoordinator`` (``announceCombinedWatermark``), ``WatermarkAggregator``, ``WatermarkAlignmentParams``, FLIP-182.
-Absent:     the messages: whoever receives a ``ReportedWatermark`` calls ``report``; a timer per group calls ``announce`` each
-            ``update_interval_ms`` and sends every ``MaxAllowedWatermark`` to its subtask.
+Absent:     timers and messages; see ``watermark_announcer``.
 """
 
 from dataclasses import dataclass, field

@@ -38,12 +38,13 @@ EdgeOutputs = Mapping[tuple[int, str | None], Sequence[EdgeOutput]]
 class HeadInput:
     """One input of the head: counts what comes in."""
 
-    __slots__ = ("_counters", "_process", "process_latency_marker", "process_watermark", "process_watermark_status")
+    __slots__ = ("_counters", "_pass_watermark", "_process", "current_watermark", "process_latency_marker", "process_watermark_status")
 
     def __init__(self, head_input: Input, counters: OperatorCounters) -> None:
         self._counters = counters
         self._process = head_input.process_chunk
-        self.process_watermark: Callable[[Watermark], None] = head_input.process_watermark
+        self._pass_watermark = head_input.process_watermark
+        self.current_watermark = MIN_TIMESTAMP  # Written by the task thread; read anywhere, one watermark stale is fine.
         self.process_watermark_status: Callable[[WatermarkStatus], None] = head_input.process_watermark_status
         self.process_latency_marker: Callable[[LatencyMarker], None] = head_input.process_latency_marker
 
@@ -51,6 +52,11 @@ class HeadInput:
         """Count and process."""
         self._counters.num_records_in += len(chunk.values)
         self._process(chunk)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Remember and process."""
+        self.current_watermark = watermark.timestamp
+        self._pass_watermark(watermark)
 
 
 class OperatorChain:
@@ -123,6 +129,16 @@ class OperatorChain:
     def current_output_watermark(self) -> int:
         """The smallest of the last watermarks that operators with an edge emitted."""
         return min((self._outputs[index].current_watermark for index in self._with_edges), default=MIN_TIMESTAMP)
+
+    def input_watermarks(self, index: int) -> list[int]:
+        """The last watermark of each input of an operator; inside a chain it is what the operator before it emitted."""
+        if index == 0:
+            return [each.current_watermark for each in self.head_inputs]
+        return [self._outputs[self._chained[index].parent].current_watermark]
+
+    def output_watermark(self, index: int) -> int:
+        """The last watermark that an operator emitted."""
+        return self._outputs[index].current_watermark
 
     def counters(self) -> dict[int, OperatorCounters]:
         """What each operator counted, by its index in the chain."""

@@ -63,6 +63,12 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
             self._valve = StatusWatermarkValve(self.num_inputs)
         return self._inputs
 
+    @property
+    def combined_watermark(self) -> StatusWatermarkValve:
+        """What the inputs together have reached; look only."""
+        self.inputs()
+        return self._valve
+
     def process_input_watermark(self, input_id: int, watermark: Watermark) -> None:
         """A watermark of one input; what all together have reached is processed as the operator's."""
         self._process_combined(self._valve.input_watermark(input_id - 1, watermark))

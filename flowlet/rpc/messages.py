@@ -15,6 +15,14 @@ from flowlet.graph.execution_state import ExecutionState
 PROTOCOL_VERSION: Final = 1
 
 
+class WatermarkAlignmentMessage(msgspec.Struct, frozen=True):
+    """The sources of one group wait for each other."""
+
+    group: str
+    max_drift_ms: int
+    update_interval_ms: int
+
+
 class VertexMessage(msgspec.Struct, frozen=True):
     """One vertex of a submitted job; ``chain`` is the cloudpickled list of its chained operators."""
 
@@ -25,6 +33,7 @@ class VertexMessage(msgspec.Struct, frozen=True):
     slot_sharing_group: str
     operator_names: list[str]
     chain: bytes
+    watermark_alignment: WatermarkAlignmentMessage | None = None  # of a vertex that begins with a source
 
 
 class EdgeMessage(msgspec.Struct, frozen=True):
@@ -98,6 +107,37 @@ class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):
     partitions: list[ResultPartitionDescriptor]
 
 
+class LatencyMetrics(msgspec.Struct, frozen=True):
+    """How long markers took from a source to an operator: its last values, in milliseconds."""
+
+    name: str  # below the scope of the job, as Flink's
+    count: int  # of all values so far
+    min: float
+    max: float
+    mean: float
+    stddev: float
+    p50: float
+    p75: float
+    p95: float
+    p98: float
+    p99: float
+    p999: float
+
+
+class OperatorMetrics(msgspec.Struct, frozen=True):
+    """Counters and gauges of one operator of a task."""
+
+    name: str
+    operator_id: str  # 32 hex digits
+    num_records_in: int
+    num_records_out: int
+    num_records_from_the_future: int
+    current_input_watermark: int  # the smallest of all inputs
+    current_input_watermarks: list[int]  # of each input; empty for a source
+    current_output_watermark: int
+    latencies: list[LatencyMetrics] = []
+
+
 class TaskMetrics(msgspec.Struct, frozen=True):
     """Counters of one task since its start; names follow Flink's task metrics."""
 
@@ -132,6 +172,9 @@ class TaskMetrics(msgspec.Struct, frozen=True):
     last_checkpoint_sync_ms: int = 0
     last_checkpoint_async_ms: int = 0
     last_checkpoint_in_flight_bytes: int = 0
+    operators: list[OperatorMetrics] = []
+    watermark_held_back_by: list[str] = []  # input channels without which the watermark would have advanced for a minute
+    watermark_alignment_drift_ms: int | None = None  # how far a source is ahead of what its alignment group allows
 
 
 class FailureInfo(msgspec.Struct, frozen=True):
@@ -207,5 +250,19 @@ class CancelTask(msgspec.Struct, frozen=True, tag=True):
     attempt: bytes
 
 
-ToJobManager = RegisterTaskManager | Heartbeat | TaskStateChanged
-ToTaskManager = Registered | RegistrationRefused | DeployTask | CancelTask
+class SourceWatermarkReported(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: where a subtask of a source with an alignment group is; 2**63 - 1: nobody must wait for it."""
+
+    attempt: bytes
+    timestamp: int
+
+
+class AllowSourceWatermark(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: the source must not read on while its watermark is above this; unknown attempts are ignored."""
+
+    attempt: bytes
+    max_allowed: int
+
+
+ToJobManager = RegisterTaskManager | Heartbeat | TaskStateChanged | SourceWatermarkReported
+ToTaskManager = Registered | RegistrationRefused | DeployTask | CancelTask | AllowSourceWatermark

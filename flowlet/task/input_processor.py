@@ -142,6 +142,11 @@ class InputProcessor:
         return f"<InputProcessor of {self._name}: {self.waiting_for}, {self._valve!r}>"
 
     @property
+    def valve(self) -> StatusWatermarkValve:
+        """What the channels together have reached; look only."""
+        return self._valve
+
+    @property
     def current_watermark(self) -> int:
         """The input's watermark, milliseconds; any thread."""
         return self._valve.last_output

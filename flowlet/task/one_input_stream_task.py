@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.operators.chain import ChainedOperator, HeadInput
 from flowlet.operators.input_selection import InputSelectable
+from flowlet.operators.multi_input import MultipleInputStreamOperator
 from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
 from flowlet.task.input_processor import InputProcessor
 from flowlet.task.input_selection import InputStatus, MultipleInputSelectionHandler
@@ -17,6 +18,8 @@ from flowlet.task.multiple_input_processor import MultipleInputProcessor
 from flowlet.task.stream_task_base import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.task.task_timings import TaskTimings, WaitKind
+from flowlet.task.watermark_valve import StatusWatermarkValve
+from flowlet.task.watermark_watch import WatermarkWatch
 from netstack.gate.input_gate import SingleInputGate
 from netstack.partition.channel_state import InputChannelInfo
 
@@ -38,6 +41,7 @@ class GateFedStreamTask(StreamTask):
             else checkpointed_gates(gates, config, self.checkpoints, self.mailbox_processor)
         )
         self._readers: list[tuple[InputProcessor, list[SingleInputGate]]] = []
+        self._watches: list[tuple[str, WatermarkWatch]] = []  # and the name of what each one numbers
         self._input_suspension: Suspension | None = None  # Written by the task thread, read by whoever completes a gate's future.
 
     def _input_processor(self, number: int, gates: list[SingleInputGate], head: HeadInput, *, by_record: bool = False) -> InputProcessor:
@@ -51,6 +55,7 @@ class GateFedStreamTask(StreamTask):
             by_record=by_record,
         )
         self._readers.append((processor, gates))
+        self._watch(f"input {number}, channel", processor.valve)
         return processor
 
     def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
@@ -60,6 +65,9 @@ class GateFedStreamTask(StreamTask):
                 for channel in range(gate.num_channels):
                     pieces = [*processor.in_flight(position, channel), *checkpointed.kept_in_flight(channel)]
                     keep_in_flight(writer, checkpoint_id, InputChannelInfo(index, channel), pieces)
+
+    def _watch(self, name: str, valve: StatusWatermarkValve) -> None:
+        self._watches.append((name, WatermarkWatch(valve, self._timings.now_ns)))
 
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
         yield self._input.close
@@ -82,6 +90,9 @@ class GateFedStreamTask(StreamTask):
 
     def _advance_to_end_of_event_time(self) -> None:
         self._input.advance_to_end_of_event_time()
+
+    def _watermark_held_back_by(self) -> list[str]:
+        return [f"{name} {number}" for name, watch in self._watches for number in watch.held_back_by()]
 
     def _current_input_watermark(self) -> int:
         return self._input.current_watermark
@@ -111,4 +122,6 @@ class MultipleInputStreamTask(GateFedStreamTask):
         is_selectable = isinstance(head, InputSelectable)
         selection = MultipleInputSelectionHandler(len(inputs), head.next_selection if isinstance(head, InputSelectable) else None)
         processors = [self._input_processor(index + 1, gates[index], each, by_record=is_selectable) for index, each in enumerate(inputs)]
+        if isinstance(head, MultipleInputStreamOperator):
+            self._watch("input, from 0,", head.combined_watermark)
         self._input = MultipleInputProcessor(processors, selection)

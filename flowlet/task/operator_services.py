@@ -84,6 +84,7 @@ class OperatorServices:
             clock=clock,
             timers=timers,
             latency=latency,
+            report_watermark=environment.report_watermark,
         )
 
     def quiesce(self, index: int) -> None:

@@ -35,7 +35,9 @@ class SourceStreamTask(StreamTask):
 
     def metrics(self) -> TaskMetrics:
         """The counters, with how far the source is; any thread."""
-        return msgspec.structs.replace(super().metrics(), source_progress=self._source.progress)
+        return msgspec.structs.replace(
+            super().metrics(), source_progress=self._source.progress, watermark_alignment_drift_ms=self._source.alignment_drift_ms
+        )
 
     def _process_input(self) -> InputStatus:
         if self._stopped is not None:
@@ -47,13 +49,22 @@ class SourceStreamTask(StreamTask):
     def _wait_for_input(self, controller: MailboxController) -> None:
         future = self._source.wait_future()
         assert future is not None, "it has nothing, and says when it will"
-        suspension = controller.suspend_default_action(WaitKind.IDLE, f"the source {self._source.name!r} to have something")
+        awaited = (
+            "the other sources of its alignment group"
+            if self._source.is_held_back
+            else f"the source {self._source.name!r} to have something"
+        )
+        suspension = controller.suspend_default_action(WaitKind.IDLE, awaited)
         self._suspension = suspension
         future.add_done_callback(suspension.resume)
 
     def stop(self) -> None:
         """End the source without draining: nothing is finished, no last watermark is sent.  Any thread, any number of times."""
         self.mailbox_processor.send_control_mail(lambda: self._stop(StopMode.NO_DRAIN), "stop the source")
+
+    def allow_watermark(self, max_allowed_ms: int) -> None:
+        """Say how far the sources of the alignment group may be.  Any thread, any time."""
+        self.mailbox_processor.send_control_mail(lambda: self._source.allow_watermark(max_allowed_ms), "watermark alignment")
 
     def _stop(self, mode: StopMode) -> None:
         self._stopped = mode

@@ -25,6 +25,7 @@ from flowlet.task.flushing_action_executor import FlushingActionExecutor
 from flowlet.task.input_selection import InputStatus
 from flowlet.task.mailbox import TaskMailbox
 from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor
+from flowlet.task.operator_metrics import operator_metrics
 from flowlet.task.operator_services import OperatorServices
 from flowlet.task.output_flusher import OutputFlushers
 from flowlet.task.record_writer import RecordWriter, create_record_writer
@@ -412,6 +413,8 @@ class StreamTask(ABC):
             is_back_pressured=rates.is_back_pressured,
             current_input_watermark=self._current_input_watermark(),
             waiting_for=self.waiting_for,
+            operators=operator_metrics(self._chain, self._services.latencies),
+            watermark_held_back_by=self._watermark_held_back_by(),
         )
 
     def _checkpoint_metrics(self) -> dict[str, int]:
@@ -428,6 +431,9 @@ class StreamTask(ABC):
             "last_checkpoint_async_ms": statistics.last.async_duration_ns // _NS_PER_MS,
             "last_checkpoint_in_flight_bytes": statistics.last.bytes_persisted_during_alignment,
         }
+
+    def _watermark_held_back_by(self) -> list[str]:
+        return []
 
     def _current_input_watermark(self) -> int:
         return TaskMetrics().current_input_watermark

@@ -61,6 +61,7 @@ class TaskEnvironment:
     outputs: list[OutputEdge]
     schedule_timer: ScheduleTimer
     checkpointing: Checkpointing | None = None  # None: barriers are not expected
+    report_watermark: Callable[[int], None] | None = None  # of a source that has an alignment group, on the task thread
     gate_inputs: list[int] = field(default_factory=list)  # which input of the head each gate feeds, from 1; empty: all the first
 
     @property

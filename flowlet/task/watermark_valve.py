@@ -30,7 +30,7 @@ class ChannelState(Enum):
 class StatusWatermarkValve:
     """Takes watermarks and statuses by channel, returns what the task must pass on, in order.
 
-    Threading: task thread only.
+    Threading: task thread only; the properties and ``held_back_by`` anywhere, one watermark stale.
     """
 
     def __init__(self, num_channels: int) -> None:
@@ -68,6 +68,12 @@ class StatusWatermarkValve:
     def channel_watermark(self, channel_index: int) -> int:
         """The largest watermark that counted of a channel, milliseconds, but not the last one; for metrics and tests."""
         return self._watermarks[channel_index]
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether an active channel is ahead of the output."""
+        active = (watermark for watermark, state in zip(self._watermarks, self._states, strict=True) if state is ChannelState.ALIGNED)
+        return max(active, default=MIN_TIMESTAMP) > self._last_output
 
     def held_back_by(self) -> list[int]:
         """The active channels without which the output would have advanced, for people who look for an idle partition."""

@@ -8,7 +8,6 @@ Source:     Flink ``TaskExecutor.submitTask``, ``NettyShuffleEnvironment.createI
 import asyncio
 from collections.abc import Callable
 
-from flowlet.operators.chain import ChainedOperator
 from flowlet.rpc.messages import InputChannelDescriptor, InputGateDescriptor, ResultPartitionDescriptor, TaskDeploymentDescriptor
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.task.stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
@@ -58,9 +57,16 @@ class LoopTimer:
 
 
 def create_task_from_descriptor(
-    descriptor: TaskDeploymentDescriptor, network: NetworkEnvironment, loop: EventLoopThread, tm_id: str
+    descriptor: TaskDeploymentDescriptor,
+    network: NetworkEnvironment,
+    loop: EventLoopThread,
+    tm_id: str,
+    *,
+    report_watermark: Callable[[int], None] | None = None,
 ) -> StreamTask:
     """Open the blobs, make the partitions and gates, and put the task together; it has not started.
+
+    ``report_watermark`` takes the watermarks of a source that has an alignment group, on the task thread; None: nobody listens.
 
     Raises:
         DeploymentError: the operators or a partitioner could not be loaded.
@@ -74,20 +80,18 @@ def create_task_from_descriptor(
             outputs.append(_create_output(descriptor, partition, network))  # noqa: PERF401 - after a failure we must know what there is
         for gate in descriptor.gates:
             gates.append(_create_gate(descriptor, gate, network, tm_id))  # noqa: PERF401
-        return _create_task(descriptor, chain, gates, outputs, loop)
+        environment = _create_environment(descriptor, gates, outputs, loop)
+        environment.report_watermark = report_watermark
+        return create_stream_task(environment, chain)
     except BaseException as error:
         _discard(gates, outputs, error)
         raise
 
 
-def _create_task(
-    descriptor: TaskDeploymentDescriptor,
-    chain: list[ChainedOperator],
-    gates: list[SingleInputGate],
-    outputs: list[OutputEdge],
-    loop: EventLoopThread,
-) -> StreamTask:
-    environment = TaskEnvironment(
+def _create_environment(
+    descriptor: TaskDeploymentDescriptor, gates: list[SingleInputGate], outputs: list[OutputEdge], loop: EventLoopThread
+) -> TaskEnvironment:
+    return TaskEnvironment(
         job_id=descriptor.job_id,
         job_name=descriptor.job_name,
         vertex_id=descriptor.vertex_id,
@@ -101,7 +105,6 @@ def _create_task(
         schedule_timer=lambda delay_s, callback: LoopTimer(loop, delay_s, callback),
         gate_inputs=[gate.input_id for gate in descriptor.gates],
     )
-    return create_stream_task(environment, chain)
 
 
 def _create_output(descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor, network: NetworkEnvironment) -> OutputEdge:

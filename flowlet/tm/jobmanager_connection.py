@@ -19,6 +19,7 @@ import structlog
 from flowlet.errors import FlowletError
 from flowlet.rpc.http import RpcClient, RpcConnectError, RpcStatusError
 from flowlet.rpc.messages import (
+    AllowSourceWatermark,
     CancelTask,
     DeployTask,
     Heartbeat,
@@ -35,6 +36,8 @@ _PATH: Final = "/rpc/taskmanager"
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(ToTaskManager)
 _MAX_QUEUED_MESSAGES: Final = 10_000  # a few per task and second; more means that the JobManager does not read
+# A heartbeat looks at the tasks' gauges, whose maxima are those of 5 s (``TimerGauge``).
+_LONGEST_INTERVAL_S: Final = 2.0
 _IDLE_HEARTBEAT_FACTOR: Final = 2  # a TaskManager without tasks has little to tell
 
 
@@ -66,6 +69,9 @@ class SessionListener(Protocol):
 
     def cancel(self, message: CancelTask) -> None:
         """End a task."""
+
+    def allow_watermark(self, message: AllowSourceWatermark) -> None:
+        """Tell a source how far it may be."""
 
     def heartbeat(self) -> Heartbeat:
         """What to tell with the next heartbeat."""
@@ -158,6 +164,8 @@ class JobManagerConnection:
                         self._listener.deploy(message)
                     case CancelTask():
                         self._listener.cancel(message)
+                    case AllowSourceWatermark():
+                        self._listener.allow_watermark(message)
             return f"the JobManager closed the connection ({socket.close_code})"
         finally:
             if helpers:
@@ -170,7 +178,7 @@ class JobManagerConnection:
         self._last_contact = asyncio.get_running_loop().time()
         outbox = self._outbox = asyncio.Queue(_MAX_QUEUED_MESSAGES)
         self._listener.registered(welcome.jm_id)
-        interval_s = welcome.heartbeat_interval_ms / 1000
+        interval_s = min(welcome.heartbeat_interval_ms / 1000, _LONGEST_INTERVAL_S)
         return [
             asyncio.create_task(_supervise(lambda: _send_all(socket, outbox), socket), name="control messages"),
             asyncio.create_task(_supervise(lambda: self._send_heartbeats(interval_s), socket), name="heartbeats"),

@@ -20,6 +20,7 @@ from flowlet.errors import UserFunctionError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
 from flowlet.rpc.messages import FailureInfo, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
+from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.stream_task import StreamTask
 from flowlet.tm.deployment import create_task_from_descriptor, owner_name
 from flowlet.tm.failure import failure_info, format_thread_stack
@@ -44,6 +45,9 @@ class CancellationConfig:
     consequence_grace_s: float = 1.0  # not measured; cause and consequence come within milliseconds
 
 
+_MAX_CHANNELS_LOGGED = 20
+
+
 @dataclass(frozen=True, slots=True)
 class TaskContext:
     """What all tasks of one TaskManager share."""
@@ -55,6 +59,7 @@ class TaskContext:
     on_stuck: "Callable[[Task], None]"  # loop thread: a cancelled task did not end in time
     cancellation: CancellationConfig = CancellationConfig()
     scheduling: TaskScheduling = TaskScheduling.NORMAL
+    report_watermark: Callable[[bytes, int], None] | None = None  # where a source with an alignment group is; loop thread
 
 
 class Task:
@@ -75,6 +80,7 @@ class Task:
         self._cancelled = threading.Event()  # Set by the loop thread under _lock.
         self._stream_task: StreamTask | None = None  # Written by the task thread, under _lock.
         self._final_metrics: TaskMetrics | None = None  # Written by the task thread, under _lock.
+        self._is_stalled = False  # Whoever asks for metrics; a warning too many does no harm.
         self._cancelled_at = 0.0  # Loop thread only.
         self._watchdog: asyncio.TimerHandle | None = None  # Loop thread only.
 
@@ -110,7 +116,29 @@ class Task:
             stream_task, final = self._stream_task, self._final_metrics
         if final is not None:
             return final
-        return TaskMetrics() if stream_task is None else stream_task.metrics()
+        if stream_task is None:
+            return TaskMetrics()
+        metrics = stream_task.metrics()
+        self._warn_of_stall(metrics.watermark_held_back_by)
+        return metrics
+
+    def allow_watermark(self, max_allowed: int) -> None:
+        """Tell the source how far its alignment group may be; nothing for other tasks."""
+        with self._lock:
+            stream_task = self._stream_task
+        if isinstance(stream_task, SourceStreamTask):
+            stream_task.allow_watermark(max_allowed)
+
+    def _warn_of_stall(self, held_back_by: list[str]) -> None:
+        if held_back_by and not self._is_stalled:
+            _log.warning(
+                "the watermark has not moved for a minute; with_idleness() lets it pass inputs without records",
+                job=self.descriptor.job_name,
+                task=self.name,
+                held_back_by=held_back_by[:_MAX_CHANNELS_LOGGED],
+                num_channels=len(held_back_by),
+            )
+        self._is_stalled = bool(held_back_by)
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread itself, which has nothing left to do once ``ended`` is set."""
@@ -158,7 +186,10 @@ class Task:
             self._end(None)
 
     def _execute(self) -> None:
-        stream_task = create_task_from_descriptor(self.descriptor, self._context.network, self._context.loop, self._context.tm_id)
+        context = self._context
+        stream_task = create_task_from_descriptor(
+            self.descriptor, context.network, context.loop, context.tm_id, report_watermark=self._report_watermark
+        )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:
             self._stream_task = stream_task
@@ -182,6 +213,11 @@ class Task:
         with self._lock:
             self._stream_task, self._final_metrics = None, final_metrics
         self._post(state, failure)
+
+    def _report_watermark(self, timestamp: int) -> None:
+        report = self._context.report_watermark
+        if report is not None:
+            self._context.loop.execute_threadsafe(report, self.attempt, timestamp)
 
     def _was_cancelled(self, error: BaseException) -> bool:
         if isinstance(error, _CONSEQUENCES):

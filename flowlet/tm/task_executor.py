@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 import structlog
 
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.messages import CancelTask, DeployTask, Heartbeat, RegisterTaskManager, TaskReport, TaskStateChanged
+from flowlet.rpc.messages import (
+    AllowSourceWatermark,
+    CancelTask,
+    DeployTask,
+    Heartbeat,
+    RegisterTaskManager,
+    SourceWatermarkReported,
+    TaskReport,
+    TaskStateChanged,
+)
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
 from flowlet.tm.process_model import TaskScheduling
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
@@ -64,7 +73,9 @@ class TaskExecutor:
         self._hooks = hooks or ProcessHooks()
         self._network = NetworkEnvironment(config.network, loop)
         self._tasks: dict[bytes, Task] = {}
-        self._context = TaskContext(tm_id, self._network, loop, self._report, self._stuck, config.cancellation, config.task_scheduling)
+        self._context = TaskContext(
+            tm_id, self._network, loop, self._report, self._stuck, config.cancellation, config.task_scheduling, self._report_watermark
+        )
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
 
@@ -145,6 +156,12 @@ class TaskExecutor:
             _log.info("cancelling", job=task.descriptor.job_name, task=task.name)
             task.cancel()
 
+    def allow_watermark(self, message: AllowSourceWatermark) -> None:
+        """Tell a source how far it may be; one that is not here has ended already."""
+        task = self._tasks.get(message.attempt)
+        if task is not None:
+            task.allow_watermark(message.max_allowed)
+
     def heartbeat(self) -> Heartbeat:
         """The counters of all tasks."""
         return Heartbeat(self.tm_id, [TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()])
@@ -166,6 +183,10 @@ class TaskExecutor:
         del self._tasks[task.attempt]
         if not self._tasks:
             self._hooks.idle()
+
+    def _report_watermark(self, attempt: bytes, timestamp: int) -> None:
+        if self._connection is not None and attempt in self._tasks:
+            self._connection.send(SourceWatermarkReported(attempt, timestamp))
 
     def _stuck(self, task: Task) -> None:
         self._hooks.failed(f"a task did not end {self._config.cancellation.fatal_timeout_s:.0f} s after it was cancelled: {task.name}")

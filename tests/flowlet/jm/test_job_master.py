@@ -21,6 +21,7 @@ class Recorder:
     def __init__(self) -> None:
         self.deployed: list[TaskDeploymentDescriptor] = []
         self.cancelled: list[bytes] = []
+        self.allowed: list[tuple[bytes, int]] = []
         self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
 
     def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
@@ -30,6 +31,10 @@ class Recorder:
     def cancel(self, tm_id: str, attempt: bytes) -> None:
         assert tm_id == "tm-1"
         self.cancelled.append(attempt)
+
+    def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
+        assert tm_id == "tm-1"
+        self.allowed.append((attempt, max_allowed))
 
     def on_ended(self, master: JobMaster) -> None:
         self.ended.append((master, len(self.cancelled)))

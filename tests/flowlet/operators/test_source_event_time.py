@@ -88,7 +88,7 @@ class Driver:
         found: list[Any] = []
         for element in elements:
             if isinstance(element, Chunk):
-                found += [("record", stamp) for stamp in element.timestamps or [None]]
+                found += [("record", stamp) for stamp in element.timestamps or []]
             else:
                 found.append(element.timestamp if isinstance(element, Watermark) else element)
         return found

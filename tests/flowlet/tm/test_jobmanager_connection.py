@@ -9,7 +9,16 @@ import structlog
 from aiohttp import WSMsgType, web
 
 from flowlet.rpc.http import AuthenticatingServer, RpcClient
-from flowlet.rpc.messages import CancelTask, DeployTask, Heartbeat, Registered, RegisterTaskManager, ToJobManager, ToTaskManager
+from flowlet.rpc.messages import (
+    AllowSourceWatermark,
+    CancelTask,
+    DeployTask,
+    Heartbeat,
+    Registered,
+    RegisterTaskManager,
+    ToJobManager,
+    ToTaskManager,
+)
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
 from tests.flowlet.client.jobs import DEADLINE_S
 
@@ -23,6 +32,7 @@ class Listener:
     def __init__(self) -> None:
         self.sessions: list[str] = []
         self.cancelled: list[bytes] = []
+        self.allowed: list[AllowSourceWatermark] = []
         self.lost: asyncio.Queue[str] = asyncio.Queue()
 
     def registered(self, jm_id: str) -> None:
@@ -33,6 +43,9 @@ class Listener:
 
     def cancel(self, message: CancelTask) -> None:
         self.cancelled.append(message.attempt)
+
+    def allow_watermark(self, message: AllowSourceWatermark) -> None:
+        self.allowed.append(message)
 
     def heartbeat(self) -> Heartbeat:
         return Heartbeat("tm-1", [])

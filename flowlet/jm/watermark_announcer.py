@@ -1,0 +1,89 @@
+"""Tells the sources of a job, again and again, how far their alignment groups let them be.
+
+Side:       loop.
+Invariants: one timer per group, from ``start`` to ``close``; nothing is sent after ``close``; groups without a report are not announced.
+Units:      milliseconds.
+Source:     Flink ``SourceCoordinator.announceCombinedWatermark``.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from flowlet.common.watermark_strategy import WatermarkAlignment
+from flowlet.jm.watermark_alignment import ReportedWatermark, SourceSubtask, WatermarkAlignmentGroups
+from flowlet.rpc.messages import JobGraphMessage
+
+
+class Handle(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None:
+        """Do not call."""
+
+
+def _call_later(delay_s: float, callback: Callable[[], None]) -> Handle:
+    return asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+class WatermarkAnnouncer:
+    """The watermark alignment of one job.
+
+    Threading: the JobManager's loop.
+    Life cycle: ``start`` once the tasks are deployed, ``close`` when the job ends; idempotent.
+
+    Args:
+        job: says which of its sources are in a group.
+        allow: sends a subtask what it is allowed.
+        call_later: after so many seconds.
+    """
+
+    def __init__(
+        self,
+        job: JobGraphMessage,
+        allow: Callable[[SourceSubtask, int], None],
+        call_later: Callable[[float, Callable[[], None]], Handle] = _call_later,
+    ) -> None:
+        self._allow = allow
+        self._call_later = call_later
+        self._groups = WatermarkAlignmentGroups()
+        self._sources: set[str] = set()
+        self._timers: dict[str, Handle] = {}
+        for vertex in job.vertices:
+            if (found := vertex.watermark_alignment) is not None:
+                self._groups.add_source(vertex.id, WatermarkAlignment(found.group, found.max_drift_ms, found.update_interval_ms))
+                self._sources.add(vertex.id)
+
+    def __repr__(self) -> str:
+        return f"<WatermarkAnnouncer of {self._groups!r}, {len(self._timers)} timers>"
+
+    def start(self) -> None:
+        """Announce each group once per update interval."""
+        for group, interval_ms in self._groups.update_intervals_ms().items():
+            self._schedule(group, interval_ms)
+
+    def report(self, subtask: SourceSubtask, timestamp: int) -> bool:
+        """A subtask said where it is; False if its source is in no group."""
+        if subtask.source_id not in self._sources:
+            return False
+        self._groups.report(ReportedWatermark(subtask, timestamp))
+        return True
+
+    def forget(self, subtask: SourceSubtask) -> None:
+        """A subtask has ended, whatever its source."""
+        if subtask.source_id in self._sources:
+            self._groups.forget(subtask)
+
+    def close(self) -> None:
+        """Announce no more."""
+        timers, self._timers = self._timers, {}
+        for timer in timers.values():
+            timer.cancel()
+
+    def _schedule(self, group: str, interval_ms: int) -> None:
+        self._timers[group] = self._call_later(interval_ms / 1000, lambda: self._announce(group, interval_ms))
+
+    def _announce(self, group: str, interval_ms: int) -> None:
+        self._schedule(group, interval_ms)
+        for allowed in self._groups.announce(group):
+            self._allow(allowed.receiver, allowed.timestamp)

@@ -1,0 +1,41 @@
+"""What the operators of a task count and show, as it travels to the JobManager.
+
+Side:   shared.  Read on any thread, one chunk or watermark stale.
+Source: Flink ``OperatorMetricGroup``, ``InternalOperatorIOMetricGroup``; the gauges currentInputWatermark, currentInputNWatermark,
+        currentOutputWatermark.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from flowlet.operators.chain import OperatorChain
+from flowlet.operators.source import SourceOperator
+from flowlet.records import MIN_TIMESTAMP
+from flowlet.rpc.messages import LatencyMetrics, OperatorMetrics
+from flowlet.task.latency_stats import Histogram, LatencyStats
+
+
+def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) -> list[OperatorMetrics]:
+    """Of every operator, in the order of the chain; ``latencies`` are theirs."""
+    return [_of(chain, index, latencies[index]) for index in range(len(chain.operators))]
+
+
+def _of(chain: OperatorChain, index: int, latency: LatencyStats) -> OperatorMetrics:
+    ctx = chain.contexts[index]
+    watermarks = [] if isinstance(chain.operators[index], SourceOperator) else chain.input_watermarks(index)
+    return OperatorMetrics(
+        name=ctx.operator_name,
+        operator_id=ctx.operator_id.hex(),
+        num_records_in=ctx.counters.num_records_in,
+        num_records_out=ctx.counters.num_records_out,
+        num_records_from_the_future=ctx.counters.num_records_from_the_future,
+        current_input_watermark=min(watermarks, default=MIN_TIMESTAMP),
+        current_input_watermarks=watermarks,
+        current_output_watermark=chain.output_watermark(index),
+        latencies=[_latency(name, histogram) for name, histogram in latency.histograms().items()],
+    )
+
+
+def _latency(name: str, histogram: Histogram) -> LatencyMetrics:
+    statistics = asdict(histogram.statistics())
+    return LatencyMetrics(name, **(statistics | {"count": histogram.count}))

@@ -1,0 +1,269 @@
+"""Programs with event time, timers, idleness and alignment, run to their end in this process."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from flowlet.common import Configuration, Duration, WatermarkStrategy
+from flowlet.common.watermark_strategy import TimestampAssigner
+from flowlet.datastream import KeyedProcessFunction, ProcessFunction, RuntimeContext, StreamExecutionEnvironment, TimeDomain
+from flowlet.datastream.connectors import DiscardingSink, Source
+from flowlet.records import MAX_TIMESTAMP, Chunk
+
+PATIENCE_S = 30.0  # never used up unless a test fails
+WINDOW_MS = 10
+NUM_LAST = 50
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamExecutionEnvironment]:
+    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
+    made = StreamExecutionEnvironment.get_execution_environment(Configuration())
+    made.set_parallelism(1)
+    yield made
+    made.close()
+
+
+class Stage:
+    """What a test tells readers in other threads of its process, and they it."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self.num_read: dict[str, int] = {}
+
+
+STAGES: dict[str, Stage] = {}
+
+
+@pytest.fixture
+def stage(request: pytest.FixtureRequest) -> Iterator[str]:
+    name = request.node.name
+    STAGES[name] = Stage()
+    yield name
+    STAGES.pop(name).is_over.set()
+
+
+class UntilOver:
+    """The condition that the test is over; a class of the module, so that it is pickled by its name."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+
+    def __call__(self) -> bool:
+        return STAGES[self._stage].is_over.is_set()
+
+
+class Pace:
+    """A step that goes on for ever, ten milliseconds of event time at a time; when the test is over, it comes so often once more."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._next = 0
+        self._num_left = NUM_LAST
+
+    def chunk(self) -> Chunk | None:
+        time.sleep(0.0005)
+        self._next += 10
+        self._num_left -= STAGES[self._stage].is_over.is_set()
+        return Chunk([self._next]) if self._num_left >= 0 else None
+
+
+class Script:
+    """Each step is a list of timestamps, or a condition to wait for."""
+
+    def __init__(self, steps: list[list[int] | Callable[[], bool] | Pace]) -> None:
+        self._steps = list(steps)
+
+    def poll_chunk(self) -> Chunk | None:
+        if not self._steps:
+            return None
+        step = self._steps[0]
+        if isinstance(step, Pace):
+            return step.chunk()
+        if callable(step):
+            if not step():
+                time.sleep(0.001)  # nothing yet: be asked again
+                return Chunk([])
+            self._steps.pop(0)
+            return Chunk([])
+        self._steps.pop(0)
+        return Chunk(list(step))
+
+    def close(self) -> None:
+        pass
+
+
+class Scripted(Source):
+    """Subtask i plays script i."""
+
+    def __init__(self, *scripts: list[Any]) -> None:
+        self._scripts = scripts
+
+    def create_reader(self, subtask: int, parallelism: int) -> Script:
+        return Script(self._scripts[subtask])
+
+
+class Stamp(TimestampAssigner):
+    def extract_timestamp(self, value: int, record_timestamp: int) -> int:
+        return value
+
+
+class Windows(KeyedProcessFunction):
+    """The records of each ten milliseconds, once event time has passed them; late ones are shouted about."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.windows: dict[int, list[int]] = {}
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        end = value - value % WINDOW_MS + WINDOW_MS - 1
+        if end <= ctx.timer_service().current_watermark():
+            yield ("late", value)
+            return
+        self.windows.setdefault(end, []).append(value)
+        ctx.timer_service().register_event_time_timer(end)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        yield (timestamp, sorted(self.windows.pop(timestamp)), ctx.timer_service().current_watermark() < MAX_TIMESTAMP)
+
+
+class Alarm(KeyedProcessFunction):
+    """One timer of the clock per record."""
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> None:
+        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time() + 5)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        STAGES[ctx.get_current_key()[0]].is_over.set()
+        yield ctx.get_current_key()[1], ctx.time_domain() is TimeDomain.PROCESSING_TIME
+
+
+class Counted(ProcessFunction):
+    """Tells the test how many records passed under a name."""
+
+    def __init__(self, stage: str, name: str) -> None:
+        self._stage = stage
+        self._name = name
+
+    def process_element(self, value: int, ctx: ProcessFunction.Context) -> Iterator[int]:
+        num_read = STAGES[self._stage].num_read
+        num_read[self._name] = num_read.get(self._name, 0) + 1
+        yield value
+
+
+def same_key(value: int) -> str:
+    return "all"
+
+
+def bounded(milliseconds: int) -> WatermarkStrategy:
+    return WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(milliseconds)).with_timestamp_assigner(Stamp())
+
+
+def collected(stream: Any) -> list[Any]:
+    with stream.execute_and_collect() as results:
+        return sorted(results, key=repr)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_behind", [False, True], ids=["in the source", "behind the source"])
+def test_records_out_of_order_end_up_in_their_windows(environment: StreamExecutionEnvironment, is_behind: bool) -> None:
+    """Also where the watermark comes by the clock: the bound says that no record is late."""
+    environment.get_config().set_auto_watermark_interval(1)
+    values = [value - value % 7 + 6 - value % 7 for value in range(700)]
+    source = Scripted([values[start : start + 50] for start in range(0, 700, 50)])
+    if is_behind:
+        plain = environment.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
+        numbers = plain.assign_timestamps_and_watermarks(bounded(7))
+    else:
+        numbers = environment.from_source(source, bounded(7), "numbers")
+
+    results = collected(numbers.key_by(same_key).process(Windows()))
+
+    windows = {timestamp: found for timestamp, found, _ in results}
+    assert windows == {end: list(range(end - 9, end + 1)) for end in range(9, 700, 10)}
+
+
+def test_an_idle_source_lets_the_others_go_on(environment: StreamExecutionEnvironment, stage: str) -> None:
+    """The first subtask's window fires although the second one never sends a record before it is over."""
+    environment.set_parallelism(2)
+    environment.get_config().set_auto_watermark_interval(5)
+    is_over = STAGES[stage].is_over
+    strategy = bounded(0).with_idleness(Duration.of_millis(50))
+    numbers = environment.from_source(Scripted([[1, 2], [25], UntilOver(stage)], [UntilOver(stage)]), strategy, "numbers")
+
+    windows: Any = numbers.key_by(same_key).process(Windows())
+    with windows.execute_and_collect() as results:
+        first = next(results)
+        is_over.set()
+        rest = list(results)
+
+    assert first == (9, [1, 2], True)
+    assert rest == [(29, [25], False)]
+
+
+def test_timers_of_the_clock_fire(environment: StreamExecutionEnvironment, stage: str) -> None:
+    """While the source has nothing: a timer needs no record to fire."""
+    numbers = environment.from_source(Scripted([[1], UntilOver(stage)]), WatermarkStrategy.no_watermarks(), "numbers")
+
+    assert collected(numbers.key_by(lambda value: (stage, value)).process(Alarm())) == [(1, True)]
+
+
+def test_a_fast_source_waits_for_a_slow_one_of_its_group(environment: StreamExecutionEnvironment, stage: str) -> None:
+    """It reads nothing while it waits, and goes on when the slow one has ended."""
+    environment.get_config().set_auto_watermark_interval(5)
+    aligned = bounded(0).with_watermark_alignment("group", Duration.of_millis(100), Duration.of_millis(10))
+    fast = environment.from_source(Scripted([Pace(stage)]), aligned, "fast").process(Counted(stage, "fast"))
+    slow = environment.from_source(Scripted([[1], UntilOver(stage)]), aligned, "slow")
+    fast.union(slow.process(Counted(stage, "slow"))).sink_to(DiscardingSink())
+    client = environment.execute_async("aligned")
+
+    def sources() -> dict[str, Any]:
+        document = client._job.metrics()
+        return {vertex["name"].split(" ")[1]: vertex["subtasks"][0]["metrics"] for vertex in document["vertices"][:2]}
+
+    wait_until(lambda: "alignment group" in (sources()["fast"]["waiting_for"] or ""))
+    before = STAGES[stage].num_read["fast"]
+
+    assert sources()["fast"]["watermark_alignment_drift_ms"] > 0
+    STAGES[stage].is_over.set()
+    client.get_job_execution_result().result()
+
+    assert STAGES[stage].num_read == {"fast": before + NUM_LAST, "slow": 1}
+
+
+def test_latency_markers_and_watermarks_are_in_the_job_document(environment: StreamExecutionEnvironment, stage: str) -> None:
+    environment.get_config().set_latency_tracking_interval(5).set_auto_watermark_interval(5)
+    is_over = STAGES[stage].is_over
+    numbers = environment.from_source(Scripted([[1, 2], [1_000], UntilOver(stage)]), bounded(10), "numbers")
+    numbers.key_by(same_key).process(Windows()).name("windows").sink_to(DiscardingSink())
+    client = environment.execute_async("latencies")
+
+    def operators() -> dict[str, Any]:
+        vertices = client._job.metrics()["vertices"]
+        return {each["name"]: each for vertex in vertices for each in vertex["subtasks"][0]["metrics"]["operators"]}
+
+    wait_until(lambda: operators() and any(each["latencies"] for each in operators().values()))
+    wait_until(lambda: operators()["windows"]["current_output_watermark"] == 989)
+    found = operators()
+    is_over.set()
+    client.get_job_execution_result().result()
+
+    windows, source = found["windows"], found["Source: numbers"]
+    (latency,) = windows["latencies"]
+    assert source["operator_id"] in latency["name"]
+    assert windows["operator_id"] in latency["name"]
+    assert latency["count"] > 0
+    assert 0 <= latency["min"] <= latency["p50"] <= latency["max"] < 1_000 * PATIENCE_S
+    assert source["current_input_watermarks"] == []
+    assert source["current_output_watermark"] == 989
+    assert windows["current_input_watermarks"] == [windows["current_input_watermark"]] == [989]
+    assert (windows["num_records_in"], windows["num_records_out"]) == (3, 1)
+    assert operators()["windows"]["current_output_watermark"] == MAX_TIMESTAMP
