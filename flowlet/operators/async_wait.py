@@ -67,7 +67,7 @@ class AsyncWaitOperator(StreamOperator):
         self._function = AsyncUserFunction(function)
         self._timeout_ms = timeout_ms
         self._retry = None if retry_strategy is None else RetryPolicy(retry_strategy)
-        self._create_calls = create_calls
+        self.create_calls = create_calls  # may be replaced before open
         self._queue: AsyncQueue = create_async_queue(capacity, is_ordered=is_ordered)
         self._restored: Sequence[Chunk | Control] = ()
         self._requests: AsyncRequests | None = None  # While open.
@@ -101,7 +101,7 @@ class AsyncWaitOperator(StreamOperator):
             UserFunctionError: ``open`` of the function failed, or a call for a restored record did.
         """
         resources = self._resources = ExitStack()
-        calls = self._create_calls(self._notify)
+        calls = self.create_calls(self._notify)
         resources.callback(calls.close)
         # Before the call: what a failing open() took must be given back too.
         resources.callback(self._function.close, self.ctx, calls)

@@ -15,12 +15,15 @@ A test of something that works through mails::
         harness.run_until_idle()
 """
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
 from flowlet.task.action_executor import IMMEDIATE, StreamTaskActionExecutor
+from flowlet.task.mail import Mail
 from flowlet.task.mailbox import MIN_PRIORITY, TaskMailbox
 from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.task.mailbox_future import Signal
 from flowlet.task.mailbox_processor import DefaultAction, MailboxController, MailboxProcessor
 from flowlet.task.task_timings import TaskTimings, WaitKind
 from netstack.testing.manual_clock import ManualClock
@@ -33,6 +36,37 @@ def suspend(controller: MailboxController) -> None:
     controller.suspend_default_action(WaitKind.IDLE, "the test")
 
 
+def wait_for_ever() -> None:
+    """What an operator's wait for a mail comes to unless the test has something better: an error of the test."""
+    raise AssertionError("the operator waits for a mail that nobody will put")
+
+
+class SteppedMailbox(TaskMailbox):
+    """A mailbox whose thread never sleeps: where it would, ``when_parked`` is called, again and again until the wait is over.
+
+    Args:
+        when_parked: makes something happen, such as a mail, or raises.
+    """
+
+    def __init__(self, when_parked: Callable[[], None] = wait_for_ever) -> None:
+        super().__init__("harness")
+        self.when_parked = when_parked
+
+    def take(self, priority: int = MIN_PRIORITY) -> Mail:
+        """As ``TaskMailbox.take``."""
+        while (mail := self.try_take(priority)) is None:
+            self.when_parked()
+        return mail
+
+    def take_until(self, signal: Signal, priority: int = MIN_PRIORITY) -> Mail | None:
+        """As ``TaskMailbox.take_until``."""
+        while not signal.is_done:
+            if (mail := self.try_take(priority)) is not None:
+                return mail
+            self.when_parked()
+        return None
+
+
 class MailboxHarness:
     """A mailbox, its loop and a clock, all belonging to the thread that made the harness.
 
@@ -42,13 +76,20 @@ class MailboxHarness:
     Args:
         default_action: called by ``step`` when there is no mail; by default it suspends itself.
         action_executor: runs the mails.
+        when_parked: called where code under test waits for a mail and there is none; by default that is an error.
     """
 
-    def __init__(self, default_action: DefaultAction = suspend, *, action_executor: StreamTaskActionExecutor = IMMEDIATE) -> None:
+    def __init__(
+        self,
+        default_action: DefaultAction = suspend,
+        *,
+        action_executor: StreamTaskActionExecutor = IMMEDIATE,
+        when_parked: Callable[[], None] = wait_for_ever,
+    ) -> None:
         self.clock = ManualClock()
         self.timings = TaskTimings(self.clock.now_ns)
         self.timings.mark_start()
-        self.mailbox = TaskMailbox("harness")
+        self.mailbox = SteppedMailbox(when_parked)
         self.mailbox.bind_to_current_thread()
         self.processor = MailboxProcessor(default_action, self.mailbox, self.timings, action_executor=action_executor)
 

@@ -1,0 +1,88 @@
+"""The operator that runs a user's function, as a job would choose it.
+
+Side:   any.
+Source: Flink ``ProcessFunctionTestHarnesses``.
+"""
+
+from typing import Any
+
+from flowlet.datastream.async_function import AsyncFunction
+from flowlet.datastream.functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    FilterFunction,
+    FlatMapFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+)
+from flowlet.errors import JobGraphError
+from flowlet.operators.async_wait import AsyncWaitOperator
+from flowlet.operators.base import StreamOperator
+from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
+from flowlet.operators.keyed import KeyedReduceOperator
+from flowlet.operators.process import CoProcessOperator, ProcessOperator
+from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator
+
+_ASYNC_TIMEOUT_MS = 10_000
+_ASYNC_CAPACITY = 100
+
+
+def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
+    """The operator that runs a function object.
+
+    Example::
+
+        operator_of(Alarm(), lambda reading: reading.sensor)
+
+    Args:
+        function: an object of one of the classes of ``flowlet.datastream``, or an operator, which is given back.
+        key_selectors: one for each input of a keyed stream; none without keys.
+
+    Raises:
+        JobGraphError: the function is of another class (a plain callable could be any of them), or it needs keys.
+    """
+    match function:
+        case StreamOperator():
+            return function
+        case MapFunction():
+            return MapOperator(function)
+        case FlatMapFunction():
+            return FlatMapOperator(function)
+        case FilterFunction():
+            return FilterOperator(function)
+        case AsyncFunction():
+            return AsyncWaitOperator(function, timeout_ms=_ASYNC_TIMEOUT_MS, capacity=_ASYNC_CAPACITY, is_ordered=True)
+        case ProcessFunction():
+            return ProcessOperator(function, *key_selectors)
+        case CoMapFunction():
+            return CoMapOperator(function)
+        case CoFlatMapFunction():
+            return CoFlatMapOperator(function)
+        case CoProcessFunction():
+            return CoProcessOperator(function, _pair(key_selectors))
+        case _:
+            return _keyed_operator_of(function, key_selectors)
+
+
+def _keyed_operator_of(function: Any, key_selectors: tuple[Any, ...]) -> StreamOperator:
+    if not isinstance(function, KeyedProcessFunction | ReduceFunction | KeyedCoProcessFunction):
+        raise JobGraphError(f"no operator is known for a {type(function).__name__}; make one, such as MapOperator(function)")
+    num_needed = 2 if isinstance(function, KeyedCoProcessFunction) else 1
+    if len(key_selectors) != num_needed:
+        raise JobGraphError(f"a {type(function).__name__} needs {num_needed} key selectors, got {len(key_selectors)}")
+    if isinstance(function, KeyedProcessFunction):
+        return ProcessOperator(function, *key_selectors)
+    if isinstance(function, ReduceFunction):
+        return KeyedReduceOperator(key_selectors[0], function)
+    return CoProcessOperator(function, _pair(key_selectors))
+
+
+def _pair(key_selectors: tuple[Any, ...]) -> tuple[Any, Any] | None:
+    if not key_selectors:
+        return None
+    first, second = key_selectors
+    return first, second

@@ -1,0 +1,151 @@
+"""What a task does for an operator, done step by step: mailbox, clock, timers, coroutines.
+
+Side:       any.
+Invariants: time moves only when the test says so, or while the operator waits for something that only time can bring.
+Units:      milliseconds.
+Source:     Flink ``MockEnvironment``, ``StreamMockEnvironment``; ``AbstractStreamOperatorTestHarness`` for the services.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from flowlet.keys import key_group_range
+from flowlet.operators.base import OperatorContext
+from flowlet.operators.time_services import KeyContext
+from flowlet.task.async_calls import CallRunner
+from flowlet.task.latency_stats import LatencyStats
+from flowlet.task.timer_service_manager import TimerServiceManager
+from flowlet.testing.mailbox_harness import MailboxHarness
+from flowlet.testing.mailed_timers import MailedProcessingTimeService
+from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.testing.stepped_async_loop import SteppedAsyncCalls, SteppedEventLoop
+
+_OPERATOR_ID: Final = bytes(range(16))
+_PRIORITY: Final = 1  # of the head of a chain
+_MAX_WAITS: Final = 100_000
+_PATIENCE_S: Final = 10.0  # for coroutines that wait for threads or sockets
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskPlace:
+    """Which subtask of which job the operator believes to be.
+
+    Example::
+
+        SubtaskPlace(subtask=1, parallelism=2)
+    """
+
+    subtask: int = 0
+    parallelism: int = 1
+    max_parallelism: int = 128
+    attempt: int = 0
+
+    @property
+    def key_groups(self) -> range:
+        """Those whose keys come to this subtask."""
+        return key_group_range(self.max_parallelism, self.parallelism, self.subtask)
+
+
+class HarnessEnvironment:
+    """The services of one operator on the thread of the test.
+
+    Threading: the thread that made it.
+    Life cycle: usable once made; ``close`` it.
+    """
+
+    def __init__(self, operator_name: str, place: SubtaskPlace, now_ms: int) -> None:
+        self.clock = TestProcessingTimeService(now_ms)
+        self.mails = MailboxHarness(when_parked=self._let_something_happen)
+        self.executor = self.mails.executor(_PRIORITY)
+        self.latency = LatencyStats(_OPERATOR_ID, place.subtask)
+        self._loop: SteppedEventLoop | None = None
+        key_context = KeyContext()
+        service = MailedProcessingTimeService(self.clock, self.executor)
+        self.timers = TimerServiceManager(
+            key_context, service, place.key_groups, place.max_parallelism, should_interrupt=lambda: self.executor.should_interrupt
+        )
+        self.ctx = OperatorContext(
+            task_name="harness",
+            subtask=place.subtask,
+            parallelism=place.parallelism,
+            max_parallelism=place.max_parallelism,
+            operator_name=operator_name,
+            attempt=place.attempt,
+            operator_id=_OPERATOR_ID,
+            key_context=key_context,
+            executor=self.executor,
+            clock=service,
+            timers=self.timers,
+            latency=self.latency,
+        )
+
+    def __repr__(self) -> str:
+        return f"<HarnessEnvironment {self.clock!r}, {self.mails!r}>"
+
+    def create_calls(self, on_outcomes: Callable[[], None]) -> CallRunner:
+        """What runs coroutines here."""
+        if self._loop is None:
+            self._loop = SteppedEventLoop(self.clock.current_time_ms)
+        return SteppedAsyncCalls(on_outcomes, self._loop, self._wait_until)
+
+    # -- steps
+
+    def run_mails(self) -> int:
+        """Run timers that are due, coroutines and mails until nothing is left to do; how many mails ran."""
+        before = self.mails.processor.num_mails_processed
+        for _ in range(_MAX_WAITS):
+            self.clock.advance(0)
+            if self._loop is not None:
+                self._loop.run_until_idle()
+            if not self.mails.pending:
+                return self.mails.processor.num_mails_processed - before
+            self.mails.run_until_idle()
+        raise AssertionError(f"timers and mails beget each other without end, pending: {self.mails.pending[:10]}")
+
+    def set_time(self, now_ms: int) -> None:
+        """Move the clock and run what that makes due; coroutines wake at their own time, all timers of the operator see the last one."""
+        while self._loop is not None and (wakes_ms := self._loop.next_timer_ms()) is not None and wakes_ms < now_ms:
+            self.clock.set_time(wakes_ms)
+            self.run_mails()
+        self.clock.set_time(now_ms)
+        self.run_mails()
+
+    def _wait_until(self, is_over: Callable[[], bool]) -> None:
+        for _ in range(_MAX_WAITS):
+            if self._loop is not None:
+                self._loop.run_until_idle()
+            if is_over():
+                return
+            self._let_something_happen()
+        raise AssertionError(f"the operator still waits after {_MAX_WAITS} steps: {self!r}")
+
+    def _let_something_happen(self) -> None:
+        """The operator waits: run coroutines, or else let time pass until the next timer, or else wait for other threads."""
+        loop = self._loop
+        if loop is not None:
+            loop.run_until_idle()
+            if self.mails.pending:
+                return
+        dues_ms = self.clock.active_timers()[:1]
+        if loop is not None and (wakes_ms := loop.next_timer_ms()) is not None:
+            dues_ms.append(wakes_ms)
+        if dues_ms:
+            self.clock.set_time(max(min(dues_ms), self.clock.current_time_ms()))
+        elif loop is None or not loop.wait_for_others(_PATIENCE_S):
+            raise AssertionError("the operator waits for a mail, and there is no timer and no coroutine that could bring one")
+
+    # -- end
+
+    def quiesce(self) -> None:
+        """No timer fires any more; run the mails that are there, as a task does before an operator finishes."""
+        self.clock.quiesce()
+        self.mails.processor.run_all_mails()
+
+    def close(self) -> None:
+        """End timers, mailbox and loop; idempotent."""
+        self.timers.close()
+        self.clock.shut_down()
+        self.mails.close()
+        if self._loop is not None:
+            self._loop.close()

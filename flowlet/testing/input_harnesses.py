@@ -1,0 +1,215 @@
+"""Operator harnesses by the number of inputs, with and without keys.
+
+Side:       any.
+Units:      milliseconds.
+Source:     Flink ``OneInputStreamOperatorTestHarness``, ``TwoInputStreamOperatorTestHarness``,
+            ``KeyedOneInputStreamOperatorTestHarness``, ``KeyedTwoInputStreamOperatorTestHarness``.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flowlet.errors import KeyTypeError
+from flowlet.keys import key_group
+from flowlet.records import ACTIVE, IDLE, LatencyMarker, WatermarkStatus
+from flowlet.task.timer_queue import Timer
+from flowlet.testing.harness_environment import SubtaskPlace
+from flowlet.testing.operator_harness import OperatorHarness
+
+__all__ = [
+    "ACTIVE",
+    "IDLE",
+    "KeyedOneInputOperatorHarness",
+    "KeyedTwoInputOperatorHarness",
+    "OneInputOperatorHarness",
+    "TwoInputOperatorHarness",
+]
+
+
+class OneInputOperatorHarness(OperatorHarness):
+    """Drives an operator with one input.
+
+    Example::
+
+        with OneInputOperatorHarness(MapOperator(str.upper)) as harness:
+            harness.process_element("a", timestamp=5)
+            harness.process_watermark(5)
+
+            assert harness.output == [StreamRecord("A", 5), Watermark(5)]
+    """
+
+    def process_element(self, value: Any, timestamp: int | None = None) -> None:
+        """One record, in a chunk of its own.
+
+        Raises:
+            UserFunctionError: the user's function failed; names operator and record.
+        """
+        self.process_chunk([value], None if timestamp is None else [timestamp])
+
+    def process_elements(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
+        """Records, each in a chunk of its own."""
+        _one_by_one(self, 1, values, timestamps)
+
+    def process_chunk(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
+        """Records in one chunk, as they come in a job.
+
+        Raises:
+            UserFunctionError: the user's function failed; names operator and record.
+        """
+        self.process_input_chunk(1, values, timestamps)
+
+    def process_watermark(self, timestamp: int) -> None:
+        """The input's event time advanced."""
+        self.process_input_watermark(1, timestamp)
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """The input became idle or active."""
+        self.process_input_watermark_status(1, status)
+
+    def process_latency_marker(self, marker: LatencyMarker) -> None:
+        """A latency marker came in."""
+        self.process_input_latency_marker(1, marker)
+
+
+class TwoInputOperatorHarness(OperatorHarness):
+    """Drives an operator with two inputs.
+
+    Example::
+
+        with TwoInputOperatorHarness(Enrich()) as harness:  # a CoProcessFunction
+            harness.process_element1("order", timestamp=1)
+            harness.process_element2("customer", timestamp=2)
+            harness.process_watermark1(1)
+            harness.process_watermark2(2)
+
+            assert harness.watermarks == [1]
+    """
+
+    def process_element1(self, value: Any, timestamp: int | None = None) -> None:
+        """One record of the first input, in a chunk of its own."""
+        self.process_chunk1([value], None if timestamp is None else [timestamp])
+
+    def process_element2(self, value: Any, timestamp: int | None = None) -> None:
+        """One record of the second input, in a chunk of its own."""
+        self.process_chunk2([value], None if timestamp is None else [timestamp])
+
+    def process_elements1(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
+        """Records of the first input, each in a chunk of its own."""
+        _one_by_one(self, 1, values, timestamps)
+
+    def process_elements2(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
+        """Records of the second input, each in a chunk of its own."""
+        _one_by_one(self, 2, values, timestamps)
+
+    def process_chunk1(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
+        """Records of the first input in one chunk."""
+        self.process_input_chunk(1, values, timestamps)
+
+    def process_chunk2(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
+        """Records of the second input in one chunk."""
+        self.process_input_chunk(2, values, timestamps)
+
+    def process_watermark1(self, timestamp: int) -> None:
+        """The first input's event time advanced."""
+        self.process_input_watermark(1, timestamp)
+
+    def process_watermark2(self, timestamp: int) -> None:
+        """The second input's event time advanced."""
+        self.process_input_watermark(2, timestamp)
+
+    def process_both_watermarks(self, timestamp: int) -> None:
+        """The event time of both inputs advanced."""
+        self.process_watermark1(timestamp)
+        self.process_watermark2(timestamp)
+
+    def process_watermark_status1(self, status: WatermarkStatus) -> None:
+        """The first input became idle or active."""
+        self.process_input_watermark_status(1, status)
+
+    def process_watermark_status2(self, status: WatermarkStatus) -> None:
+        """The second input became idle or active."""
+        self.process_input_watermark_status(2, status)
+
+
+class _KeyedHarness(OperatorHarness):
+    """Checks that records come to the subtask that owns their key, and tells timers apart by key."""
+
+    def __init__(self, operator: Any, *key_selectors: Any, place: SubtaskPlace | None = None, **options: Any) -> None:
+        super().__init__(operator, *key_selectors, place=place, **options)
+        self._selects = [getattr(selector, "get_key", selector) for selector in key_selectors]
+
+    def process_input_chunk(self, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
+        """As ``OperatorHarness.process_input_chunk``.
+
+        Raises:
+            ValueError: a key belongs to another subtask; no record was processed.
+        """
+        records = list(values)
+        self._check_keys(self._selects[input_id - 1], records)
+        super().process_input_chunk(input_id, records, timestamps)
+
+    def _check_keys(self, select: Any, records: Sequence[Any]) -> None:
+        if self.place.parallelism == 1:
+            return
+        for record in records:
+            try:
+                group = key_group(select(record), self.place.max_parallelism)
+            except KeyTypeError:
+                continue  # the operator's to report
+            if group not in self.place.key_groups:
+                raise ValueError(f"the record {record!r} belongs to key group {group}, and {self.place} has {self.place.key_groups}")
+
+    def event_time_timers_of(self, key: Any) -> list[Timer]:
+        """Timers of one key that wait for the watermark."""
+        return [timer for timer in self.event_time_timers if timer.key == key]
+
+    def processing_time_timers_of(self, key: Any) -> list[Timer]:
+        """Timers of one key that wait for the clock."""
+        return [timer for timer in self.processing_time_timers if timer.key == key]
+
+
+class KeyedOneInputOperatorHarness(_KeyedHarness, OneInputOperatorHarness):
+    """Drives an operator on a keyed stream; the operator, or function, comes first, then the key selector.
+
+    Example::
+
+        with KeyedOneInputOperatorHarness(Alarm(), lambda reading: reading[0]) as harness:  # a KeyedProcessFunction
+            harness.process_element(("kitchen", 90), timestamp=1_000)
+            assert harness.num_event_time_timers == 1
+
+            harness.process_watermark(61_000)
+
+            assert harness.values == ["kitchen is hot"]
+
+    Raises:
+        ValueError: a record's key belongs to another subtask (``place``).
+    """
+
+    def __init__(self, operator: Any, key_selector: Any, **options: Any) -> None:
+        super().__init__(operator, key_selector, **options)
+
+
+class KeyedTwoInputOperatorHarness(_KeyedHarness, TwoInputOperatorHarness):
+    """Drives an operator on two keyed streams; the operator, or function, comes first, then the two key selectors.
+
+    Example::
+
+        with KeyedTwoInputOperatorHarness(Join(), order_key, payment_key) as harness:  # a KeyedCoProcessFunction
+            harness.process_element1(("a", 1))
+            harness.process_element2(("a", 2))
+
+    Raises:
+        ValueError: a record's key belongs to another subtask (``place``).
+    """
+
+    def __init__(self, operator: Any, key_selector1: Any, key_selector2: Any, **options: Any) -> None:
+        super().__init__(operator, key_selector1, key_selector2, **options)
+
+
+def _one_by_one(harness: OperatorHarness, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None) -> None:
+    if timestamps is None:
+        for value in values:
+            harness.process_input_chunk(input_id, [value])
+        return
+    for value, timestamp in zip(values, timestamps, strict=True):
+        harness.process_input_chunk(input_id, [value], [timestamp])

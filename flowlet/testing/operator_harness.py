@@ -1,0 +1,318 @@
+"""Drives one operator as a task does, step by step, on the thread of the test.
+
+Side:       any.
+Invariants: nothing happens unless the test says so; the operator gets the real mailbox and the real timer services, only the clock is
+            manual and coroutines run on the test's thread.
+Units:      milliseconds.
+Source:     Flink ``AbstractStreamOperatorTestHarness``, ``OneInputStreamOperatorTestHarness``, ``TwoInputStreamOperatorTestHarness``.
+Absent:     keyed state backends; chains of operators: use a ``MiniCluster`` for whole jobs.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from types import TracebackType
+from typing import Any, Self
+
+from flowlet.datastream.output_tag import OutputTag
+from flowlet.operators.async_wait import AsyncWaitOperator
+from flowlet.operators.base import StreamOperator
+from flowlet.operators.chain import ChainedOperator
+from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.serde.data_view import DataInput, DataOutput
+from flowlet.serde.deploy_blobs import dump_chain, load_chain
+from flowlet.serde.pickled_serializer import PickledSerializer
+from flowlet.task.async_calls import AsyncCalls
+from flowlet.task.timer_queue import Timer
+from flowlet.task.timer_service_manager import TimersByKeyGroup
+from flowlet.testing.function_operators import operator_of
+from flowlet.testing.harness_environment import HarnessEnvironment, SubtaskPlace
+from flowlet.testing.leaks import ProcessResources
+from flowlet.testing.recording_output import OutputElement, RecordingOutput, StreamRecord
+
+
+class HarnessState(IntEnum):
+    """How far the operator is in its life."""
+
+    CREATED = 0
+    SET_UP = 1
+    INITIALIZED = 2
+    OPEN = 3
+    FINISHED = 4
+    CLOSED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSnapshot:
+    """The state and the timers of an operator, in bytes, as a checkpoint keeps them."""
+
+    payload: bytes
+
+
+class OperatorHarness:
+    """What harnesses have in common; inputs are counted from 1.
+
+    Threading: the thread that made it.
+    Life cycle: ``setup`` -> ``initialize_state`` -> ``open`` -> any number of ``process_*`` -> ``end_input`` -> ``finish`` -> ``close``.
+        Each step takes those before it if they were left out; ``with`` opens at the beginning and closes at the end.
+
+    Args:
+        operator: an operator, or a function object of ``flowlet.datastream``.
+        key_selectors: for a function on a keyed stream: one for each input.
+        place: which subtask it is.
+        now_ms: where the manual clock stands.
+        is_shipped: whether the operator is pickled and unpickled before it is used, as on its way to a TaskManager; then the test's own
+            object is not the one that runs (that is ``harness.operator``).
+        checks_leaks: whether threads and descriptors that are there after ``close`` and were not before ``setup`` are an error.
+
+    Raises:
+        JobGraphError: there is no operator for the function.
+        JobSubmissionError: it cannot be shipped; names the reason.
+    """
+
+    def __init__(
+        self,
+        operator: Any,
+        *key_selectors: Any,
+        place: SubtaskPlace | None = None,
+        now_ms: int = 0,
+        is_shipped: bool = True,
+        checks_leaks: bool = True,
+    ) -> None:
+        made = operator_of(operator, *key_selectors)
+        self.operator: StreamOperator = _ship(made) if is_shipped else made
+        self.place = SubtaskPlace() if place is None else place
+        self.environment = HarnessEnvironment(self.operator.name, self.place, now_ms)
+        self.recorded = RecordingOutput()
+        self.state = HarnessState.CREATED
+        self._before: ProcessResources | None = None
+        self._checks_leaks = checks_leaks
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.operator!r}, {self.state.name}, {self.environment!r}, {self.recorded!r}>"
+
+    def __enter__(self) -> Self:
+        """Open, unless the test did."""
+        try:
+            self.open()
+        except BaseException:
+            self._close_after_failure()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Close; what goes wrong then is a note of the test's own error, if there is one."""
+        if error is None:
+            self.close()
+            return
+        for late in self._close_after_failure():
+            error.add_note(f"while the harness was closed after it: {late}")
+
+    # -- life
+
+    def setup(self) -> None:
+        """Give the operator its context and output."""
+        if self.state < HarnessState.SET_UP:
+            self._before = ProcessResources.now() if self._checks_leaks else None
+            if isinstance(self.operator, AsyncWaitOperator) and self.operator.create_calls is AsyncCalls:
+                self.operator.create_calls = self.environment.create_calls
+            self.operator.setup(self.environment.ctx, self.recorded)
+            self.state = HarnessState.SET_UP
+
+    def initialize_state(self, snapshot: OperatorSnapshot | None = None) -> None:
+        """Restore what another harness's ``snapshot`` gave; None: the first start."""
+        if self.state >= HarnessState.INITIALIZED:
+            raise RuntimeError(f"state is restored once, and before open: {self!r}")
+        self.setup()
+        state = None
+        if snapshot is not None:
+            state, timers = PickledSerializer().deserialize(DataInput(snapshot.payload))
+            self.environment.timers.restore(timers)
+        self.operator.initialize_state(state)
+        self.state = HarnessState.INITIALIZED
+
+    def open(self) -> None:
+        """Open the operator; nothing if it is."""
+        if self.state < HarnessState.INITIALIZED:
+            self.initialize_state()
+        if self.state < HarnessState.OPEN:
+            self.state = HarnessState.OPEN  # before the call: what a failing open() took must be given back too
+            self.operator.open()
+
+    def end_input(self, input_id: int = 1) -> None:
+        """Input ``input_id`` brings no more; mails run first, as in a task."""
+        self._check_open()
+        self.environment.run_mails()
+        self.operator.end_input(input_id)
+
+    def finish(self) -> None:
+        """All inputs ended (``end_input`` first): no timer of the clock fires any more, the last mails run, the operator emits its rest."""
+        self._check_open()
+        self.environment.quiesce()
+        self.operator.finish()
+        self.state = HarnessState.FINISHED
+
+    def close(self) -> None:
+        """Close the operator and check what it leaves; also without ``finish``, as when a job is cancelled; any number of times.
+
+        Raises:
+            AssertionError: threads, descriptors or (after ``finish``) mails are left, or a chunk was changed after it was emitted.
+        """
+        if self.state is HarnessState.CLOSED:
+            return
+        was, self.state = self.state, HarnessState.CLOSED
+        mails = self.environment.mails.pending if was is HarnessState.FINISHED else []
+        try:
+            if was >= HarnessState.OPEN:
+                self.operator.close()
+        finally:
+            self.recorded.is_open = False
+            self.environment.close()
+        self.recorded.check_invariants()
+        left = [] if self._before is None else self._before.left_behind()
+        left += [f"the mail {mail!r}" for mail in mails]
+        assert not left, f"{self.operator!r} left behind: {', '.join(left)}"
+
+    def _close_after_failure(self) -> list[str]:
+        try:
+            self.close()
+        except Exception as error:  # noqa: BLE001 - the caller has an error already, of which this becomes a note
+            return [f"{type(error).__name__}: {error}"]
+        return []
+
+    def _check_open(self) -> None:
+        if self.state is not HarnessState.OPEN:
+            raise RuntimeError(f"the operator is not open: {self!r}")
+
+    # -- input
+
+    def process_input_chunk(self, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
+        """Records of one input, in one chunk.
+
+        Raises:
+            UserFunctionError: the user's function failed; names operator and record.
+        """
+        self._check_open()
+        chunk = Chunk(list(values), None if timestamps is None else list(timestamps))
+        self.operator.inputs()[input_id - 1].process_chunk(chunk)
+
+    def process_input_watermark(self, input_id: int, timestamp: int) -> None:
+        """A watermark of one input."""
+        self._check_open()
+        self.operator.inputs()[input_id - 1].process_watermark(Watermark(timestamp))
+
+    def process_input_watermark_status(self, input_id: int, status: WatermarkStatus) -> None:
+        """A status of one input."""
+        self._check_open()
+        self.operator.inputs()[input_id - 1].process_watermark_status(status)
+
+    def process_input_latency_marker(self, input_id: int, marker: LatencyMarker) -> None:
+        """A latency marker of one input."""
+        self._check_open()
+        self.operator.inputs()[input_id - 1].process_latency_marker(marker)
+
+    # -- time and mails
+
+    @property
+    def processing_time(self) -> int:
+        """What the manual clock shows."""
+        return self.environment.clock.current_time_ms()
+
+    def set_processing_time(self, now_ms: int) -> None:
+        """Move the manual clock; timers that are due then fire, by their mails, and see this time."""
+        self.environment.set_time(now_ms)
+
+    def advance_processing_time(self, duration_ms: int) -> None:
+        """Let so much time pass."""
+        self.set_processing_time(self.processing_time + duration_ms)
+
+    @property
+    def pending_mails(self) -> list[str]:
+        """What the mails that wait say about themselves."""
+        return self.environment.mails.pending
+
+    def run_mails(self) -> int:
+        """Run mails, coroutines and timers that are due until nothing is left to do; how many mails ran."""
+        return self.environment.run_mails()
+
+    @property
+    def event_time_timers(self) -> list[Timer]:
+        """Timers that wait for the watermark, of all keys, in the order of time."""
+        return self._timers_where("event_time")
+
+    @property
+    def processing_time_timers(self) -> list[Timer]:
+        """Timers with a key that wait for the clock, of all keys, in the order of time."""
+        return self._timers_where("processing_time")
+
+    def _timers_where(self, domain: str) -> list[Timer]:
+        groups = self.environment.timers.snapshot().values()
+        timers = [timer for services in groups for of_service in services.values() for timer in getattr(of_service, domain)]
+        return sorted(timers, key=lambda timer: timer.timestamp)
+
+    @property
+    def num_event_time_timers(self) -> int:
+        """Timers that wait for the watermark."""
+        return len(self.event_time_timers)
+
+    @property
+    def num_processing_time_timers(self) -> int:
+        """Timers with a key that wait for the clock."""
+        return len(self.processing_time_timers)
+
+    # -- output
+
+    @property
+    def output(self) -> list[OutputElement]:
+        """What the main output got, in order: ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``."""
+        return self.recorded.elements
+
+    @property
+    def records(self) -> list[StreamRecord]:
+        """The records of the main output."""
+        return self.recorded.records_of(None)
+
+    @property
+    def values(self) -> list[Any]:
+        """The values of the main output's records."""
+        return [record.value for record in self.records]
+
+    @property
+    def watermarks(self) -> list[int]:
+        """The timestamps of the watermarks."""
+        return [element.timestamp for element in self.output if isinstance(element, Watermark)]
+
+    def side_output(self, tag: OutputTag | str) -> list[StreamRecord]:
+        """The records of a side output."""
+        return self.recorded.records_of(tag.tag_id if isinstance(tag, OutputTag) else tag)
+
+    def take_output(self) -> list[OutputElement]:
+        """As ``output``, and forget it, side outputs too."""
+        elements = self.output
+        self.recorded.clear()
+        return elements
+
+    # -- checkpoints
+
+    def snapshot(self, checkpoint_id: int = 1) -> OperatorSnapshot:
+        """State and timers, for ``initialize_state`` of a fresh harness."""
+        self._check_open()
+        self.operator.prepare_snapshot_pre_barrier(checkpoint_id)
+        state = self.operator.snapshot_state(checkpoint_id)
+        timers: TimersByKeyGroup = self.environment.timers.snapshot()
+        output = DataOutput()
+        PickledSerializer().serialize((state() if callable(state) else state, timers), output)
+        return OperatorSnapshot(bytes(output.buffer))
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is kept for good."""
+        self.operator.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint will never complete."""
+        self.operator.notify_checkpoint_aborted(checkpoint_id)
+
+
+def _ship(operator: StreamOperator) -> StreamOperator:
+    (chained,) = load_chain(dump_chain([ChainedOperator(operator)], operator.name), operator.name)
+    return chained.operator
