@@ -24,6 +24,7 @@ from flowlet.errors import JobGraphError
 from flowlet.keys import are_plain
 from flowlet.operators.copying import copy_values
 from flowlet.operators.key_selection import KeyedOperator
+from flowlet.operators.user_function import last_of
 from flowlet.records import MAX_TIMESTAMP, Chunk
 
 FINAL_CHUNK_RECORDS = 1_000
@@ -174,8 +175,16 @@ class KeyedSumOperator(_RunningOperator):
         records = iter(values)
         try:
             return advance(keys, records)
-        except Exception as error:
-            raise self._failure(values, records) from error
+        except Exception as error:  # noqa: BLE001 - raised from the error, or from one that says it better
+            raise self._failure(values, records) from self._cause(last_of(values, records), error)
+
+    def _cause(self, record: Any, error: Exception) -> Exception:
+        """What is wrong with a record, in the same words whatever path met it."""
+        try:
+            _field(record, self._position)
+        except Exception as clearer:  # noqa: BLE001 - raised by the caller
+            return clearer
+        return error
 
     def _advance_sums(self, values: list[Any]) -> list[Any]:
         keys: list[Any] = []
@@ -185,8 +194,7 @@ class KeyedSumOperator(_RunningOperator):
             if are_plain(keys):
                 self._add_pairs(keys, values, sums)
                 return [] if self._emit_on_finish else list(zip(keys, sums, strict=True))
-        except (IndexError, TypeError, ValueError):
-            # A tuple of another length, or something that is no number: the other path shows whose fault it is.
+        except Exception:  # noqa: BLE001, S110 - a tuple of another length, no number, too large: the other path shows whose fault it is
             pass
         self._hold_records()
         return [*zip(keys, sums), *self._advance(values[len(sums) :])]  # noqa: B905 - only the first ones were added

@@ -1,1 +1,38 @@
-"""Test doubles for users of flowlet."""
+"""What users test their jobs with.
+
+One operator or function at a time: ``OneInputOperatorHarness``, ``TwoInputOperatorHarness`` and their keyed variants, with a manual clock
+and no threads.  A whole job: ``MiniCluster``.  Code that works with mails or timers directly: ``MailboxHarness``, the manual clocks.
+"""
+
+from flowlet.testing.function_operators import operator_of
+from flowlet.testing.harness_environment import SubtaskPlace
+from flowlet.testing.input_harnesses import (
+    KeyedOneInputOperatorHarness,
+    KeyedTwoInputOperatorHarness,
+    OneInputOperatorHarness,
+    TwoInputOperatorHarness,
+)
+from flowlet.testing.leaks import ProcessResources
+from flowlet.testing.mailbox_harness import MailboxHarness
+from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.testing.mini_cluster import MiniCluster
+from flowlet.testing.operator_harness import OperatorHarness, OperatorSnapshot
+from flowlet.testing.recording_output import StreamRecord
+from netstack.testing.manual_clock import ManualClock
+
+__all__ = [
+    "KeyedOneInputOperatorHarness",
+    "KeyedTwoInputOperatorHarness",
+    "MailboxHarness",
+    "ManualClock",
+    "MiniCluster",
+    "OneInputOperatorHarness",
+    "OperatorHarness",
+    "OperatorSnapshot",
+    "ProcessResources",
+    "StreamRecord",
+    "SubtaskPlace",
+    "TestProcessingTimeService",
+    "TwoInputOperatorHarness",
+    "operator_of",
+]

@@ -11,19 +11,10 @@ from typing import Any
 
 from flowlet.errors import KeyTypeError
 from flowlet.keys import key_group
-from flowlet.records import ACTIVE, IDLE, LatencyMarker, WatermarkStatus
+from flowlet.records import LatencyMarker, WatermarkStatus
 from flowlet.task.timer_queue import Timer
 from flowlet.testing.harness_environment import SubtaskPlace
 from flowlet.testing.operator_harness import OperatorHarness
-
-__all__ = [
-    "ACTIVE",
-    "IDLE",
-    "KeyedOneInputOperatorHarness",
-    "KeyedTwoInputOperatorHarness",
-    "OneInputOperatorHarness",
-    "TwoInputOperatorHarness",
-]
 
 
 class OneInputOperatorHarness(OperatorHarness):

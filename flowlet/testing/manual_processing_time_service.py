@@ -35,6 +35,15 @@ class TestProcessingTimeService:
 
     A timer for t fires once the clock shows t.  Registering one for the past fires nothing: the next move of the clock does, even one by
     nothing, so that a callback never runs inside the call that registers it.
+
+    Example::
+
+        clock = TestProcessingTimeService()
+        clock.register_timer(10, fired.append)
+        clock.set_time(9)
+        assert fired == []
+        clock.advance(1)
+        assert fired == [10]
     """
 
     __test__ = False  # not a class of tests, whatever pytest thinks of its name

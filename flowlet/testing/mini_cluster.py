@@ -12,12 +12,23 @@ from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute
 from flowlet.client.remote import RemoteTarget
 from flowlet.client.running_job import RunningJob
+from flowlet.client.translate import translate
+from flowlet.common.job_client import SubmittedJob
+from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.graph.job_graph import JobGraph
+from flowlet.graph.stream_graph import StreamGraph
 from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
 
 
 class MiniCluster:
     """One JobManager and some TaskManagers on an event loop thread of their own; data between TaskManagers crosses real TCP.
+
+    Example::
+
+        with MiniCluster(num_task_managers=2) as cluster:
+            env = cluster.environment()
+            with env.from_collection([1, 2, 3]).map(lambda number: 2 * number).execute_and_collect() as results:
+                assert sorted(results) == [2, 4, 6]
 
     Threading: any thread but the cluster's own.
     Life cycle: running once made; ``close`` it, or use ``with``.
@@ -30,6 +41,7 @@ class MiniCluster:
 
     def __init__(self, num_task_managers: int = 2, slots_per_task_manager: int = 1, config: TaskExecutorConfig | None = None) -> None:
         self._cluster = EmbeddedCluster.start(num_task_managers, slots_per_task_manager, in_process=True, config=config)
+        self._num_slots = num_task_managers * slots_per_task_manager
         self._jobs: list[RunningJob] = []
 
     def __repr__(self) -> str:
@@ -44,6 +56,16 @@ class MiniCluster:
     def task_executors(self) -> list[TaskExecutor]:
         """The TaskManagers; look, and use their loop to touch."""
         return list(self._cluster.task_executors)
+
+    def environment(self) -> StreamExecutionEnvironment:
+        """A new environment, with as many subtasks as there are slots, whose jobs run here."""
+        environment = StreamExecutionEnvironment(submit=self._submit)
+        environment.set_parallelism(self._num_slots)
+        return environment
+
+    def _submit(self, stream_graph: StreamGraph, address: object, in_process: object) -> SubmittedJob:
+        job_graph = translate(stream_graph)
+        return SubmittedJob(self.execute(job_graph), tuple(edge.id for edge in job_graph.external_edges()))
 
     def execute(self, job_graph: JobGraph) -> RunningJob:
         """Start a job; it is closed with the cluster at the latest.

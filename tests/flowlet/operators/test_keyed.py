@@ -254,3 +254,25 @@ def test_the_state_goes_with_close() -> None:
     harness.operator.finish()
 
     assert harness.output.elements == []
+
+
+@pytest.mark.parametrize("values", [[("a", 10**400), ("a", 1.5)], [("a", Decimal("Infinity")), ("a", Decimal("-Infinity"))]])
+def test_a_sum_that_python_cannot_compute_names_the_record(values: list[Any]) -> None:
+    """Also among plain pairs, which take a path of their own."""
+    harness = Harness(KeyedSumOperator(lambda record: record[0], 1))
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness.process(*values)
+
+    assert caught.value.record_preview == repr(values[1])
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+
+
+@pytest.mark.parametrize("others", [[], [["b", 1]], [("b", 1, 2)]])
+def test_a_text_among_numbers_gets_the_same_words_whatever_else_is_in_its_chunk(others: list[Any]) -> None:
+    harness = Harness(KeyedSumOperator(lambda record: record[0], 1))
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness.process(("a", 1), ("a", "text"), *others)
+
+    assert str(caught.value.__cause__) == "sum(1) adds numbers, got a value of type str"

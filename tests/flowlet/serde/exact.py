@@ -29,6 +29,8 @@ def exact(value: Any) -> Any:
     match value:
         case float():
             return type(value), struct.pack(">d", value)
+        case complex():
+            return type(value), struct.pack(">dd", value.real, value.imag)
         case tuple() | list():
             return type(value), [exact(item) for item in value]
         case dict():

@@ -19,6 +19,17 @@ def test_a_job_runs_on_its_task_managers() -> None:
         assert dict(job.collect(edge_id)) == expected_counts()
 
 
+def test_a_program_runs_on_it() -> None:
+    with MiniCluster(2) as cluster:
+        env = cluster.environment()
+
+        with env.from_collection([1, 2, 3]).map(lambda number: (2 * number,)).execute_and_collect() as results:
+            found = sorted(results)
+
+    assert env.get_parallelism() == 2
+    assert found == [(2,), (4,), (6,)]
+
+
 def test_slots_and_settings_are_those_asked_for() -> None:
     config = TaskExecutorConfig(num_slots=99, network=NetstackConfig(network_memory_bytes=2 * 1024 * 1024))
     with MiniCluster(3, 2, config) as cluster:
