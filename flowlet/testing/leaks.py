@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-_GRACE_S: Final = 1.0  # what is on its way out may take this long; nothing waits when nothing is left
+_GRACE_S: Final = 1.0  # threads on their way out may take this long; nothing waits when none is left
 _PAUSE_S: Final = 0.002
 _DESCRIPTORS: Final = "/proc/self/fd"
 
@@ -36,14 +36,13 @@ class ProcessResources:
         return ProcessResources(frozenset(threading.enumerate()), frozenset(_descriptors()))
 
     def left_behind(self) -> list[str]:
-        """What there is now and was not then, in words; waits a moment for what is just going away."""
-        deadline = time.monotonic() + _GRACE_S
-        left = self._more_now()
-        if left:
+        """What there is now and was not then, in words; waits a moment for threads that are just going away."""
+        if self._more_now():
             gc.collect()
-        while (left := self._more_now()) and time.monotonic() < deadline:
+        deadline = time.monotonic() + _GRACE_S
+        while frozenset(threading.enumerate()) - self.threads and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
-        return left
+        return self._more_now()
 
     def _more_now(self) -> list[str]:
         now = ProcessResources.now()

@@ -13,9 +13,11 @@ import contextvars
 import math
 import selectors
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVarTuple, Unpack
 
 from flowlet.task.async_calls import AsyncCall, AsyncFunctionCall
+
+_Args = TypeVarTuple("_Args")
 
 _MAX_ROUNDS: Final = 100_000  # a coroutine that needs more of them without waiting for anything does not end
 
@@ -39,13 +41,15 @@ class SteppedEventLoop(asyncio.SelectorEventLoop):
         """The manual clock, in seconds since the loop was made."""
         return (self._now_ms() - self._start_ms) / 1_000
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[Unpack[_Args]], object], *args: *_Args, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         """As the base class; the next step has something to do."""
         self._has_more = True
         return super().call_soon(callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, when: float, callback: Callable[[Unpack[_Args]], object], *args: *_Args, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """As the base class; remembers when."""
         handle = super().call_at(when, callback, *args, context=context)

@@ -23,8 +23,7 @@ def test_a_program_runs_on_it() -> None:
     with MiniCluster(2) as cluster:
         env = cluster.environment()
 
-        with env.from_collection([1, 2, 3]).map(lambda number: (2 * number,)).execute_and_collect() as results:
-            found = sorted(results)
+        found = sorted(env.from_collection([1, 2, 3]).map(lambda number: (2 * number,)).execute_and_collect(limit=3))
 
     assert env.get_parallelism() == 2
     assert found == [(2,), (4,), (6,)]
