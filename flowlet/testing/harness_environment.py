@@ -104,12 +104,23 @@ class HarnessEnvironment:
         raise AssertionError(f"timers and mails beget each other without end, pending: {self.mails.pending[:10]}")
 
     def set_time(self, now_ms: int) -> None:
-        """Move the clock and run what that makes due; coroutines wake at their own time, all timers of the operator see the last one."""
-        while self._loop is not None and (wakes_ms := self._loop.next_timer_ms()) is not None and wakes_ms < now_ms:
-            self.clock.set_time(wakes_ms)
-            self.run_mails()
-        self.clock.set_time(now_ms)
+        """Move the clock and run what that makes due: in one step, as Flink's; where there are coroutines, one by one."""
+        if self._loop is not None:
+            self.run_mails()  # what was begun before begins before time moves
+        while self._loop is not None and (due_ms := self._next_due_ms()) is not None and due_ms < now_ms:
+            self._step_to(due_ms)
+        self._step_to(now_ms)
+
+    def _step_to(self, now_ms: int) -> None:
+        self.clock.set_time(max(now_ms, self.clock.current_time_ms()) if self._loop is not None else now_ms)
         self.run_mails()
+
+    def _next_due_ms(self) -> int | None:
+        """When the next timer or coroutine is due."""
+        dues_ms = self.clock.active_timers()[:1]
+        if self._loop is not None and (wakes_ms := self._loop.next_timer_ms()) is not None:
+            dues_ms.append(wakes_ms)
+        return min(dues_ms, default=None)
 
     def _wait_until(self, is_over: Callable[[], bool]) -> None:
         for _ in range(_MAX_WAITS):
@@ -127,11 +138,9 @@ class HarnessEnvironment:
             loop.run_until_idle()
             if self.mails.pending:
                 return
-        dues_ms = self.clock.active_timers()[:1]
-        if loop is not None and (wakes_ms := loop.next_timer_ms()) is not None:
-            dues_ms.append(wakes_ms)
-        if dues_ms:
-            self.clock.set_time(max(min(dues_ms), self.clock.current_time_ms()))
+        due_ms = self._next_due_ms()
+        if due_ms is not None:
+            self.clock.set_time(max(due_ms, self.clock.current_time_ms()))
         elif loop is None or not loop.wait_for_others(_PATIENCE_S):
             raise AssertionError("the operator waits for a mail, and there is no timer and no coroutine that could bring one")
 

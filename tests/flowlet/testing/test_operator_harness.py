@@ -475,3 +475,19 @@ def test_all_that_is_public_is_documented_with_an_example() -> None:
         documentation = getattr(flowlet.testing, name).__doc__ or ""
         assert documentation, name
     assert sorted(flowlet.testing.__all__) == flowlet.testing.__all__
+
+
+def test_a_call_begins_before_time_moves() -> None:
+    """Otherwise its deadline would come first, however quick it is."""
+
+    class Quick(AsyncFunction):
+        async def async_invoke(self, value: Any) -> list[Any]:
+            await asyncio.sleep(0.01)
+            return [value]
+
+    operator = AsyncWaitOperator(Quick(), timeout_ms=20, capacity=10, is_ordered=True)
+    with OneInputOperatorHarness(operator) as harness:
+        harness.process_element("in time")
+        harness.set_processing_time(100)
+
+        assert harness.values == ["in time"]
