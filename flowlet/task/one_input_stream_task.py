@@ -41,7 +41,7 @@ class GateFedStreamTask(StreamTask):
             else checkpointed_gates(gates, config, self.checkpoints, self.mailbox_processor)
         )
         self._readers: list[tuple[InputProcessor, list[SingleInputGate]]] = []
-        self._watches: list[tuple[str, WatermarkWatch]] = []  # and the name of what each one numbers
+        self._watches: list[tuple[Callable[[int], str], WatermarkWatch]] = []  # and how people call what each one numbers
         self._input_suspension: Suspension | None = None  # Written by the task thread, read by whoever completes a gate's future.
 
     def _input_processor(self, number: int, gates: list[SingleInputGate], head: HeadInput, *, by_record: bool = False) -> InputProcessor:
@@ -55,7 +55,7 @@ class GateFedStreamTask(StreamTask):
             by_record=by_record,
         )
         self._readers.append((processor, gates))
-        self._watch(f"input {number}, channel", processor.valve)
+        self._watch(lambda channel: f"input {number}, channel {channel}", processor.valve)
         return processor
 
     def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
@@ -66,8 +66,8 @@ class GateFedStreamTask(StreamTask):
                     pieces = [*processor.in_flight(position, channel), *checkpointed.kept_in_flight(channel)]
                     keep_in_flight(writer, checkpoint_id, InputChannelInfo(index, channel), pieces)
 
-    def _watch(self, name: str, valve: StatusWatermarkValve) -> None:
-        self._watches.append((name, WatermarkWatch(valve, self._timings.now_ns)))
+    def _watch(self, name_of: Callable[[int], str], valve: StatusWatermarkValve) -> None:
+        self._watches.append((name_of, WatermarkWatch(valve, self._timings.now_ns)))
 
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
         yield self._input.close
@@ -92,7 +92,7 @@ class GateFedStreamTask(StreamTask):
         self._input.advance_to_end_of_event_time()
 
     def _watermark_held_back_by(self) -> list[str]:
-        return [f"{name} {number}" for name, watch in self._watches for number in watch.held_back_by()]
+        return [name_of(index) for name_of, watch in self._watches for index in watch.held_back_by()]
 
     def _current_input_watermark(self) -> int:
         return self._input.current_watermark
@@ -123,5 +123,5 @@ class MultipleInputStreamTask(GateFedStreamTask):
         selection = MultipleInputSelectionHandler(len(inputs), head.next_selection if isinstance(head, InputSelectable) else None)
         processors = [self._input_processor(index + 1, gates[index], each, by_record=is_selectable) for index, each in enumerate(inputs)]
         if isinstance(head, MultipleInputStreamOperator):
-            self._watch("input, from 0,", head.combined_watermark)
+            self._watch(lambda index: f"input {index + 1}", head.combined_watermark)
         self._input = MultipleInputProcessor(processors, selection)

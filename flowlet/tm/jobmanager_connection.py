@@ -41,6 +41,11 @@ _LONGEST_INTERVAL_S: Final = 2.0
 _IDLE_HEARTBEAT_FACTOR: Final = 2  # a TaskManager without tasks has little to tell
 
 
+def heartbeat_interval_s(wanted_ms: int) -> float:
+    """How often to send heartbeats: as the JobManager wants, or more often if the tasks' gauges need it."""
+    return min(wanted_ms / 1000, _LONGEST_INTERVAL_S)
+
+
 class RegistrationRefusedError(FlowletError):
     """The JobManager does not want this TaskManager; the message says why.  Trying again does not help."""
 
@@ -178,7 +183,7 @@ class JobManagerConnection:
         self._last_contact = asyncio.get_running_loop().time()
         outbox = self._outbox = asyncio.Queue(_MAX_QUEUED_MESSAGES)
         self._listener.registered(welcome.jm_id)
-        interval_s = min(welcome.heartbeat_interval_ms / 1000, _LONGEST_INTERVAL_S)
+        interval_s = heartbeat_interval_s(welcome.heartbeat_interval_ms)
         return [
             asyncio.create_task(_supervise(lambda: _send_all(socket, outbox), socket), name="control messages"),
             asyncio.create_task(_supervise(lambda: self._send_heartbeats(interval_s), socket), name="heartbeats"),

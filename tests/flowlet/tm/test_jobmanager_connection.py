@@ -19,7 +19,7 @@ from flowlet.rpc.messages import (
     ToJobManager,
     ToTaskManager,
 )
-from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
+from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig, heartbeat_interval_s
 from tests.flowlet.client.jobs import DEADLINE_S
 
 SECRET = bytes(32)
@@ -130,11 +130,17 @@ async def test_orders_reach_the_listener_in_their_order(server: Server, listener
         await send(socket, Registered("jm-1", 1000))
         for number in range(3):
             await send(socket, CancelTask(bytes([number]) * 40))
+            await send(socket, AllowSourceWatermark(bytes(40), number))
 
     server.scripts.append(cancel)
     await lost(listener)
 
     assert listener.cancelled[:3] == [bytes([number]) * 40 for number in range(3)]
+    assert listener.allowed[:3] == [AllowSourceWatermark(bytes(40), number) for number in range(3)]
+
+
+def test_heartbeats_come_often_enough_for_the_gauges_of_five_seconds() -> None:
+    assert [heartbeat_interval_s(interval_ms) for interval_ms in (1, 1_000, 60_000)] == [0.001, 1.0, 2.0]
 
 
 async def test_garbage_ends_the_session_and_the_next_one_is_tried(server: Server, listener: Listener) -> None:

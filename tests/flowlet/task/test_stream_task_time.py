@@ -1,0 +1,148 @@
+"""Event time and processing time of whole tasks.
+
+Source: Flink ``UnalignedCheckpointsInterruptibleTimersTest``, ``StreamTaskTest`` (FLINK-20217, FLINK-35886), ``WatermarkGaugeTest``.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from flowlet.common import WatermarkStrategy
+from flowlet.datastream import KeyedProcessFunction
+from flowlet.operators.process import ProcessOperator
+from flowlet.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task.mailbox import MAX_PRIORITY, MailOptions
+from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
+from flowlet.task.stream_task import StreamTask
+from flowlet.task.task_timings import TaskTimings, WaitKind
+from flowlet.task.watermark_watch import STALL_NS
+from netstack.partition.result_partition import ResultPartition
+from tests.flowlet.operators.test_multi_input import Tagging
+from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
+from tests.flowlet.task.local_tasks import Tasks, chain, step_until_idle
+
+
+def send(partition: ResultPartition, *elements: Chunk | Watermark | WatermarkStatus | LatencyMarker) -> None:
+    for element in elements:
+        partition.emit_record(bytes(StreamElementSerializer().serialize(element)), 0)
+    partition.flush_all()
+
+
+class Timers(KeyedProcessFunction):
+    """A timer at each value; the test may do something when one fires."""
+
+    task: StreamTask
+    seen: list[Any]
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> None:
+        ctx.timer_service().register_event_time_timer(value)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        self.seen.append(timestamp)
+        if timestamp == 2:
+            self.task.mailbox_processor.executor(MAX_PRIORITY).execute(lambda: self.seen.append("barrier"), "b", options=MailOptions.URGENT)
+            self.task.mailbox_processor.executor().execute(lambda: self.seen.append("mail"), "an ordinary mail")
+        yield timestamp
+
+
+def test_a_barrier_passes_between_two_timers_of_one_watermark(network: LocalNetwork, tasks: Tasks) -> None:
+    """What cannot wait does not; the rest of the timers comes before anything that can, and the watermark and "idle" come last."""
+    partition, function, sink = network.partition(), Timers(), Recorder()
+    task = tasks.task("timers", ProcessOperator(function, same), sink, gates=[network.gate(partition)], outputs=[])
+    function.task, function.seen = task, []
+    tasks.restored(task)
+
+    send(partition, Chunk([1, 2, 3, 4], [0] * 4), Watermark(10), IDLE)
+    step_until_idle(task)
+
+    assert [entry for entry in function.seen if entry != "mail"] == [1, 2, "barrier", 3, 4]
+    assert sink.values == [1, 2, 3, 4]
+    assert sink.controls == [Watermark(2), Watermark(10), IDLE]
+    assert task.metrics().operators[1].current_input_watermark == 10
+
+
+def same(value: int) -> int:
+    return 0
+
+
+def test_the_last_watermark_is_not_interrupted(network: LocalNetwork, tasks: Tasks) -> None:
+    partition, function, sink = network.partition(), Timers(), Recorder()
+    task = tasks.task("timers", ProcessOperator(function, same), sink, gates=[network.gate(partition)], outputs=[])
+    function.task, function.seen = task, []
+    tasks.restored(task)
+
+    send(partition, Chunk([1, 2, 3, 4], [0] * 4), Watermark(2**63 - 1))
+    step_until_idle(task)
+
+    assert function.seen == [1, 2, 3, 4, "barrier", "mail"]
+
+
+def test_time_without_room_for_output_is_not_idle_time(network: LocalNetwork, tasks: Tasks) -> None:
+    """42 ms for want of a buffer are missing on the clock that measures idleness, 7 ms for want of input are not."""
+    timings = TaskTimings(tasks.clock)
+    operator = Recorder()
+    environment = network.environment("sink", gates=[network.gate(network.partition())])
+    OneInputStreamTask(environment, chain(operator), timings=timings)
+    clock = operator.ctx.clock
+    shown = [clock.relative_time_ns() - clock.clock_ns()]  # type: ignore[union-attr]  # the clock of tasks
+
+    for kind, duration_ms in [(WaitKind.BACK_PRESSURED, 42), (WaitKind.IDLE, 7)]:
+        timings.mark_start()
+        timings.start_wait(kind)
+        tasks.clock.now_ns += duration_ms * 1_000_000
+        shown.append(clock.relative_time_ns() - clock.clock_ns())  # type: ignore[union-attr]  # see above
+        timings.end_wait()
+
+    assert abs(shown[1] - shown[0] + 42_000_000) < 20_000_000
+    assert abs(shown[2] - shown[1]) < 20_000_000
+
+
+def test_gauges_show_where_each_operator_is(network: LocalNetwork, tasks: Tasks) -> None:
+    """What comes in, what goes out, what comes from the future, and how long it took."""
+    partition, out = network.partition(), network.partition()
+    times = TimestampsAndWatermarksOperator(WatermarkStrategy.no_watermarks())
+    task = tasks.task("times", times, Recorder(), gates=[network.gate(partition)], outputs=[edge(out, source=1)])
+    tasks.restored(task)
+    before = task.metrics()
+
+    send(partition, Chunk([1, 2], [5, 6]), Watermark(10), LatencyMarker(0, bytes(16), 0))
+    step_until_idle(task)
+    times.ctx.counters.num_records_from_the_future += 3
+    head, second = task.metrics().operators
+
+    assert before.operators[0].current_input_watermarks == [MIN_TIMESTAMP]
+    assert (head.name, head.current_input_watermark, head.current_output_watermark) == ("Timestamps/Watermarks", 10, MIN_TIMESTAMP)
+    assert (head.num_records_in, head.num_records_out, head.num_records_from_the_future) == (2, 2, 3)
+    assert (second.current_input_watermarks, second.num_records_in) == ([MIN_TIMESTAMP], 2)
+    assert [latency.count for latency in head.latencies + second.latencies] == [1, 1]
+    assert head.latencies[0].max > 1_600_000_000_000
+    reader = network.reader(out)
+    reader.read()
+    reader.view.release()
+
+
+def test_the_inputs_of_an_operator_have_gauges_of_their_own(network: LocalNetwork, tasks: Tasks) -> None:
+    """And after a minute without progress the metrics say which input and which channel hold the watermark back."""
+    first, second, third = network.partition(), network.partition(), network.partition()
+    environment = network.environment("join", gates=[network.gate(first, second), network.gate(third)])
+    environment.gate_inputs = [1, 2]
+    task = MultipleInputStreamTask(environment, chain(Tagging()), timings=TaskTimings(tasks.clock))
+    tasks.restored(task)
+
+    send(first, Watermark(10))
+    send(third, Watermark(7))
+    step_until_idle(task)
+    early = task.metrics()
+    tasks.clock.now_ns += STALL_NS
+    late = task.metrics()
+    send(second, Watermark(9))
+    step_until_idle(task)
+    joined = task.metrics()
+
+    assert early.operators[0].current_input_watermarks == [MIN_TIMESTAMP, 7]
+    assert early.watermark_held_back_by == []
+    assert late.watermark_held_back_by == ["input 1, channel 1", "input 1"]
+    assert joined.watermark_held_back_by == []
+    assert joined.operators[0].current_input_watermarks == [9, 7]
+    assert (joined.operators[0].current_input_watermark, joined.operators[0].current_output_watermark) == (7, 7)
