@@ -2,13 +2,14 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
-from flowlet.rpc.messages import TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
-from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, user_failure, word_count
+from flowlet.rpc.messages import SourceWatermarkReported, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged, WatermarkAlignmentMessage
+from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, SOURCE_ID, user_failure, word_count
 
 DEADLINE_S = 20.0
 
@@ -22,6 +23,7 @@ class Recorder:
         self.deployed: list[TaskDeploymentDescriptor] = []
         self.cancelled: list[bytes] = []
         self.allowed: list[tuple[bytes, int]] = []
+        self.was_told = asyncio.Event()
         self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
 
     def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
@@ -35,6 +37,7 @@ class Recorder:
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         assert tm_id == "tm-1"
         self.allowed.append((attempt, max_allowed))
+        self.was_told.set()
 
     def on_ended(self, master: JobMaster) -> None:
         self.ended.append((master, len(self.cancelled)))
@@ -153,3 +156,35 @@ async def test_a_failing_job_that_ends_within_the_grace_is_reported_as_ended(mas
 
     assert await waiting
     assert master.is_ended
+
+
+async def told(recorder: Recorder) -> tuple[bytes, int]:
+    """The next announcement."""
+    recorder.was_told.clear()
+    async with asyncio.timeout(DEADLINE_S):
+        await recorder.was_told.wait()
+    return recorder.allowed[-1]
+
+
+async def test_aligned_sources_are_told_how_far_they_may_be_until_the_job_ends(recorder: Recorder) -> None:
+    """Reports of others, or from elsewhere, do not count."""
+    job = word_count()
+    alignment = WatermarkAlignmentMessage("group", 100, 10)
+    job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], watermark_alignment=alignment), job.vertices[1]])
+    master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000)
+    master.start(dict.fromkeys(master.graph.executions, PLACE))
+    source, sink = master.graph.executions
+
+    assert master.graph.executions[source].vertex.vertex_id == SOURCE_ID
+    assert master.source_watermark_reported("tm-1", SourceWatermarkReported(source, 1_000))
+    assert not master.source_watermark_reported("tm-2", SourceWatermarkReported(source, 5))
+    assert not master.source_watermark_reported("tm-1", SourceWatermarkReported(sink, 5))
+    assert not master.source_watermark_reported("tm-1", SourceWatermarkReported(bytes(40), 5))
+    assert await told(recorder) == (source, 1_100)
+    report(master, source, ExecutionState.FAILED)
+    report(master, sink, ExecutionState.CANCELED)
+    num_told = len(recorder.allowed)
+
+    assert not master.source_watermark_reported("tm-1", SourceWatermarkReported(source, 5))
+    assert not master._alignment._timers
+    assert len(recorder.allowed) == num_told
