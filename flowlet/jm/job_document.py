@@ -3,7 +3,7 @@
 Side:   pure.
 Units:  times in milliseconds since the epoch, -1 for "not yet" as in Flink; durations in milliseconds.
 Source: Flink ``JobDetailsInfo``, ``JobDetails``, ``ExecutionJobVertex.getAggregateJobVertexState``.
-Ours:   ``subtasks`` of each vertex, ``failure`` of the job.
+Ours:   ``subtasks`` of each vertex with ``watermark-lag``, ``failure`` of the job.
 """
 
 from collections import Counter
@@ -16,6 +16,7 @@ import msgspec
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.rpc.messages import InputChannelDescriptor, JobGraphMessage, TaskMetrics, VertexMessage
 
 Document = dict[str, object]
@@ -126,8 +127,15 @@ def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Docum
         "attempt": execution.attempt.hex(),
         **_times(start_ms, -1 if execution.end_ms is None else execution.end_ms, now_ms),
         "metrics": msgspec.to_builtins(view.metrics.get(execution.attempt, _NO_METRICS)),
+        "watermark-lag": _watermark_lag_ms(view.metrics.get(execution.attempt, _NO_METRICS), now_ms),
         "failure": msgspec.to_builtins(execution.failure),
     }
+
+
+def _watermark_lag_ms(metrics: TaskMetrics, now_ms: int) -> int | None:
+    """How far the event time of the task is behind the clock; None before the first watermark and after the last one."""
+    watermark = min((operator.current_output_watermark for operator in metrics.operators), default=MIN_TIMESTAMP)
+    return None if watermark in (MIN_TIMESTAMP, MAX_TIMESTAMP) else now_ms - watermark
 
 
 def _vertex_metrics(metrics: Sequence[TaskMetrics], *, is_over: bool) -> Document:

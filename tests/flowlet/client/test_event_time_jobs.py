@@ -56,6 +56,18 @@ class UntilOver:
         return STAGES[self._stage].is_over.is_set()
 
 
+class Moment:
+    """The condition that some milliseconds have passed, so that watermarks come between the records around it."""
+
+    def __init__(self) -> None:
+        self._end_s: float | None = None
+
+    def __call__(self) -> bool:
+        if self._end_s is None:
+            self._end_s = time.monotonic() + 0.005
+        return time.monotonic() >= self._end_s
+
+
 class Pace:
     """A step that goes on for ever, ten milliseconds of event time at a time; when the test is over, it comes so often once more."""
 
@@ -178,7 +190,7 @@ def test_records_out_of_order_end_up_in_their_windows(environment: StreamExecuti
     """Also where the watermark comes by the clock: the bound says that no record is late."""
     environment.get_config().set_auto_watermark_interval(1)
     values = [value - value % 7 + 6 - value % 7 for value in range(700)]
-    source = Scripted([values[start : start + 50] for start in range(0, 700, 50)])
+    source = Scripted([step for start in range(0, 700, 50) for step in (values[start : start + 50], Moment())])
     if is_behind:
         plain = environment.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
         numbers = plain.assign_timestamps_and_watermarks(bounded(7))

@@ -10,7 +10,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment import TaskManagerLocation
 from flowlet.jm.job_document import JobView, job_document, job_overview_item, vertex_status
 from flowlet.jm.scheduler import attempt_id, execution_vertices
-from flowlet.rpc.messages import TaskMetrics
+from flowlet.rpc.messages import OperatorMetrics, TaskMetrics
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, user_failure, word_count
 
 JOB = word_count(sinks=2)
@@ -170,3 +170,15 @@ def test_the_status_of_a_vertex(states: list[ExecutionState], expected: Executio
 def test_every_mix_of_states_has_a_status(states: tuple[ExecutionState, ...]) -> None:
     """And the order of the subtasks does not matter."""
     assert len({vertex_status(list(order)) for order in itertools.permutations(states)}) == 1
+
+
+def test_event_time_lags_behind_the_clock_from_the_first_watermark_to_the_last() -> None:
+    def lag(*watermarks: int) -> object:
+        operators = [OperatorMetrics("", "", 0, 0, 0, 0, [], watermark) for watermark in watermarks]
+        document = job_document(running(source=TaskMetrics(operators=operators)), 2_500)
+        return part(document, "vertices", 0, "subtasks", 0, "watermark-lag")
+
+    assert lag(2_000, 1_900) == 600
+    assert lag() is None
+    assert lag(-(2**63), 1_900) is None
+    assert lag(2**63 - 1) is None

@@ -199,6 +199,16 @@ async def test_operators_that_cannot_be_loaded_fail_the_task(harness: Harness) -
     assert failure.message.startswith("the operators of task 't' could not be loaded")
 
 
+async def test_a_watermark_that_is_held_back_is_warned_of_once(harness: Harness) -> None:
+    task = harness.task(source(range(10)), DiscardSink())
+
+    with structlog.testing.capture_logs() as logs:
+        for held_back_by in (["input 1, channel 3"], ["input 1, channel 3"], [], ["input 2"]):
+            task._warn_of_stall(held_back_by)
+
+    assert [line["held_back_by"] for line in logs] == [["input 1, channel 3"], ["input 2"]]
+
+
 async def test_metrics_are_zero_before_there_is_anything_to_count(harness: Harness) -> None:
     task = harness.task(source([1]), DiscardSink())
 
