@@ -308,3 +308,33 @@ def test_every_channel_needs_a_name() -> None:
 
     with pytest.raises(ValueError, match="1 names for the 2 channels"):
         CheckpointedInputGate(fixture.raw, fixture.handler, [(0, 0)], fixture.mailbox.executor)
+
+
+def test_nothing_overtakes_what_is_kept_except_unaligned_barriers() -> None:
+    """An aligned barrier and an end behind kept data wait with it, else a snapshot without that data would be taken."""
+    fixture = Fixture(num_channels=1, mode=BarrierMode.ALIGNED)
+    for item in (b"one", aligned(1), EndOfPartition()):
+        fixture.raw.add(0, item)
+        fixture.raw.pretend_priority()
+        fixture.mailbox.run()
+    assert fixture.listener.calls == []
+    assert fixture.gate.kept_in_flight(0) == [b"one"]
+
+    assert fixture.poll_all() == [b"one", aligned(1), EndOfPartition()]
+
+    assert fixture.listener.calls == [("trigger", 1), ("complete", 1)]
+    assert fixture.gate.kept_in_flight(0) == []
+
+
+def test_an_unaligned_barrier_overtakes_what_is_kept_which_is_in_flight_then() -> None:
+    fixture = Fixture(num_channels=1, mode=BarrierMode.UNALIGNED)
+    fixture.raw.add(0, b"one")
+    fixture.raw.pretend_priority()
+    fixture.mailbox.run()
+
+    fixture.raw.add_priority(0, unaligned(1))
+    fixture.mailbox.run()
+
+    assert ("unaligned", 1) in fixture.listener.calls
+    assert fixture.gate.kept_in_flight(0) == [b"one"]
+    assert fixture.poll_all() == [b"one"]

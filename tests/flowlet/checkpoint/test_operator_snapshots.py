@@ -3,6 +3,9 @@
 from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.operators.base import StreamOperator
+from flowlet.operators.time_services import InternalTimer, KeyContext
+from flowlet.task.timer_service_manager import TimerServiceManager
+from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from netstack.wire.events import CheckpointOptions
 
 
@@ -59,3 +62,40 @@ def test_every_operator_is_notified() -> None:
 
     assert log == [("head", "complete 1"), ("tail", "complete 1"), ("head", "aborted 2"), ("tail", "aborted 2")]
     assert chain.is_closed
+
+
+def test_timers_belong_to_the_state_of_their_operator() -> None:
+    """As they were in the synchronous part; they come back before the operator is opened, and fire once."""
+    fired: list[tuple[object, int]] = []
+    before = keyed_timers()
+    before.timer_service("user", Firing(fired)).register_event_time_timer(None, 10)
+    before.timer_service("user", Firing(fired)).register_processing_time_timer(None, 20)
+    operator = Noting("keyed", None, [])
+    chain = OperatorSnapshots([SnapshotOperator("1", operator, before)], lambda: False)
+
+    parts = chain.snapshot_state(CheckpointMetadata(7, 0, 0), CheckpointOptions())
+    before.timer_service("user", Firing(fired)).register_event_time_timer(None, 11)
+    states = {operator_id: part.finish() for operator_id, part in parts.items()}
+    after = keyed_timers()
+    OperatorSnapshots([SnapshotOperator("1", operator, after)], lambda: False).restore(states)
+    after.timer_service("user", Firing(fired))
+    after.advance_watermark(100)
+
+    assert fired == [("k", 10)]
+
+
+class Firing:
+    def __init__(self, fired: list[tuple[object, int]]) -> None:
+        self.fired = fired
+
+    def on_event_time(self, timer: InternalTimer) -> None:
+        self.fired.append((timer.key, timer.timestamp))
+
+    def on_processing_time(self, timer: InternalTimer) -> None:
+        raise AssertionError("the clock stands still")
+
+
+def keyed_timers() -> TimerServiceManager:
+    context = KeyContext()
+    context.current_key = "k"
+    return TimerServiceManager(context, TestProcessingTimeService(), range(128), 128)

@@ -3,7 +3,7 @@
 import pytest
 
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.responder import InMemoryCheckpointStore
+from flowlet.checkpoint.responder import CheckpointStatistics, InMemoryCheckpointStore, MeasuringResponder
 from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
 
 
@@ -41,3 +41,18 @@ def test_only_so_many_checkpoints_are_kept() -> None:
 
     assert [store.num_acknowledged(each) for each in (1, 2, 3)] == [0, 1, 1]
     assert [len(store.declines(each)) for each in (1, 2, 3)] == [0, 1, 1]
+
+
+def test_what_is_passed_on_is_counted() -> None:
+    """The last acknowledged checkpoint's costs can be asked for; a decline changes only its own count."""
+    store = InMemoryCheckpointStore()
+    responder = MeasuringResponder(store.responder_of("v", 0))
+    assert responder.statistics == CheckpointStatistics()
+    metrics = CheckpointMetrics(sync_duration_ns=5, bytes_persisted_during_alignment=9)
+
+    responder.acknowledge_checkpoint(1, CheckpointMetrics(), SubtaskState())
+    responder.acknowledge_checkpoint(3, metrics, SubtaskState())
+    responder.decline_checkpoint(4, CheckpointError(4, CheckpointFailureReason.TASK_NOT_READY))
+
+    assert responder.statistics == CheckpointStatistics(2, 1, 3, metrics)
+    assert (store.num_acknowledged(3), list(store.declines(4))) == (1, [("v", 0)])

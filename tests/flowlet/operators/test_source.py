@@ -127,3 +127,24 @@ def test_a_failure_of_a_consumer_is_not_blamed_on_the_source() -> None:
 
     with pytest.raises(OSError, match="disk full"):
         harness.operator.emit_next()
+
+
+def test_a_source_goes_on_where_its_snapshot_was_taken() -> None:
+    harness = Harness(SourceOperator(CollectionSource(range(2500))))
+    harness.operator.emit_next()
+    position = harness.operator.snapshot_state(1)
+    harness.operator.emit_next()
+    restored = SourceOperator(CollectionSource(range(2500)))
+    restored.initialize_state(position)
+
+    again = Harness(restored)
+    while again.operator.emit_next():
+        pass
+
+    assert again.output.values == list(range(1000, 2500))
+
+
+def test_a_reader_that_cannot_tell_its_position_has_none() -> None:
+    harness = Harness(SourceOperator(ScriptedSource([Chunk([1])])))
+
+    assert harness.operator.snapshot_state(1) is None

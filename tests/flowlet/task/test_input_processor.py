@@ -15,6 +15,7 @@ from flowlet.records import (
     Watermark,
     WatermarkStatus,
 )
+from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.input_processor import InputProcessor
 from flowlet.task.input_selection import InputStatus
@@ -363,3 +364,21 @@ def test_a_watermark_of_one_of_several_subpartitions_is_refused(network: LocalNe
 
     with pytest.raises(SerdeError, match=r"sent InternalWatermark\(timestamp=5, subpartition=1\), but it reads only one"):
         rig.process()
+
+
+def test_what_was_read_and_not_processed_is_in_flight(network: LocalNetwork) -> None:
+    """Records that wait for their turn, then the beginning of the one that is not complete; of each channel its own, gate by gate."""
+    rig = Rig(network, 1, 1)
+    processor = InputProcessor(rig.gates, rig.head, "select (1/1)", by_record=True)
+    large = "x" * 2 * SEGMENT_BYTES
+    send(rig.producers[1], ["a", "b", "c"])
+    rig.producers[1].emit_record(serialized(Chunk([large]))[:100], 0)
+    rig.producers[1].flush_all()
+
+    assert processor.process_input(1, lambda: False) is InputStatus.MORE_AVAILABLE
+
+    in_flight = b"".join(processor.in_flight(1, 0)) + serialized(Chunk([large]))[100:]
+    elements = ElementDeserializer().feed(memoryview(in_flight))
+    assert rig.head.values == ["a"]
+    assert [value for element in elements if isinstance(element, Chunk) for value in element.values] == ["b", "c", large]
+    assert list(processor.in_flight(0, 0)) == []

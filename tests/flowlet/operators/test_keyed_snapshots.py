@@ -1,0 +1,71 @@
+"""What running reductions keep in a checkpoint."""
+
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from flowlet.operators.base import StreamOperator
+from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
+from tests.flowlet.operators.harness import Harness
+
+
+def first_field(record: Any) -> Any:
+    return record[0]
+
+
+def add_in_place(so_far: list[Any], record: list[Any]) -> list[Any]:
+    """What users may do to save an object."""
+    so_far[1] += record[1]
+    return so_far
+
+
+Make = Callable[[], StreamOperator]
+SUM: Make = lambda: KeyedSumOperator(first_field, 1)  # noqa: E731 - a table of cases reads better
+SUM_BY_NAME: Make = lambda: KeyedSumOperator(first_field, 2)  # noqa: E731
+REDUCE: Make = lambda: KeyedReduceOperator(first_field, add_in_place)  # noqa: E731
+FINAL: Make = lambda: KeyedSumOperator(first_field, 1, emit_on_finish=True)  # noqa: E731
+CASES = {
+    "sums of pairs": (SUM, [("a", 1), ("b", 2)], [("a", 10), ("b", 20), ("c", 5)]),
+    "after a record that is no tuple": (SUM, [("a", 1), ["b", 2]], [("a", 10), ("b", 20)]),
+    "after a tuple of three": (SUM, [("a", 1), ("b", 2, 3)], [("a", 10), ("b", 20, 30)]),
+    "another field": (SUM_BY_NAME, [("a", 0, 1)], [("a", 0, 4), ("b", 0, 1)]),
+    "a function that changes its argument": (REDUCE, [["a", 1], ["b", 2]], [["a", 10], ["b", 20]]),
+    "only the last result": (FINAL, [("a", 1), ("b", 2)], [("a", 10)]),
+}
+
+
+@pytest.mark.parametrize(("make", "before", "after"), CASES.values(), ids=CASES)
+def test_an_operator_goes_on_from_its_snapshot_as_if_nothing_had_happened(make: Make, before: list[Any], after: list[Any]) -> None:
+    """What came between snapshot and failure is not in it; one snapshot serves several restarts; it survives being stored."""
+    copied = cloudpickle.dumps((before, after))
+    without_failure = Harness(make())
+    without_failure.process(*cloudpickle.loads(copied)[0], timestamps=list(range(len(before))))
+    expected_from = len(without_failure.output.values)
+    without_failure.process(*cloudpickle.loads(copied)[1], timestamps=list(range(len(after))))
+    without_failure.operator.finish()
+
+    failing = Harness(make())
+    failing.process(*before, timestamps=list(range(len(before))))
+    snapshot = failing.operator.snapshot_state(1)
+    failing.process(*after)
+    failing.operator.close()
+
+    for state in (snapshot, snapshot, cloudpickle.loads(cloudpickle.dumps(snapshot))):
+        restored = Harness(make())
+        restored.operator.initialize_state(state)
+        restored.process(*cloudpickle.loads(copied)[1], timestamps=list(range(len(after))))
+        restored.operator.finish()
+        assert restored.output.values == without_failure.output.values[expected_from:]
+        assert restored.output.timestamps == without_failure.output.timestamps[expected_from:]
+
+
+def test_without_a_record_there_is_no_state() -> None:
+    harness = Harness(SUM())
+
+    assert harness.operator.snapshot_state(1) is None
+
+    harness.operator.initialize_state(None)
+    harness.process(("a", 1))
+    assert harness.output.values == [("a", 1)]
