@@ -1,6 +1,7 @@
 """Source: Flink ``StreamTaskTest``, ``StreamTaskNetworkInputTest``: scenarios that take a whole task, but for its end and state."""
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -275,6 +276,8 @@ def test_no_timer_fires_once_the_operators_finish(network: LocalNetwork, tasks: 
 
     partition.notify_end_of_data(StopMode.DRAIN)
     step_until_idle(task)
+    due_ns = time.monotonic_ns() + 2_000_000
+    spin_until(lambda: time.monotonic_ns() > due_ns)  # a timer for the past waits a millisecond
     for fire in [*late, *network.timer.armed]:
         fire()
     step_until_idle(task)
