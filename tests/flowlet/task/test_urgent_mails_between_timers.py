@@ -1,0 +1,56 @@
+"""Source: Flink ``UnalignedCheckpointsInterruptibleTimersTest``, in a whole task."""
+
+from collections.abc import Callable
+from typing import Any
+
+from flowlet.datastream import KeyedProcessFunction
+from flowlet.operators.process import ProcessOperator
+from flowlet.records import Chunk, Watermark
+from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task.mailbox import MailOptions
+from tests.flowlet.task.local_network import LocalNetwork, edge
+from tests.flowlet.task.local_tasks import Tasks, step_until_idle
+
+
+class Timers(KeyedProcessFunction):
+    """Sets a timer at each record's timestamp."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        timestamp = ctx.timestamp()
+        assert timestamp is not None
+        ctx.timer_service().register_event_time_timer(timestamp)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> list[int]:
+        fired.append(timestamp)
+        if timestamp == 10:
+            on_tenth[0]()
+        return [timestamp]
+
+
+fired: list[int] = []
+on_tenth: list[Callable[[], object]] = [lambda: None]
+
+
+def test_an_urgent_checkpoint_does_not_wait_for_all_timers(network: LocalNetwork, tasks: Tasks) -> None:
+    """FLINK-20217, and that its cure stalled the watermark: it runs after the tenth timer, and consumers hear of these ten."""
+    upstream, downstream = network.partition(max_buffers=24), network.partition(max_buffers=24)
+    reader = network.reader(downstream)
+    operator = ProcessOperator(Timers(), lambda value: value)
+    task = tasks.restored(tasks.task("timers", operator, gates=[network.gate(upstream)], outputs=[edge(downstream)]))
+    fired_before: list[int] = []
+    fired.clear()
+
+    def barrier() -> None:
+        task.mailbox_processor.executor().execute(lambda: fired_before.append(len(fired)), "a barrier", options=MailOptions.URGENT)
+
+    on_tenth[0] = barrier
+    for element in (Chunk(list(range(1, 201)), list(range(1, 201))), Watermark(200)):
+        upstream.emit_record(bytes(StreamElementSerializer().serialize(element)), 0)
+    upstream.flush_all()
+    step_until_idle(task)
+
+    watermarks = [element.timestamp for element in reader.read() if isinstance(element, Watermark)]
+    reader.view.release()
+    assert fired_before == [10]
+    assert fired == list(range(1, 201))
+    assert watermarks == [10, 200]
