@@ -27,6 +27,8 @@ from netstack.gate.input_gate import SingleInputGate
 from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, InputChannelInfo
 from netstack.wire.messages import DataType
 
+_NS_PER_MS = 1_000_000
+
 
 def operator_snapshots(chain: OperatorChain, is_closed: Callable[[], bool]) -> OperatorSnapshots:
     """The chain as checkpoints see it; operators by their ids in hex."""
@@ -109,3 +111,20 @@ def keep_in_flight(writer: CheckpointChannelState, checkpoint_id: int, channel: 
     buffers = [NetworkBuffer.unpooled(piece, DataType.DATA_BUFFER) for piece in pieces]
     if buffers:
         writer.add_input_data(checkpoint_id, channel, SEQUENCE_NUMBER_UNKNOWN, buffers)
+
+
+def checkpoint_metrics(checkpoints: TaskCheckpoints | None) -> dict[str, int]:
+    """What ``TaskMetrics`` says of the checkpoints of a task, by field; any thread."""
+    if checkpoints is None:
+        return {}
+    statistics = checkpoints.statistics
+    return {
+        "checkpoint_alignment_ms": checkpoints.alignment_duration_ns // _NS_PER_MS,
+        "checkpoint_start_delay_ms": checkpoints.start_delay_ns // _NS_PER_MS,
+        "num_checkpoints": statistics.num_acknowledged,
+        "num_declined_checkpoints": statistics.num_declined,
+        "last_checkpoint_id": statistics.last_checkpoint_id,
+        "last_checkpoint_sync_ms": statistics.last.sync_duration_ns // _NS_PER_MS,
+        "last_checkpoint_async_ms": statistics.last.async_duration_ns // _NS_PER_MS,
+        "last_checkpoint_in_flight_bytes": statistics.last.bytes_persisted_during_alignment,
+    }

@@ -20,7 +20,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.base import EdgeOutput
 from flowlet.operators.chain import ChainedOperator, OperatorChain
 from flowlet.rpc.messages import TaskMetrics
-from flowlet.task.checkpoint_wiring import operator_snapshots, task_checkpoints
+from flowlet.task.checkpoint_wiring import checkpoint_metrics, operator_snapshots, task_checkpoints
 from flowlet.task.flushing_action_executor import FlushingActionExecutor
 from flowlet.task.input_selection import InputStatus
 from flowlet.task.mailbox import TaskMailbox
@@ -388,9 +388,8 @@ class StreamTask(ABC):
         timings, rates = self._timings.snapshot(), self._timings.rates()
         gates = [gate.statistics() for gate in self.environment.gates]
         partitions = [partition.statistics() for partition in self._partitions]
-        checkpoints = self._checkpoint_metrics()
         return TaskMetrics(
-            **checkpoints,
+            **checkpoint_metrics(self.checkpoints),
             num_records_in=self._chain.num_records_in,
             num_records_out=self._chain.num_records_out,
             num_bytes_in_local=sum(gate.num_bytes_in_local for gate in gates),
@@ -416,21 +415,6 @@ class StreamTask(ABC):
             operators=operator_metrics(self._chain, self._services.latencies),
             watermark_held_back_by=self._watermark_held_back_by(),
         )
-
-    def _checkpoint_metrics(self) -> dict[str, int]:
-        if self.checkpoints is None:
-            return {}
-        statistics = self.checkpoints.statistics
-        return {
-            "checkpoint_alignment_ms": self.checkpoints.alignment_duration_ns // _NS_PER_MS,
-            "checkpoint_start_delay_ms": self.checkpoints.start_delay_ns // _NS_PER_MS,
-            "num_checkpoints": statistics.num_acknowledged,
-            "num_declined_checkpoints": statistics.num_declined,
-            "last_checkpoint_id": statistics.last_checkpoint_id,
-            "last_checkpoint_sync_ms": statistics.last.sync_duration_ns // _NS_PER_MS,
-            "last_checkpoint_async_ms": statistics.last.async_duration_ns // _NS_PER_MS,
-            "last_checkpoint_in_flight_bytes": statistics.last.bytes_persisted_during_alignment,
-        }
 
     def _watermark_held_back_by(self) -> list[str]:
         return []

@@ -52,15 +52,22 @@ def test_after_the_request_it_is_too_late() -> None:
 
 def test_data_in_flight_is_kept_as_it_was_before_its_compression() -> None:
     """What was not compressed passes as it is."""
-    compressor, writer = BufferCompressor("lz4"), RecordingStateWriter()
+    compressor, writer, network = BufferCompressor("lz4"), RecordingStateWriter(), NetworkBufferPool(8, 64)
+    gate = SingleInputGate("task", decompressor=BufferDecompressor(1000))
+    channel = remote_channel(gate, RecordingClient(), network, is_requested=False)
+    gate.add_channel(channel)
+    gate.set_channel_state_writer(writer, 0)
+    gate.request_partitions()
     compressed = compressor.compress(NetworkBuffer.unpooled(b"a" * 500, DataType.DATA_BUFFER))
     assert compressed.is_compressed
-    plain = NetworkBuffer.unpooled(b"b", DataType.DATA_BUFFER)
 
-    DecompressedInput(writer, BufferDecompressor(1000).decompress).add_input_data(1, InputChannelInfo(0, 0), -1, [compressed, plain])
+    channel.checkpoint_started(BARRIER)
+    channel.on_buffer(compressed, 0, 0)
+    channel.on_buffer(NetworkBuffer.unpooled(b"b", DataType.DATA_BUFFER), 1, 0)
 
     assert [bytes(buffer.view) for buffer in writer.kept] == [b"a" * 500, b"b"]
     writer.recycle()
+    gate.close()
 
 
 def test_a_broken_buffer_is_an_error_that_leaks_nothing() -> None:
