@@ -20,6 +20,7 @@ from flowlet.task.processing_time_service import SystemProcessingTimeService
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.task.task_timings import TaskTimings
 from flowlet.task.timer_service_manager import TimerServiceManager
+from netstack.availability import AvailabilityFuture
 
 
 class OperatorServices:
@@ -87,9 +88,9 @@ class OperatorServices:
             report_watermark=environment.report_watermark,
         )
 
-    def quiesce(self, index: int) -> None:
-        """No timer of the clock of that operator fires any more; mails of those that fired may still be there."""
-        self._clocks[index].quiesce()
+    def quiesce(self, index: int) -> AvailabilityFuture:
+        """No timer of the clock of that operator fires any more; done once the mails of those that fired have run."""
+        return self._clocks[index].quiesce()
 
     def close(self) -> None:
         """End clocks and timers; idempotent."""

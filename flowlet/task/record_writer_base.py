@@ -77,6 +77,7 @@ class RecordWriter(ABC):
         self._rng = options.rng
         self._is_dirty = False  # bytes were written since the last flush_pending
         self._is_idle = False  # the status announced last
+        self._is_stopped = False  # whatever comes is dropped
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} with {sum(map(len, self._pending))} records pending for {self._partition!r}>"
@@ -87,6 +88,8 @@ class RecordWriter(ABC):
         Raises:
             UserFunctionError: the key selector failed; names the record.
         """
+        if self._is_stopped:
+            return
         values, timestamps = chunk.values, chunk.timestamps
         if (timestamps is not None) is not self._has_timestamps and values:
             self._write_pending()
@@ -100,21 +103,27 @@ class RecordWriter(ABC):
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Broadcast a watermark behind all records; dropped while the announced status is idle."""
-        if not self._is_idle:
+        if not self._is_idle and not self._is_stopped:
             self._broadcast(watermark)
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
         """Broadcast a status behind all records, unless it is the one announced last."""
-        if status.is_idle is not self._is_idle:
+        if status.is_idle is not self._is_idle and not self._is_stopped:
             self._is_idle = status.is_idle
             self._broadcast(status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Send a marker behind all records to one channel, drawn at random: it measures one way, and many soon measure all."""
+        if self._is_stopped:
+            return
         # Flink RecordWriter.randomEmit.
         self._write_pending()
         self._mark_dirty()
         self._partition.emit_record(self._serializer.serialize(marker), self._rng.randrange(self._num_channels))
+
+    def stop(self) -> None:
+        """Drop what comes from now on: the data was ended without draining, so consumers take no more; nothing may be pending."""
+        self._is_stopped = True
 
     def flush_pending(self) -> None:
         """Write what is pending; then flush the partition, or ask for a flush in time, as the buffer timeout says."""

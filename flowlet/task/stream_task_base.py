@@ -268,17 +268,26 @@ class StreamTask(ABC):
         if mode is StopMode.DRAIN:
             self._advance_to_end_of_event_time()
             self._chain.finish(self._before_finish)
+        else:
+            for index in range(len(self._chain.operators)):
+                self._before_finish(index)
         if self.checkpoints is not None:
             self.checkpoints.end_of_data_received(mode)
         self._flush_pending()
         for partition in self._partitions:
             partition.notify_end_of_data(mode)
+        if mode is StopMode.NO_DRAIN:
+            # Nobody waited for what operators still have under way, as results of asynchronous calls; the consumers take no more.
+            for writer in self._writers:
+                writer.stop()
         self._phase = _Phase.AWAITING_END_OF_INPUT
         if self.checkpoints is not None:
             self.checkpoints.end_of_data_sent()
 
     def _before_finish(self, index: int) -> None:
-        self._services.quiesce(index)
+        # A timer whose wait is over may be about to put its mail: the mail counts as accepted (Flink quiesceTimeServiceAndFinishOperator).
+        quiesced = self._services.quiesce(index)
+        self.mailbox_processor.executor().yield_until(quiesced)
         self.mailbox_processor.run_all_mails()
 
     def _await_end_of_input(self, controller: MailboxController) -> None:
