@@ -1,7 +1,7 @@
 """Runs a source function that may block on a thread of its own and hands over what it emits.
 
 Side:       shared.  The helper thread emits, the task thread polls.
-Invariants: records and watermarks keep their order; at most ``MAX_PENDING_RECORDS`` records wait, then the helper thread; the future is
+Invariants: records and watermarks keep their order; at most ``MAX_PENDING_RECORDS`` of them wait, then the helper thread; the future is
             done exactly while something waits, or the function has ended; the user's function runs on no other thread.
 Source:     Flink ``SourceStreamTask.LegacySourceFunctionThread``; it emits into the chain under the checkpoint lock, here it only fills a
             buffer, so that records enter the chain on the task thread alone.
@@ -63,14 +63,14 @@ class BlockingSourceReader:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._elements: deque[_Element] = deque()  # Guarded by _lock, as what follows.
-        self._num_pending = 0
+        self._num_pending = 0  # records, watermarks and statuses
         self._is_idle = False
         self._state = _State.RUNNING
         self._error: BaseException | None = None
         self._available = AvailabilityFuture()  # Replaced by the task thread when everything was taken.
 
     def __repr__(self) -> str:
-        return f"<BlockingSourceReader {self._name} {self._state.name}, {self._num_pending} records pending>"
+        return f"<BlockingSourceReader {self._name} {self._state.name}, {self._num_pending} elements pending>"
 
     # -- task thread
 
@@ -112,9 +112,12 @@ class BlockingSourceReader:
             if is_running:
                 self._state = _State.CANCELLED
             self._room.notify_all()
-        if is_running:
-            self._function.cancel()
-        thread.join(CANCEL_TIMEOUT_S)
+        try:
+            if is_running:
+                self._function.cancel()
+        finally:
+            # Also if that failed: the function sees ``is_cancelled``, or finds out when it emits.
+            thread.join(CANCEL_TIMEOUT_S)
         if thread.is_alive():
             raise FlowletError(f"{self._name}: run() did not return within {CANCEL_TIMEOUT_S:g} s after cancel(); it must")
 
@@ -124,9 +127,8 @@ class BlockingSourceReader:
 
     def _take_locked(self) -> _Element:
         element = self._elements.popleft()
-        if isinstance(element, Chunk):
-            self._num_pending -= len(element)
-            self._room.notify_all()
+        self._num_pending -= len(element) if isinstance(element, Chunk) else 1
+        self._room.notify_all()
         return element
 
     # -- helper thread
@@ -153,34 +155,40 @@ class BlockingSourceReader:
     def emit(self, value: Any, timestamp: int | None) -> None:
         """Append a record; waits for room."""
         with self._lock:
-            while self._num_pending >= MAX_PENDING_RECORDS and self._state is _State.RUNNING:
-                self._room.wait()
-            self._check_locked()
-            if self._is_idle:
-                self._is_idle = False
-                self._elements.append(ACTIVE)
+            self._wait_for_room_locked()
+            self._become_active_locked()
             self._append_locked(value, timestamp)
             self._num_pending += 1
             available = self._available
         available.complete()
 
     def emit_control(self, make: Callable[[], Watermark | WatermarkStatus]) -> None:
-        """Append a watermark or a status."""
+        """Append a watermark or a status; waits for room."""
         with self._lock:
-            self._check_locked()
+            self._wait_for_room_locked()
             element = make()
             if isinstance(element, WatermarkStatus):
                 if self._is_idle is element.is_idle:
                     return
                 self._is_idle = element.is_idle
-            elif self._is_idle:
-                self._is_idle = False
-                self._elements.append(ACTIVE)
-            self._elements.append(element)
+            else:
+                self._become_active_locked()
+            self._append_control_locked(element)
             available = self._available
         available.complete()
 
-    def _check_locked(self) -> None:
+    def _become_active_locked(self) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._append_control_locked(ACTIVE)
+
+    def _append_control_locked(self, element: Watermark | WatermarkStatus) -> None:
+        self._elements.append(element)
+        self._num_pending += 1
+
+    def _wait_for_room_locked(self) -> None:
+        while self._num_pending >= MAX_PENDING_RECORDS and self._state is _State.RUNNING:
+            self._room.wait()
         if self._state is not _State.RUNNING:
             raise TaskCancelled(f"{self._name} was cancelled")
 

@@ -201,15 +201,27 @@ class SourceOperator(StreamOperator):
             self._event_time.finish()
 
     def close(self) -> None:
-        """Close the reader."""
+        """Close the reader.
+
+        Raises:
+            FlowletError: the reader said so.
+            UserFunctionError: the reader failed otherwise.
+        """
         if self._event_time is not None:
             self._event_time.close()
         if self._markers is not None:
             self._markers.close()
         self._last_progress = self.progress
         reader, self._reader = self._reader, None
-        if reader is not None:
+        if reader is None:
+            return
+        try:
             reader.close()
+        except FlowletError:
+            raise
+        except Exception as error:
+            error.add_note("raised by close()")
+            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
 
 
 class CollectionSource(Source):

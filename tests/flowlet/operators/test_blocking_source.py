@@ -127,3 +127,42 @@ def test_a_reader_that_was_never_polled_has_no_thread() -> None:
     BlockingSourceReader(Emitting(lambda ctx: None), "source").close()
 
     assert threading.active_count() == before
+
+
+def test_watermarks_and_statuses_are_bounded_too() -> None:
+    """A function that emits nothing else waits for the task as well."""
+    has_returned = threading.Event()
+
+    def script(ctx: SourceContext) -> None:
+        for number in range(MAX_PENDING_RECORDS + 10):
+            ctx.emit_watermark(number)
+        has_returned.set()
+
+    reader = BlockingSourceReader(Emitting(script), "source")
+    first = poll(reader)
+    spin_until(lambda: has_returned.is_set() or f" {MAX_PENDING_RECORDS} elements pending" in repr(reader))
+    assert not has_returned.is_set()
+
+    elements: list[Any] = [first]
+    while (element := poll(reader)) is not None:
+        elements.append(element)
+    reader.close()
+
+    assert elements == [Watermark(number) for number in range(MAX_PENDING_RECORDS + 10)]
+
+
+def test_a_cancel_that_fails_leaves_no_thread_behind() -> None:
+    def script(ctx: SourceContext) -> None:
+        while not ctx.is_cancelled:
+            ctx.collect(1)
+
+    def fail() -> None:
+        raise ValueError("cannot cancel")
+
+    reader = BlockingSourceReader(Emitting(script, fail), "source of the cancel that fails")
+    poll(reader)
+
+    with pytest.raises(ValueError, match="cannot cancel"):
+        reader.close()
+
+    assert "source of the cancel that fails" not in {thread.name for thread in threading.enumerate()}

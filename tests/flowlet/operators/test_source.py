@@ -117,6 +117,21 @@ def test_a_reader_that_cannot_be_made_fails_the_operator() -> None:
     operator.close()
 
 
+def test_a_reader_that_cannot_be_closed_names_the_operator() -> None:
+    source = ScriptedSource()
+    harness = Harness(SourceOperator(source, name="read"), subtask=2, pickled=False)
+    reader = source.readers[0][2]
+
+    def fail() -> None:
+        raise OSError("connection lost")
+
+    reader.close = fail  # type: ignore[method-assign]  # a reader that fails
+
+    with pytest.raises(UserFunctionError, match="operator 'read'") as caught:
+        harness.operator.close()
+    assert isinstance(caught.value.__cause__, OSError)
+
+
 def test_a_failure_of_a_consumer_is_not_blamed_on_the_source() -> None:
     class FailingOutput:
         def collect(self, chunk: Chunk) -> None:
