@@ -10,7 +10,7 @@ Absent:     User code that never returns cannot be interrupted: a cancelled task
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
@@ -140,9 +140,7 @@ class StreamTask(ABC):
         elif before in (ExecutionState.INITIALIZING, ExecutionState.RUNNING):
             # The mail ends every wait in the mailbox, the failed partitions end a wait for a buffer.
             self.mailbox_processor.send_control_mail(self._raise_cancelled, "cancel the task")
-            errors = self._run_all(self._failers(self._cancel_cause()))
-            if errors:
-                raise errors[0]
+            _raise_first(self._run_all(self._failers(self._cancel_cause())))
 
     def _restore(self) -> None:
         self.mailbox.bind_to_current_thread()
@@ -165,9 +163,7 @@ class StreamTask(ABC):
         self._chain.close()
         for partition in self._partitions:
             partition.finish()
-        errors = self._run_all(self._closers())
-        if errors:
-            raise errors[0]
+        _raise_first(self._run_all(self._closers()))
 
     def _clean_up_after(self, error: BaseException) -> BaseException:
         """Give everything back; returns what to raise: the error, or TaskCancelled if the task was being cancelled."""
@@ -185,9 +181,7 @@ class StreamTask(ABC):
         return failure
 
     def _release_resources(self, cause: Exception) -> None:
-        errors = self._run_all((*self._failers(cause), *self._closers(mailbox=False)))
-        if errors:
-            raise errors[0]
+        _raise_first(self._run_all((*self._failers(cause), *self._closers(mailbox=False))))
 
     def _failers(self, cause: Exception) -> Iterator[Callable[[], None]]:
         for partition in self._partitions:
@@ -430,6 +424,15 @@ class StreamTask(ABC):
 
     def _current_input_watermark(self) -> int:
         return TaskMetrics().current_input_watermark
+
+
+def _raise_first(errors: Sequence[BaseException]) -> None:
+    if not errors:
+        return
+    first, *others = errors
+    for other in others:
+        first.add_note(f"then {type(other).__name__}: {other}")
+    raise first
 
 
 def _do_nothing() -> None:

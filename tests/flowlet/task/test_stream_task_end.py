@@ -89,6 +89,20 @@ class TestFailure:
         assert any("cannot close" in note for note in caught.value.__notes__)
         assert partition.is_released
 
+    def test_all_errors_while_giving_back_are_reported(self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+        """At the end of a task that went well, too: the first one with notes about the others."""
+        task = tasks.source(source(["a"]), Recorder())
+
+        def fail(reason: str) -> None:
+            raise OSError(reason)
+
+        monkeypatch.setattr(task._services, "close", lambda: fail("the clock is stuck"))
+        monkeypatch.setattr(task._flushers, "close", lambda: fail("the flusher is stuck"))
+        with pytest.raises(OSError, match="the clock is stuck") as caught:
+            task.invoke()
+
+        assert any(note.startswith("then OSError: the flusher is stuck") for note in caught.value.__notes__)
+
     def test_a_failing_close_fails_the_task_before_its_consumers_believe_it(self, network: LocalNetwork, tasks: Tasks) -> None:
         """The end of partition is sent only after everything was closed."""
         partition = network.partition()
