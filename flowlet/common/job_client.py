@@ -7,12 +7,13 @@ Absent: savepoints, accumulators.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from flowlet.common.completable_future import CompletableFuture
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
+from flowlet.common.not_yet import missing_attribute
 
 __all__ = ["JobClient"]
 
@@ -104,3 +105,8 @@ class JobClient:
             return self._job.wait()
         finally:
             self._on_end(self._job)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name)

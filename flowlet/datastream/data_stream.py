@@ -2,7 +2,7 @@
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
-Absent: window, broadcast state, project, cache, ``add_sink`` (Java functions only), ``set_uid_hash``.
+Absent: what ``flowlet.common.not_yet`` names: windows, broadcast state, project, cache, ``add_sink``, ``set_uid_hash``.
 """
 
 import itertools
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
+from flowlet.common.not_yet import NotSupportedYetError, missing_attribute
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.datastream.aggregations import Extreme
 from flowlet.datastream.checks import checked_function, checked_object, declared_type
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.connected_streams import ConnectedStreams
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["CloseableIterator", "ConnectedStreams", "DataStream", "DataStreamSink", "KeyedStream", "SplitStream"]
 
 # Called on a stream that was not keyed, these are answered with what to do instead.
-_KEYED_METHODS = frozenset({"reduce", "sum"})
+_KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by"})
 
 
 class NotKeyedError(JobGraphError, AttributeError):
@@ -316,8 +318,16 @@ class DataStream(_Operator):
         """Hand the records to the same subtask of the next operator, which must have the same parallelism."""
         return self._partitioned(Forward())
 
-    def broadcast(self) -> "DataStream":
-        """Hand every record to every subtask of the next operator."""
+    def broadcast(self, broadcast_state_descriptor: Any = None, *other_broadcast_state_descriptors: Any) -> "DataStream":
+        """Hand every record to every subtask of the next operator.
+
+        Raises:
+            NotSupportedYetError: there is a descriptor: broadcast state is not supported yet.
+        """
+        if broadcast_state_descriptor is not None or other_broadcast_state_descriptors:
+            raise NotSupportedYetError(
+                "broadcast() with state descriptors: broadcast state is not supported yet; call it without arguments"
+            )
         return self._partitioned(Broadcast())
 
     def print(self, sink_identifier: str | None = None) -> "DataStreamSink":
@@ -374,7 +384,7 @@ class DataStream(_Operator):
         def __getattr__(self, name: str) -> NoReturn:
             if name in _KEYED_METHODS:
                 raise NotKeyedError(f"{name}() needs a keyed stream: call key_by(...) before it")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise missing_attribute(self, name)
 
 
 class KeyedStream(DataStream):
@@ -396,9 +406,24 @@ class KeyedStream(DataStream):
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream:
         """The records with the field at a position, or of a name, summed up per key; numbers themselves for position 0."""
-        if not is_whole_number(position_to_sum) and not is_name(position_to_sum):
-            raise JobGraphError(f"sum() needs the position or the name of a field, got {position_to_sum!r}")
+        _check_position("sum", position_to_sum)
         return self._then(SumTransformation(name="Sum", position=position_to_sum, **self._inherited(self.get_type())))
+
+    def min(self, position_to_min: int | str = 0) -> DataStream:
+        """The first record of each key, with the smallest value so far in the field at a position, or of a name."""
+        return self._extreme("min", position_to_min, is_largest=False, keeps_record=False)
+
+    def max(self, position_to_max: int | str = 0) -> DataStream:
+        """The first record of each key, with the largest value so far in the field at a position, or of a name."""
+        return self._extreme("max", position_to_max, is_largest=True, keeps_record=False)
+
+    def min_by(self, position_to_min_by: int | str = 0) -> DataStream:
+        """The first record of each key that has the smallest value so far in the field at a position, or of a name."""
+        return self._extreme("min_by", position_to_min_by, is_largest=False, keeps_record=True)
+
+    def max_by(self, position_to_max_by: int | str = 0) -> DataStream:
+        """The first record of each key that has the largest value so far in the field at a position, or of a name."""
+        return self._extreme("max_by", position_to_max_by, is_largest=True, keeps_record=True)
 
     def process(self, func: KeyedProcessFunction | ProcessFunction, output_type: TypeInformation | None = None) -> DataStream:
         """As on any stream, with keys and timers."""
@@ -408,6 +433,13 @@ class KeyedStream(DataStream):
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
         """The same records keyed in another way; this keying is dropped."""
         return self._origin.key_by(key_selector, key_type)
+
+    def _extreme(self, method: str, position: int | str, *, is_largest: bool, keeps_record: bool) -> DataStream:
+        _check_position(method, position)
+        function = Extreme(method, position, is_largest=is_largest, keeps_record=keeps_record)
+        return self._then(
+            ReduceTransformation(name=method.replace("_", " ").title(), function=function, **self._inherited(self.get_type()))
+        )
 
     def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
         raise JobGraphError(
@@ -425,6 +457,11 @@ class DataStreamSink(_Operator):
 def _partition(stream: DataStream, partitioner: StreamPartitioner) -> PartitionTransformation:
     upstream = stream._transformation
     return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type)
+
+
+def _check_position(method: str, position: Any) -> None:
+    if not is_whole_number(position) and not is_name(position):
+        raise JobGraphError(f"{method}() needs the position or the name of a field, got {position!r}")
 
 
 def _check_has_no_life_cycle(selector: Any) -> None:

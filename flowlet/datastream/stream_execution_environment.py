@@ -9,14 +9,15 @@ import contextlib
 import importlib
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.configuration import Configuration
 from flowlet.common.conversion import to_declared_shape
-from flowlet.common.execution_config import ExecutionConfig
+from flowlet.common.execution_config import ExecutionConfig, check_parallelism
 from flowlet.common.job_client import JobClient, RunningJob, SubmittedJob
 from flowlet.common.job_execution_result import JobExecutionResult
+from flowlet.common.not_yet import missing_attribute
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.connectors.base import Source
@@ -115,6 +116,11 @@ class StreamExecutionEnvironment:
     def get_default_local_parallelism(self) -> int:
         """The parallelism where none is set and no remote cluster is used: the cores that this process may use."""
         return self._default_local_parallelism
+
+    def set_default_local_parallelism(self, parallelism: int) -> None:
+        """Set the parallelism where none is set and no remote cluster is used."""
+        check_parallelism(parallelism, "the environment's default local")
+        self._default_local_parallelism = parallelism
 
     def get_max_parallelism(self) -> int:
         """The number of key groups of operators that set none; -1: derived from their parallelism."""
@@ -300,6 +306,11 @@ class StreamExecutionEnvironment:
 
     def _address(self) -> tuple[str, int] | None:
         return job_manager_address(self._configuration, os.environ)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name)
 
 
 def _submit_with_client(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # Submit

@@ -41,7 +41,13 @@ class Collector:
         if results is None:
             return
         append = self._main.append
-        for result in results:
+        try:
+            records = iter(results)
+        except TypeError:
+            if hasattr(type(results), "__iter__"):
+                raise  # the user's own __iter__ failed
+            raise _advice(results) from None
+        for result in records:
             if type(result) is tuple and len(result) == 2 and isinstance(result[0], OutputTag):
                 self._side(result[0].tag_id).append(result[1], timestamp)
             else:
@@ -65,6 +71,11 @@ class Collector:
         if pending is None:
             pending = self._sides[tag_id] = _Pending()
         return pending
+
+
+def _advice(results: Any) -> TypeError:
+    what = f"{preview(results)} of type {type(results).__name__}"
+    return TypeError(f"a process function yields its results or returns a list of them ([] or None for none, [x] for one); got {what}")
 
 
 class _Pending:

@@ -8,8 +8,9 @@ Absent:     coroutine functions; state and metrics in the runtime context.
 
 import reprlib
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from flowlet.common.not_yet import missing_attribute
 from flowlet.errors import JobGraphError, UserFunctionError
 from flowlet.operators.base import OperatorContext, StreamOperator
 
@@ -45,6 +46,11 @@ class RuntimeContext:
     def get_attempt_number(self) -> int:
         """How often the subtask was started before."""
         return self._ctx.attempt
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name)
 
 
 class UserFunction:

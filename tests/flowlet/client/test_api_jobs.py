@@ -16,11 +16,13 @@ from flowlet.datastream import (
     OutputTag,
     ProcessFunction,
     RuntimeContext,
+    RuntimeExecutionMode,
     SourceContext,
     SourceFunction,
     StreamExecutionEnvironment,
     TimeDomain,
 )
+from flowlet.errors import JobExecutionError
 
 
 @pytest.fixture
@@ -168,3 +170,23 @@ def test_a_union_is_keyed_as_one_stream(environment: StreamExecutionEnvironment)
     sums = collected(first.union(second).key_by(lambda pair: pair[0]).sum(1))
 
     assert max(value for key, value in sums if key == "a") == 6
+
+
+class Number(ProcessFunction):
+    def process_element(self, value: int, ctx: ProcessFunction.Context) -> Any:
+        return value
+
+
+def test_a_process_function_that_returns_no_list_is_told_what_to_return(environment: StreamExecutionEnvironment) -> None:
+    with pytest.raises(JobExecutionError, match=r"a process function yields its results .* got 7 of type int") as failure:
+        collected(environment.from_collection([7]).process(Number()))
+
+    assert "Traceback" not in str(failure.value)
+
+
+def test_the_smallest_and_largest_records_of_each_key(environment: StreamExecutionEnvironment) -> None:
+    environment.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    records = [("a", 3), ("b", 7), ("a", 1), ("a", 2), ("b", 8)]
+
+    assert collected(environment.from_collection(records).key_by(lambda record: record[0]).min_by(1)) == [("a", 1), ("b", 7)]
+    assert collected(environment.from_collection(records).key_by(lambda record: record[0]).max(1)) == [("a", 3), ("b", 8)]

@@ -238,7 +238,7 @@ def test_a_stream_knows_its_name_and_environment() -> None:
     assert stream.get_execution_config() is environment.get_config()
 
 
-@pytest.mark.parametrize("method", ["reduce", "sum"])
+@pytest.mark.parametrize("method", ["reduce", "sum", "min", "max", "min_by", "max_by"])
 def test_aggregations_need_a_key(method: str) -> None:
     environment, _ = new_environment()
     stream = environment.from_collection([1])
@@ -248,7 +248,7 @@ def test_aggregations_need_a_key(method: str) -> None:
     assert not hasattr(stream, method)
 
 
-@pytest.mark.parametrize("method", ["window_all", "add_sink", "min", "set_uid_hash"])
+@pytest.mark.parametrize("method", ["window_all", "add_sink", "cache", "set_uid_hash", "no_such_method"])
 def test_what_this_version_cannot_do_is_absent(method: str) -> None:
     environment, _ = new_environment()
     stream = environment.from_collection([1])
@@ -268,6 +268,7 @@ BAD_PROGRAMS: list[tuple[Callable[[DataStream], object], str]] = [
     (lambda stream: stream.key_by(abs).reduce(abs), r"reduce\(\) calls its function with 2 records"),  # type: ignore[arg-type]  # as above
     (lambda stream: stream.key_by(abs).sum(None), r"sum\(\) needs the position or the name of a field, got None"),  # type: ignore[arg-type]  # as above
     (lambda stream: stream.key_by(abs).sum(True), "got True"),
+    (lambda stream: stream.key_by(abs).min_by(None), r"min_by\(\) needs the position or the name of a field, got None"),  # type: ignore[arg-type]  # as above
     (lambda stream: stream.key_by(abs).sum(""), "got ''"),
     (lambda stream: stream.key_by(OpenedSelector()), r"OpenedSelector overrides open\(\) or close\(\)"),
     (lambda stream: stream.key_by(ClosedSelector()), r"ClosedSelector overrides open\(\) or close\(\)"),
