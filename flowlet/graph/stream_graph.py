@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, JobConfig, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
@@ -171,6 +172,7 @@ class _Builder:
         self.edges: list[StreamEdge] = []
         self._settings = settings
         self._node_ids: dict[Transformation, int] = {}
+        self._side_types: dict[tuple[Transformation, str], TypeInformation] = {}  # of side outputs, by operator and tag
 
     def add(self, transformation: Transformation) -> None:
         match transformation:
@@ -215,10 +217,19 @@ class _Builder:
                     yield from self._resolve(replace(path, transformation=stream), reader, input_id)
             case PartitionTransformation(partitioner=partitioner, input=upstream):
                 yield from self._resolve(_Path(_some(upstream, reader), path.partitioner or partitioner, path.tag), reader, input_id)
-            case SideOutputTransformation(tag_id=tag_id, input=upstream):
+            case SideOutputTransformation(tag_id=tag_id, input=upstream, output_type=output_type):
+                self._check_side_type(_some(upstream, reader), tag_id, output_type)
                 yield from self._resolve(_Path(_some(upstream, reader), path.partitioner, path.tag or tag_id), reader, input_id)
             case operator:
                 yield _Read(self.nodes[self._node_ids[operator]], path.partitioner, path.tag, input_id)
+
+    def _check_side_type(self, operator: Transformation, tag_id: str, output_type: TypeInformation) -> None:
+        known = self._side_types.setdefault((operator, tag_id), output_type)
+        if known != output_type:
+            raise JobGraphError(
+                f"operator {operator.operator_name!r}: its side output {tag_id!r} is read as {known} and as {output_type}; "
+                "use one OutputTag for it, or another id"
+            )
 
     def _add_node(self, transformation: Transformation, sources: list[StreamNode]) -> StreamNode:
         settings, node_id = self._settings, len(self.nodes) + 1

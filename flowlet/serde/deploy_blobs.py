@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flowlet.operators.chain import ChainedOperator
 
 
+_ADVICE: Final = "make what cannot be pickled in open() of a function class, on the TaskManager"
 _OPENING: Final = threading.Lock()  # A leaf for us; the user's modules run under it.
 
 
@@ -39,7 +40,8 @@ def dump_chain(chain: "Sequence[Chained]", vertex: str) -> bytes:
     try:
         return bytes(cloudpickle.dumps(list(chain)))
     except Exception as error:
-        raise JobSubmissionError(f"vertex {vertex!r}: {_culprit(chain)} cannot be sent to a TaskManager: {_describe(error)}") from error
+        reason = f"{_describe(error)}; {_ADVICE}"
+        raise JobSubmissionError(f"vertex {vertex!r}: {_culprit(chain)} cannot be sent to a TaskManager: {reason}") from error
 
 
 def dump_partitioner(partitioner: "Partitioner", edge: str) -> bytes:

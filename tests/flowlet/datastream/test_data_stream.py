@@ -13,6 +13,8 @@ from flowlet.datastream import (
     FlatMapFunction,
     KeyedStream,
     KeySelector,
+    OutputTag,
+    ProcessFunction,
     RuntimeContext,
     SlotSharingGroup,
     StreamExecutionEnvironment,
@@ -31,6 +33,11 @@ from flowlet.graph.transformation import (
     SinkTransformation,
     SumTransformation,
 )
+
+
+class Passing(ProcessFunction):
+    def process_element(self, value: int, ctx: ProcessFunction.Context) -> list[int]:
+        return [value]
 
 
 class NotStartedError(FlowletError):
@@ -343,3 +350,13 @@ def test_a_keyed_stream_is_a_stream() -> None:
 
     assert isinstance(keyed, KeyedStream)
     assert isinstance(keyed, DataStream)
+
+
+def test_a_side_output_has_one_type() -> None:
+    environment, graph = new_environment()
+    stream = environment.from_collection([1]).process(Passing())
+    stream.get_side_output(OutputTag("late", Types.INT())).print()
+    stream.get_side_output(OutputTag("late", Types.STRING())).print()
+
+    with pytest.raises(JobGraphError, match="operator 'Process': its side output 'late' is read as Integer and as String"):
+        graph()

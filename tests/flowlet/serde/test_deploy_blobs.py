@@ -48,7 +48,8 @@ def test_the_operator_that_cannot_travel_is_named() -> None:
     chain = [ChainedOperator(Holder("fine", 1), -1), ChainedOperator(Holder("locked", threading.Lock()), 0)]
 
     with pytest.raises(
-        JobSubmissionError, match=r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: TypeError: .*lock"
+        JobSubmissionError,
+        match=r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: TypeError: .*lock.*; make what .* in open",
     ) as caught:
         dump_chain(chain, "v")
 
