@@ -94,6 +94,7 @@ class OperatorContext:
     clock: ProcessingTimeService | None = None
     timers: TimerServiceManager | None = None
     latency: LatencyReporter | None = None
+    copies_results: bool = False  # object reuse is off: a user may change what was emitted
     report_watermark: Callable[[int], None] | None = None  # tells the JobManager where an aligned source is; None: nobody listens
 
     @property

@@ -33,6 +33,21 @@ def copy_chunk(chunk: Chunk) -> Chunk:
     return Chunk(copy_values(chunk.values), None if chunk.timestamps is None else chunk.timestamps.copy())
 
 
+def copy_value(value: Any) -> Any:
+    """A copy, or the value itself when it cannot change.
+
+    Raises:
+        FlowletError: it cannot be copied.
+    """
+    return _copy_value(value) if can_change(value) else value
+
+
+def can_change(value: Any) -> bool:
+    """Whether ``copy_value`` would copy it."""
+    kind = type(value)
+    return kind not in _UNCHANGING and not (kind is tuple and _UNCHANGING.issuperset(map(type, value)))
+
+
 def copy_values(values: list[Any]) -> list[Any]:
     """A list of copies; records that cannot change are their own.
 

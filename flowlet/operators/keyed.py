@@ -13,7 +13,7 @@ Absent:     min, max, aggregate; state backends, and with them state by key grou
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Number
@@ -22,7 +22,7 @@ from typing import Any
 from flowlet.common.types import Row
 from flowlet.errors import JobGraphError
 from flowlet.keys import are_plain
-from flowlet.operators.copying import copy_values
+from flowlet.operators.copying import can_change, copy_value, copy_values
 from flowlet.operators.key_selection import KeyedOperator
 from flowlet.operators.user_function import last_of
 from flowlet.records import MAX_TIMESTAMP, Chunk
@@ -125,7 +125,10 @@ class KeyedReduceOperator(_RunningOperator):
         get = state.get
         reduce = self._reduce_function.call
         results: list[Any] = []
-        append = results.append
+        append: Callable[[Any], None] = results.append
+        if self.ctx.copies_results and can_change(values[0]):
+            # The function may change what it returned before and return it again; results are of the records' type.
+            append = lambda result: results.append(copy_value(result))  # noqa: E731 - one of two ways to append
         records = iter(values)
         try:
             for key, record in zip(keys, records):  # noqa: B905 - one key per record; strict costs in the hot loop

@@ -17,6 +17,7 @@ from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.operators.copying import copy_value
 from flowlet.operators.key_selection import KeyedInput
 from flowlet.operators.multi_input import TwoInputStreamOperator
 from flowlet.operators.time_services import InternalTimer, InternalTimerService
@@ -47,11 +48,13 @@ class Collector:
             if hasattr(type(results), "__iter__"):
                 raise  # the user's own __iter__ failed
             raise _advice(results) from None
+        # Not when the chunk is emitted: a function may yield the same object again, changed.
+        copied = copy_value if self._operator.ctx.copies_results else _itself
         for result in records:
             if type(result) is tuple and len(result) == 2 and isinstance(result[0], OutputTag):
-                self._side(result[0].tag_id).append(result[1], timestamp)
+                self._side(result[0].tag_id).append(copied(result[1]), timestamp)
             else:
-                append(result, timestamp)
+                append(copied(result), timestamp)
             self._num_pending += 1
             if self._num_pending >= FLAT_MAP_CHUNK_RECORDS:
                 self.flush()
@@ -104,6 +107,10 @@ class _Pending:
             stamps = [stamp for stamp in timestamps[start:end] if stamp is not None]
             yield Chunk(values[start:end], stamps if has_timestamps else None)
             start = end
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 class ProcessContext:
