@@ -428,7 +428,8 @@ CASES: dict[str, Case] = {
     "async unordered with little room": Case(lambda: async_operator(look_up, capacity=2, is_ordered=False), safe_int),
     "async that fails": Case(lambda: async_operator(look_up, capacity=100, is_ordered=True), small_int),
     "async with retries": Case(lambda: async_operator(Flaky(), capacity=100, is_ordered=True, timeout_ms=50, retries=3), safe_int),
-    "async that is late": Case(lambda: async_operator(Slow(), capacity=100, is_ordered=True, timeout_ms=20), safe_int),
+    # Room for every record: while an operator waits for room time passes, and when a record begins to wait decides whether it is late.
+    "async that is late": Case(lambda: async_operator(Slow(), capacity=10_000, is_ordered=True, timeout_ms=20), safe_int),
     "print": Case(lambda: PrintSink("sink"), mixed_record),
     "function sink": Case(lambda: FunctionSink(Remember()), small_int),
     "discard": Case(DiscardSink, small_int),
