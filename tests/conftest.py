@@ -8,6 +8,7 @@ import asyncio
 import ctypes
 import gc
 import os
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -41,6 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # libuv makes one pipe per process with its first loop and keeps it: before any test starts to count.
     uvloop.new_event_loop().close()
+    # A shell starts what runs in the background with the interrupt ignored, and children inherit that: tests of Ctrl-C would wait for ever.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
