@@ -54,10 +54,10 @@ class NetstackConfig:
     # Ask producers for buffers that hold about one second of what the task consumes (Flink's taskmanager.network.memory.buffer-debloat).
     buffer_debloat: bool = False
     # One gather write hands at most this much to the kernel before the loop looks at its other work.
-    max_write_batch_bytes: int = 512 * 1024
+    max_write_batch_bytes: int = 768 * 1024
     # Whether the channel is writable is asked before each gather write of so much, not before each buffer: with the watermarks of two
     # segments a system call would carry two buffers.  bench: transport.
-    max_gather_bytes: int = 384 * 1024
+    max_gather_bytes: int = 768 * 1024
     read_buffer_bytes: int = 512 * 1024
     connect_timeout_s: float = 120.0
     connect_retries: int = 0
