@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 NUM_ROUNDS = num_rounds(4_000)
 PER_BATCH = 200
 NUM_READY = 2  # buffers that are there when a round begins
+FORCED_EVERY = 50  # so often one of the orders is forced, in turns; in between chance decides
 SEGMENT = 64
 
 
@@ -115,6 +116,15 @@ def poll_until_closed(gate: SingleInputGate) -> int:
         return num_polled
 
 
+def recycle(gate: SingleInputGate, num_buffers: int) -> None:
+    """Poll so many buffers, which are there."""
+    for _ in range(num_buffers):
+        found = gate.poll_next()
+        assert found is not None
+        assert found.buffer is not None
+        found.buffer.recycle()
+
+
 def poll_and_close(gate: SingleInputGate, num_polls: int) -> int:
     num_polled = 0
     for _ in range(num_polls):
@@ -136,14 +146,22 @@ def test_a_gate_is_closed_by_another_thread_while_the_task_polls(kind: type[Batc
         for _ in range(NUM_ROUNDS // PER_BATCH):
             batches[:] = [kind()]
             with watchdog():
-                for gate in batches[0].gates:
+                for index, gate in enumerate(batches[0].gates):
+                    if index % FORCED_EVERY:
+                        canceler.begin()
+                        num_polled[poll_until_closed(gate)] += 1
+                        canceler.wait()
+                        continue
+                    num_before_close = index // FORCED_EVERY % (NUM_READY + 1)
+                    recycle(gate, num_before_close)
                     canceler.begin()
-                    num_polled[poll_until_closed(gate)] += 1
                     canceler.wait()
+                    assert poll_until_closed(gate) == 0
+                    num_polled[num_before_close] += 1
             batches[0].end()
 
     assert num_polled.total() == NUM_ROUNDS
-    assert set(num_polled) == set(range(NUM_READY + 1)), f"the close always struck at the same place: {num_polled}"
+    assert set(num_polled) == set(range(NUM_READY + 1))
 
 
 @pytest.mark.parametrize("kind", [LocalBatch, RemoteBatch])
@@ -157,9 +175,14 @@ def test_the_task_closes_its_gate_while_data_arrives(kind: type[Batch], tiny_swi
             with watchdog():
                 for index, gate in enumerate(batches[0].gates):
                     producer.begin()
-                    num_polled[poll_and_close(gate, index % (NUM_READY + 2))] += 1
-                    producer.wait()
+                    if index % FORCED_EVERY == 0:
+                        producer.wait()
+                        assert poll_and_close(gate, NUM_READY + 2) == NUM_READY + 1, "what came in time is polled"
+                        num_polled[NUM_READY + 1] += 1
+                    else:
+                        num_polled[poll_and_close(gate, index % (NUM_READY + 2))] += 1
+                        producer.wait()
             batches[0].end()
 
     assert num_polled.total() == NUM_ROUNDS
-    assert set(num_polled) == set(range(NUM_READY + 2)), f"the data always came on the same side of the close: {num_polled}"
+    assert set(num_polled) == set(range(NUM_READY + 2))
