@@ -107,7 +107,8 @@ class TypeSerializer(ABC):
             raise SerdeError(f"broken serialization: {self!r} at byte {source.position}: {reason}") from error
 
     def _copy(self, value: Any) -> Any:
-        raise NotImplementedError
+        """A copy of what can change: by its bytes, unless a serializer knows a shorter way."""
+        return self.from_bytes(self.to_bytes(value))
 
     def __repr__(self) -> str:
         return type(self).__name__

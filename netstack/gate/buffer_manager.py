@@ -27,8 +27,9 @@ from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.wire.messages import DataType
 
-# A channel with at least so many exclusive buffers asks for floating ones only while half of its own are in use: each trip of a floating
-# buffer through the pool costs as much as all else that is done to it (bench: transport).  Flink, with its two, asks in any case.
+# A channel with at least so many exclusive buffers asks for floating ones only while less than a quarter of its own are free: each trip
+# of a floating buffer through the pool costs as much as all else that is done to it (bench: transport).  Flink, with its two, asks in any
+# case.
 _MIN_FOR_CONTENT: Final = 4
 # With so little initial credit the sender is told of every new one, at once: what Flink does in any case.
 _MAX_FOR_EACH: Final = 4

@@ -7,7 +7,8 @@ Invariants: a reader stands in the ready queue at most once; data buffers sent t
 Errors:     what concerns one receiver ends that receiver's reader or nothing; a mistake in what the peer says is answered without
             receiver, and the connection goes on (Flink 2.3); a broken stream is answered and ends the connection.
 Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback; here a gather write takes up to
-            ``max_gather_bytes``, still one buffer per reader and turn, and the channel is asked whether it is writable before each.
+            ``max_gather_bytes``, one buffer per reader and turn while several are ready; a reader that is alone takes a run of whole
+            segments as so many turns.  The channel is asked whether it is writable before each gather write.
 """
 
 import contextlib
