@@ -84,7 +84,7 @@ class CountingConsumer(StreamOperator):
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Count a chunk."""
-        self._count += len(chunk.values)
+        self._count += len(chunk)
         now = time.monotonic_ns()
         if now >= self._next_report_ns:
             self._next_report_ns = now + 50_000_000

@@ -4,11 +4,17 @@ Side:   pure.
 Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``, ``RecordAttributes``,
         ``InternalWatermark``.  Records flow in chunks: Python pays per call, so the unit that moves is a run of records between two
         control elements, never a single one.
-Absent: columnar chunks (``values`` is the only representation so far).
 """
 
 from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.columns import Columns
+
+Int64Array = NDArray[np.int64]
 
 MIN_TIMESTAMP = -(2**63)
 MAX_TIMESTAMP = 2**63 - 1
@@ -16,21 +22,88 @@ OPERATOR_ID_BYTES: Final = 16
 
 
 class Chunk:
-    """A run of records in stream order.
+    """A run of records in stream order: a list of Python objects, or columns, from which the list is made when somebody asks for it.
 
-    ``values`` holds one Python object per record.  ``timestamps`` is None when no record has one, else a list of the same length, in
-    milliseconds since the epoch.  A chunk is owned by the operator that holds it: passing it on gives it away.
+    Timestamps are milliseconds since the epoch, one per record; or no record has one.
+
+    Ownership: the operator that holds a chunk owns it, and passing it on gives it away.  The owner may change the list of a chunk
+    without columns.  Where there are columns, nobody changes list, columns or timestamps.
+
+    Args:
+        values: one object per record.
+        timestamps: one per record, or None.
     """
 
-    __slots__ = ("timestamps", "values")
+    __slots__ = ("_columns", "_timestamp_array", "_timestamps", "_values")
 
     def __init__(self, values: list[Any], timestamps: list[int] | None = None) -> None:
         assert timestamps is None or len(timestamps) == len(values), "one timestamp per record"
-        self.values = values
-        self.timestamps = timestamps
+        self._values: list[Any] | None = values
+        self._columns: Columns | None = None
+        self._timestamps = timestamps
+        self._timestamp_array: Int64Array | None = None
+
+    @classmethod
+    def of_columns(cls, columns: Columns, timestamps: Int64Array | list[int] | None = None) -> "Chunk":
+        """A chunk whose records are the rows of a table."""
+        assert timestamps is None or len(timestamps) == columns.num_rows, "one timestamp per record"
+        chunk = cls.__new__(cls)
+        chunk._values = None
+        chunk._columns = columns
+        chunk._timestamp_array = timestamps if isinstance(timestamps, np.ndarray) else None
+        chunk._timestamps = None if isinstance(timestamps, np.ndarray) else timestamps
+        return chunk
+
+    @property
+    def values(self) -> list[Any]:
+        """One Python object per record; made of the columns when first asked for, and kept."""
+        if self._values is None:
+            assert self._columns is not None, "a chunk is a list or columns"
+            self._values = self._columns.to_list()
+        return self._values
+
+    @property
+    def columns(self) -> Columns | None:
+        """The records by column; None if there is only the list (see ``columns_of``)."""
+        return self._columns
+
+    @property
+    def timestamps(self) -> list[int] | None:
+        """One per record, or None; made of the array when first asked for, and kept."""
+        if self._timestamps is None and self._timestamp_array is not None:
+            self._timestamps = self._timestamp_array.tolist()
+        return self._timestamps
+
+    @property
+    def timestamp_array(self) -> Int64Array | None:
+        """The timestamps for those who work in numpy, or None; an array that nobody changes."""
+        if self._timestamp_array is None and self._timestamps is not None:
+            array = np.array(self._timestamps, np.int64)
+            if self._columns is None:
+                return array  # the list may still change
+            self._timestamp_array = array
+        return self._timestamp_array
+
+    @property
+    def has_timestamps(self) -> bool:
+        """Whether the records have timestamps."""
+        return self._timestamps is not None or self._timestamp_array is not None
+
+    def copy(self) -> "Chunk":
+        """Another chunk with the same records; columns are shared."""
+        if self._columns is not None:
+            return Chunk.of_columns(self._columns, self._timestamps if self._timestamp_array is None else self._timestamp_array)
+        return Chunk(self.values.copy(), None if self._timestamps is None else self._timestamps.copy())
+
+    def slice(self, start: int, stop: int) -> "Chunk":
+        """Some of the records, in the same representation."""
+        if self._columns is None:
+            return Chunk(self.values[start:stop], None if self._timestamps is None else self._timestamps[start:stop])
+        timestamps = self._timestamps if self._timestamp_array is None else self._timestamp_array
+        return Chunk.of_columns(self._columns.slice(start, stop), None if timestamps is None else timestamps[start:stop])
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.values) if self._columns is None else self._columns.num_rows
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Chunk) and self.values == other.values and self.timestamps == other.timestamps
@@ -38,7 +111,8 @@ class Chunk:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        return f"<Chunk of {len(self.values)} records{'' if self.timestamps is None else ' with timestamps'}>"
+        kind = "" if self._columns is None else " in columns"
+        return f"<Chunk of {len(self)} records{kind}{' with timestamps' if self.has_timestamps else ''}>"
 
 
 @dataclass(frozen=True, slots=True)

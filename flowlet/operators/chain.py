@@ -50,7 +50,7 @@ class HeadInput:
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Count and process."""
-        self._counters.num_records_in += len(chunk.values)
+        self._counters.num_records_in += len(chunk)
         self._process(chunk)
 
     def process_watermark(self, watermark: Watermark) -> None:

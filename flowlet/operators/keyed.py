@@ -57,9 +57,9 @@ class _RunningOperator(KeyedOperator, ABC):
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Bring the state up to date with each record."""
-        if not chunk.values:
+        if not len(chunk):
             return
-        if chunk.timestamps is not None:
+        if chunk.has_timestamps:
             self._has_timestamps = True
         results = self._advance(chunk.values)
         if not self._emit_on_finish:

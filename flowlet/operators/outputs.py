@@ -40,7 +40,7 @@ class ChainingOutput:
 
     def collect(self, chunk: Chunk) -> None:
         """Count and process."""
-        self._counters.num_records_in += len(chunk.values)
+        self._counters.num_records_in += len(chunk)
         self._process(chunk)
 
 
@@ -53,7 +53,7 @@ class CopyingChainingOutput(ChainingOutput):
 
     def collect(self, chunk: Chunk) -> None:
         """Count, copy and process."""
-        self._counters.num_records_in += len(chunk.values)
+        self._counters.num_records_in += len(chunk)
         self._process(copy_chunk(chunk))
 
 
@@ -97,7 +97,7 @@ class CopyingBroadcastingOutput(BroadcastingOutput):
     def collect(self, chunk: Chunk) -> None:
         """To each, in order."""
         for output in self._outputs[:-1]:
-            output.collect(Chunk(chunk.values.copy(), None if chunk.timestamps is None else chunk.timestamps.copy()))
+            output.collect(chunk.copy())
         for output in self._outputs[-1:]:
             output.collect(chunk)
 
@@ -127,14 +127,14 @@ class OperatorOutput:
 
     def collect(self, chunk: Chunk) -> None:
         """Count and pass on."""
-        self._counters.num_records_out += len(chunk.values)
+        self._counters.num_records_out += len(chunk)
         self._collect(chunk)
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
         """Count and pass on; forget what nobody reads."""
         collect = self._sides.get(tag_id)
         if collect is not None:
-            self._counters.num_records_out += len(chunk.values)
+            self._counters.num_records_out += len(chunk)
             collect(chunk)
 
     def emit_watermark(self, watermark: Watermark) -> None:

@@ -141,7 +141,7 @@ class SourceOperator(StreamOperator):
                 self.process_watermark(element)
             case WatermarkStatus():
                 self.process_watermark_status(element)
-            case Chunk() if element.values:
+            case Chunk() if len(element):
                 if event_time is None:
                     self.output.collect(element)
                 else:

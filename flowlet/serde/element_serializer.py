@@ -91,7 +91,7 @@ class StreamElementSerializer:
                 assert_never(element)
 
     def _serialize_chunk(self, chunk: Chunk) -> bytes:
-        num_records = len(chunk.values)
+        num_records = len(chunk)
         if num_records > MAX_CHUNK_RECORDS:
             raise SerdeError(f"a chunk of {num_records} records, at most {MAX_CHUNK_RECORDS} go into one")
         values = encode_column(chunk.values)

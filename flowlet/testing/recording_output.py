@@ -61,7 +61,7 @@ class RecordingOutput:
         self._add(None, marker)
 
     def _collect(self, tag_id: str | None, chunk: Chunk) -> None:
-        assert chunk.values, "an empty chunk was emitted: a call for nothing"
+        assert len(chunk), "an empty chunk was emitted: a call for nothing"
         self._chunks.append((chunk, list(chunk.values), None if chunk.timestamps is None else list(chunk.timestamps)))
         for element in records_of(chunk):
             self._add(tag_id, element)

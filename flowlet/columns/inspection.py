@@ -1,0 +1,72 @@
+"""What a list of records looks like, by the exact types of their values.
+
+Hot path: a few passes of C code per chunk, 60-80 ns per record of two fields.
+
+Side:       pure.
+Invariants: the columns stand for exactly the values of the list; nothing is converted that would not come back the same.
+Rules:      bool is not int; a subclass is not its base; ints beyond 64 bits and mixed types stay in lists; floats go through their bits.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowlet.columns.column import ArrayColumn, Column, ConstantColumn, ListColumn
+from flowlet.columns.table import Columns, Shape
+
+# In values of these types, equal means the same; so one that all equal stands for all.
+_CONSTANT_TYPES = frozenset({int, str, bool, bytes})
+_SCALARS = frozenset({int, str, float, bool})
+
+
+def columns_of(values: list[Any]) -> Columns | None:
+    """The records as columns: tuples of one length by field; values that are all str, int, float or bool as one column.
+
+    Returns:
+        None where the list is the right thing: no records, mixed types, other types, empty tuples.
+    """
+    kind = exact_type(values)
+    if kind is tuple:
+        try:
+            fields = list(zip(*values, strict=True))
+        except ValueError:  # of different lengths
+            return None
+        return Columns(len(values), tuple(map(column_of, fields)), Shape.TUPLE) if fields else None
+    if kind in _SCALARS:
+        return Columns(len(values), (column_of(values),), Shape.SCALAR)
+    return None
+
+
+def column_of(values: Sequence[Any]) -> Column:
+    """The values, of any types, as the column that fits them."""
+    kind = exact_type(values)
+    if kind in _CONSTANT_TYPES and is_constant(values):
+        return ConstantColumn(values[0], len(values))
+    if kind is int:
+        try:
+            # 10 ns per value; np.array or np.fromiter take twice that.
+            return ArrayColumn(np.frombuffer(struct.pack(f"={len(values)}q", *values), np.int64))
+        except struct.error:  # beyond 64 bits
+            return ListColumn(list(values), int)
+    if kind is float:
+        return ArrayColumn(np.frombuffer(struct.pack(f"={len(values)}d", *values), np.float64))
+    if kind is bool:
+        return ArrayColumn(np.frombuffer(bytes(values), np.bool_))
+    return ListColumn(list(values), kind)
+
+
+def exact_type(values: Sequence[Any]) -> type | None:
+    """The type that all values have; None if there is no such one, or no value."""
+    if not values:
+        return None
+    types = list(map(type, values))
+    return types[0] if types.count(types[0]) == len(types) else None
+
+
+def is_constant(values: Sequence[Any]) -> bool:
+    """Whether all values equal the first one.  There is at least one."""
+    first = values[0]
+    # The last value tells most columns apart at once.
+    return bool(values[-1] == first) and values.count(first) == len(values)

@@ -1,0 +1,74 @@
+"""Records whose fields are columns.
+
+Hot path: C code per column.
+
+Side:       pure.
+Invariants: every field has ``num_rows`` values; a table never changes; ``to_list`` gives new records with the exact values of the fields.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from flowlet.columns.column import Column, IndexArray, MaskArray
+
+
+class Shape(Enum):
+    """What a record is."""
+
+    SCALAR = "scalar"  # the value of the only field
+    TUPLE = "tuple"  # an exact tuple of the fields
+    ROW = "row"  # a Row with field names
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A table of records.
+
+    ``field_names``: of a ROW, one for each field; else there are none.
+    """
+
+    num_rows: int
+    fields: tuple[Column, ...]
+    shape: Shape
+    field_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.fields, "records without a field have no columns"
+        assert all(len(column) == self.num_rows for column in self.fields), f"columns of {self.num_rows} rows: {self.fields!r}"
+        assert self.shape is not Shape.SCALAR or len(self.fields) == 1, f"a scalar of {len(self.fields)} fields"
+        assert len(self.field_names) == (len(self.fields) if self.shape is Shape.ROW else 0), f"names {self.field_names} of a {self.shape}"
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def to_list(self) -> list[Any]:
+        """One Python object per record, in a list of the caller's own."""
+        if self.shape is Shape.SCALAR:
+            return self.fields[0].to_list()
+        tuples = list(zip(*[column.to_list() for column in self.fields], strict=True))
+        return tuples if self.shape is Shape.TUPLE else _rows(tuples, self.field_names)
+
+    def take(self, indices: IndexArray) -> "Columns":
+        """The records at these positions, in this order."""
+        return self._with(len(indices), tuple([column.take(indices) for column in self.fields]))
+
+    def compress(self, mask: MaskArray) -> "Columns":
+        """The records where the mask is true."""
+        fields = tuple([column.compress(mask) for column in self.fields])
+        return self._with(len(fields[0]), fields)
+
+    def slice(self, start: int, stop: int) -> "Columns":
+        """The records from ``start`` up to ``stop``; what is beyond the end is left out."""
+        fields = tuple([column.slice(start, stop) for column in self.fields])
+        return self._with(len(fields[0]), fields)
+
+    def _with(self, num_rows: int, fields: tuple[Column, ...]) -> "Columns":
+        return Columns(num_rows, fields, self.shape, self.field_names)
+
+
+def _rows(tuples: list[tuple[Any, ...]], field_names: tuple[str, ...]) -> list[Any]:
+    from flowlet.common.types import Row  # flowlet.common itself needs records, and so this module
+
+    make = Row(*field_names)
+    return [make(*values) for values in tuples]

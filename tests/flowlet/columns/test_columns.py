@@ -1,0 +1,189 @@
+"""Every representation of records stands for exactly the values that it was made of."""
+
+import math
+import struct
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    Columns,
+    ConstantColumn,
+    ListColumn,
+    NameTable,
+    Shape,
+    column_of,
+    columns_of,
+)
+from flowlet.common.types import Row
+from tests.flowlet.serde.exact import ATOMS, FLOATS, INTS, TEXTS, Count, columns, exact
+
+NAN_WITH_PAYLOAD = struct.unpack(">d", bytes.fromhex("7ff8000000000123"))[0]
+
+
+def coded(values: list[Any]) -> CodedColumn:
+    names = list(dict.fromkeys(values))
+    return CodedColumn(np.array([names.index(value) for value in values], np.uint16), NameTable(names))
+
+
+EXAMPLES: list[Column] = [
+    ArrayColumn(np.array([1, -(2**63), 2**63 - 1, 7], np.int64)),
+    ArrayColumn(np.array([0.0, -0.0, NAN_WITH_PAYLOAD, math.inf])),
+    ArrayColumn(np.array([True, False, True, True])),
+    ArrayColumn(np.array([2**64 - 1, 0, 1, 2], np.uint64)),
+    ArrayColumn(np.array(["2024-01-02T03:04:05.000006", "NaT", "1970-01-01", "1960-01-01"], "datetime64[us]")),
+    ListColumn([[1], "a\0", None, 2**70]),
+    ListColumn(["a", "b", "c", "d"], str),
+    ConstantColumn("x", 4),
+    coded(["b", "a", "b", "c"]),
+    CodedColumn(np.array([0, 1, 1, 0], np.uint32), NameTable([(1, 2), b"x"])),
+    ArrowColumn(pa.array(["a", None, "c", "d"])),
+    ArrowColumn(pa.array([1, None, 3, 4], pa.int8())),
+    ArrowColumn(pa.array(["a", "b", None, "a"]).dictionary_encode()),
+    ArrowColumn(pa.array([datetime(2024, 1, 2), None, datetime(1970, 1, 1), datetime(1960, 1, 1)], pa.timestamp("us"))),  # noqa: DTZ001
+]
+
+
+@pytest.mark.parametrize("column", EXAMPLES, ids=repr)
+class TestColumn:
+    def test_a_column_is_as_long_as_its_list(self, column: Column) -> None:
+        assert len(column) == len(column.to_list()) == 4
+
+    def test_a_list_is_the_callers_own(self, column: Column) -> None:
+        column.to_list().clear()
+
+        assert len(column.to_list()) == 4
+
+    def test_parts_are_the_parts_of_the_list(self, column: Column) -> None:
+        values = column.to_list()
+        mask = np.array([True, False, False, True])
+
+        assert exact(column.take(np.array([3, 0, 0])).to_list()) == exact([values[3], values[0], values[0]])
+        assert exact(column.compress(mask).to_list()) == exact([values[0], values[3]])
+        assert exact(column.slice(1, 3).to_list()) == exact(values[1:3])
+        assert exact(column.slice(2, 9).to_list()) == exact(values[2:9])
+        for empty in (column.take(np.array([], np.intp)), column.compress(np.zeros(4, np.bool_)), column.slice(4, 5)):
+            assert (len(empty), empty.to_list()) == (0, [])
+
+    def test_a_column_says_what_it_is(self, column: Column) -> None:
+        assert repr(column).startswith(f"<{type(column).__name__} of ")
+
+
+def test_numbers_become_int_float_and_bool() -> None:
+    assert [type(column.to_list()[0]) for column in EXAMPLES[:4]] == [int, float, bool, int]
+    assert EXAMPLES[1].to_list()[1:2] == [-0.0]
+    assert exact(EXAMPLES[1].to_list()[2]) == exact(NAN_WITH_PAYLOAD)
+
+
+def test_instants_become_datetimes() -> None:
+    assert EXAMPLES[4].to_list()[:2] == [datetime(2024, 1, 2, 3, 4, 5, 6), None]  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("dtype", ["datetime64[ns]", "timedelta64[us]", "S3", "O", "c16"])
+def test_an_array_whose_values_would_change_is_refused(dtype: str) -> None:
+    with pytest.raises(AssertionError, match="array column"):
+        ArrayColumn(np.zeros(2, dtype))
+
+
+def test_names_come_in_later() -> None:
+    table = NameTable()
+    table.names.append("a")
+    version = table.version
+    table.names.append("b")
+
+    column = CodedColumn(np.array([1, 0], np.uint16), table)
+
+    assert (version, table.version, len(table), column.to_list()) == (1, 2, 2, ["b", "a"])
+
+
+class TestColumns:
+    def test_rows_have_names(self) -> None:
+        table = Columns(2, (ArrayColumn(np.array([1, 2])), coded(["a", "b"])), Shape.ROW, ("id", "name"))
+
+        assert table.to_list() == [Row(id=1, name="a"), Row(id=2, name="b")]
+        assert table.slice(1, 2).to_list() == [Row(id=2, name="b")]
+
+    def test_tuples_and_scalars(self) -> None:
+        assert Columns(2, (ConstantColumn(1, 2), ListColumn(["a", None])), Shape.TUPLE).to_list() == [(1, "a"), (1, None)]
+        assert Columns(2, (ListColumn(["a", None]),), Shape.TUPLE).to_list() == [("a",), (None,)]
+        assert Columns(2, (ListColumn(["a", None]),), Shape.SCALAR).to_list() == ["a", None]
+
+    @pytest.mark.parametrize(
+        ("num_rows", "fields", "shape", "names"),
+        [
+            (0, (), Shape.TUPLE, ()),
+            (3, (ConstantColumn(1, 2),), Shape.SCALAR, ()),
+            (2, (ConstantColumn(1, 2),) * 2, Shape.SCALAR, ()),
+            (2, (ConstantColumn(1, 2),), Shape.TUPLE, ("a",)),
+            (2, (ConstantColumn(1, 2),), Shape.ROW, ()),
+        ],
+    )
+    def test_what_is_no_table_is_refused(self, num_rows: int, fields: tuple[Column, ...], shape: Shape, names: tuple[str, ...]) -> None:
+        with pytest.raises(AssertionError):
+            Columns(num_rows, fields, shape, names)
+
+    @given(st.lists(st.tuples(TEXTS, INTS, FLOATS), min_size=1, max_size=20), st.data())
+    def test_parts_of_a_table_are_parts_of_its_list(self, values: list[Any], data: st.DataObject) -> None:
+        table = columns_of(values)
+        assert table is not None
+        indices = data.draw(st.lists(st.integers(0, len(values) - 1)))
+        mask = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
+        start, stop = data.draw(st.tuples(st.integers(0, 20), st.integers(0, 25)))
+
+        assert exact(table.take(np.array(indices, np.intp)).to_list()) == exact([values[index] for index in indices])
+        kept = [value for value, is_kept in zip(values, mask, strict=True) if is_kept]
+        assert exact(table.compress(np.array(mask)).to_list()) == exact(kept)
+        assert exact(table.slice(start, stop).to_list()) == exact(values[start:stop])
+        assert len(table.slice(start, stop)) == len(values[start:stop])
+
+
+class TestInspection:
+    @given(columns())
+    def test_columns_stand_for_exactly_these_values(self, values: list[Any]) -> None:
+        table = columns_of(values)
+
+        assert table is None or (len(table), exact(table.to_list())) == (len(values), exact(values))
+
+    @given(st.lists(st.one_of(*ATOMS.values()), max_size=4) | st.sampled_from(list(ATOMS.values())).flatmap(st.lists))
+    def test_a_column_stands_for_exactly_these_values(self, values: list[Any]) -> None:
+        column = column_of(values)
+
+        assert (len(column), exact(column.to_list())) == (len(values), exact(values))
+
+    @pytest.mark.parametrize(
+        ("values", "kinds"),
+        [
+            ([("a", 1), ("b", 2)], [ListColumn, ArrayColumn]),
+            ([("a", 1), ("b", 1)], [ListColumn, ConstantColumn]),
+            ([(1.5, True), (1.5, False)], [ArrayColumn, ArrayColumn]),
+            ([(1, True), (True, False)], [ListColumn, ArrayColumn]),
+            ([(2**63, 1), (1, Count(1))], [ListColumn, ListColumn]),
+            ([(0.0,), (-0.0,)], [ArrayColumn]),
+            ([1, 2], [ArrayColumn]),
+            ([True, True], [ConstantColumn]),
+            (["a", "b"], [ListColumn]),
+        ],
+    )
+    def test_exact_types_decide(self, values: list[Any], kinds: list[type]) -> None:
+        table = columns_of(values)
+
+        assert table is not None
+        assert [type(column) for column in table.fields] == kinds
+
+    @pytest.mark.parametrize("values", [[], [()], [1, True], [1, "a"], [(1, 2), (1,)], [(1,), [1]], [None], [b"a"], [[1], [1]], [Row(1)]])
+    def test_else_the_list_is_the_right_thing(self, values: list[Any]) -> None:
+        assert columns_of(values) is None
+
+    def test_the_type_of_a_list_is_known_where_it_was_looked_at(self) -> None:
+        types = [column_of(values) for values in (["a", "b"], [2**70, 1], ["a", 1])]
+
+        assert [column.value_type for column in types if isinstance(column, ListColumn)] == [str, int, None]
