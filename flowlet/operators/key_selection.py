@@ -1,18 +1,16 @@
 """The keys of a chunk.
 
-Hot path.  One comprehension per chunk, then one look at the types.  A selector that is nothing but ``record[0]`` is recognised, so that a
+Hot path.  One comprehension per chunk, then one look at the types.  A selector that is nothing but ``record[k]`` is recognised, so that a
 sum over pairs need not call it (205 -> 175 ns per record; ``bench wordcount``).
 
 Side:   task.
 Source: Flink ``KeySelector``, ``setKeyContextElement1`` before the record is processed.
 """
 
-import inspect
-import operator
-import types
 from typing import Any
 
 from flowlet.errors import KeyTypeError, UserFunctionError
+from flowlet.fusing.field_selector import field_selected_by
 from flowlet.keys import exact_key, exact_keys
 from flowlet.operators.user_function import UserFunctionOperator, preview
 
@@ -74,7 +72,7 @@ class KeyedOperator(UserFunctionOperator):
     def __init__(self, key_selector: Any, name: str) -> None:
         super().__init__(name)
         self._key_input = KeyedInput(self, key_selector)
-        self._is_keyed_by_first_field = selects_first_field(key_selector)
+        self._key_field = field_selected_by(key_selector)
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""
@@ -85,38 +83,9 @@ class KeyedOperator(UserFunctionOperator):
         return self._key_input.exact_keys(values)
 
 
-def selects_first_field(key_selector: Any) -> bool:
-    """Whether the selector does nothing but return ``record[0]``; False if that is not sure."""
-    if type(key_selector) is operator.itemgetter:
-        return bool(key_selector.__reduce__() == (operator.itemgetter, (0,)) and type(key_selector.__reduce__()[1][0]) is int)
-    return isinstance(key_selector, types.FunctionType) and _shape(key_selector.__code__) in _FIRST_FIELD
-
-
 def _can_be_key(key: Any) -> bool:
     try:
         exact_key(key)
     except KeyTypeError:
         return False
     return True
-
-
-def _shape(code: types.CodeType) -> tuple[Any, ...]:
-    """What decides what the code does, whatever the names in it; constants other than ints (a docstring) only take up room."""
-    constants = tuple(constant if type(constant) is int else None for constant in code.co_consts)
-    signature = code.co_argcount, code.co_kwonlyargcount, code.co_flags & _CALLING_FLAGS
-    return code.co_code, constants, signature, code.co_freevars, code.co_cellvars
-
-
-_CALLING_FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-
-
-def _first_field(record: Any) -> Any:
-    return record[0]
-
-
-def _first_field_documented(record: Any) -> Any:
-    """Has a constant more than the one without these words."""
-    return record[0]
-
-
-_FIRST_FIELD = {_shape(function.__code__) for function in (_first_field, _first_field_documented, lambda record: record[0])}

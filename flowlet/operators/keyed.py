@@ -162,7 +162,7 @@ class KeyedSumOperator(_RunningOperator):
             raise JobGraphError(f"the position to sum must be an int, or a str for rows and named tuples, got {position!r}")
         self._position = position
         # While it holds, the state is key -> sum of (key, number) pairs; afterwards it is key -> record.
-        self._holds_sums = self._is_keyed_by_first_field and position == 1
+        self._holds_sums = self._key_field == 0 and position == 1
         # Whether the state's records are all plain tuples, and all of two fields.
         self._holds_tuples = isinstance(position, int)
         self._holds_pairs = position == 1

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from flowlet.errors import KeyTypeError, UserFunctionError
+from flowlet.fusing.field_selector import field_selected_by
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.key_columns import subtasks_of_hashes, try_hashes
 from flowlet.keys import exact_key, exact_keys, key_group, operator_index
-from flowlet.operators.key_selection import selects_first_field
 from flowlet.operators.user_function import last_of, preview
 from flowlet.task.record_writer_base import RecordWriter, RecordWriterOptions
 from netstack.partition.result_partition import ResultPartition
@@ -147,7 +147,7 @@ class KeyGroupsRecordWriter(_SelectingRecordWriter):
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: KeyGroups) -> None:
         super().__init__(partition, options, partitioner.key_function, "key_by")
         # The subscript in place instead of the call: 41 -> 17 ns per key.
-        self._selects_first_field = selects_first_field(partitioner.key_selector)
+        self._field = field_selected_by(partitioner.key_selector)
         self._max_parallelism = partitioner.max_parallelism
         self._routes = _Routes(self._appends, self._channel_of)
         self._timestamp_routes = _Routes(self._timestamp_appends, self._channel_of)
@@ -188,8 +188,9 @@ class KeyGroupsRecordWriter(_SelectingRecordWriter):
         key_function = self._key_function
         remaining = iter(values)
         try:
-            if self._selects_first_field and list(map(type, values)).count(tuple) == len(values):
-                return [value[0] for value in remaining]
+            field = self._field
+            if type(field) is int and list(map(type, values)).count(tuple) == len(values):
+                return [value[field] for value in remaining]
             return [key_function(value) for value in remaining]
         except Exception as error:
             # The iterator stands behind the record that failed: nothing had to be counted per record.

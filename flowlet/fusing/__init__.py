@@ -1,0 +1,1 @@
+"""Generated loops in place of calls: what users' functions do, recognised from their bytecode."""
