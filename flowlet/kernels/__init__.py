@@ -1,0 +1,1 @@
+"""Aggregations per key on numpy columns: codes in, columns out."""
