@@ -19,7 +19,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fmt test-fast test-uvloop stress cov sim mutants bench wheel clean
+.PHONY: help run java test lint types fmt test-fast test-uvloop stress cov sim mutants bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ help:  ## show this list
 run: $(VENV)/installed  ## set up .venv and run the main job: count words on two TaskManagers (ARGS="--top 5 ...")
 	@$(PY) examples/word_count.py $(ARGS)
 
-test: $(VENV)/installed-dev  ## lint, types and every test, slow ones too
+test: $(VENV)/installed-dev java  ## lint, types and every test, slow ones too
 	$(PY) -m ruff check $(SOURCES)
 	$(PY) -m ruff format --check $(SOURCES)
 	$(PY) -m mypy
@@ -67,6 +67,13 @@ mutants: $(VENV)/installed-dev  ## put the historical bugs back in, one by one, 
 bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport|latency|memory|wakeup
 	@$(PY) -m bench $(CASE) $(ARGS)
 
+java:  ## install Java 17 for the Spark tests, where there is none and root may do so; without Java they are skipped
+	@command -v java >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing Java 17 for the Spark tests (only needed once)"; \
+		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openjdk-17-jre-headless; } >/dev/null \
+			|| echo "Java could not be installed: the Spark tests are skipped" >&2; \
+	else echo "no Java here: the Spark tests are skipped (Debian: apt install openjdk-17-jre-headless)" >&2; fi
+
 wheel: $(VENV)/installed-dev  ## build dist/*.whl and test it in an environment of its own
 	$(PY) -m build --wheel --no-isolation --outdir dist
 	$(PY) -m pytest -q tests/test_packaging.py
@@ -92,5 +99,5 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "adding the development tools to $(VENV) (only needed once)"
-	@$(PIP) install --group dev
+	@$(PIP) install --group dev --editable '.[spark]'
 	@touch $@

@@ -1,0 +1,18 @@
+"""Says which extra is missing, where PySpark is not installed.
+
+Side: pure.
+"""
+
+from flowlet.errors import FlowletError
+
+
+class MissingSparkError(FlowletError, ImportError):
+    """PySpark is not installed; the message says how to install it."""
+
+
+try:
+    import pyspark
+except ImportError as error:
+    raise MissingSparkError("flowlet.spark needs PySpark 4, which is not installed here: pip install 'flowlet[spark]'") from error
+
+SPARK_VERSION = pyspark.__version__

@@ -1,0 +1,287 @@
+"""The type of a gate, as columns that Spark must deliver.
+
+Side:       pure.
+Invariants: types are compared, never widened: what goes in is what comes out, and a column that does not fit is named.
+Rules:      a row type with names of its own takes columns by name, in any order; a tuple, or a row type without names, by position; any
+            other type takes the one column that there is.  ``PICKLED_BYTE_ARRAY`` as the type of the gate takes rows of any columns.
+Units:      a Spark ``timestamp`` is a point in time: it becomes a ``datetime`` in UTC without a zone (``SQL_TIMESTAMP``) or an ``Instant``;
+            a ``timestamp_ntz`` keeps its fields (``LOCAL_DATE_TIME``).
+Absent:     intervals, variants, and Python's big integers, which Spark does not have.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import types as st
+
+from flowlet.common.typeinfo import (
+    ArrowTypeInfo,
+    BasicArrayTypeInfo,
+    BasicType,
+    BasicTypeInfo,
+    ListTypeInfo,
+    LocalTimeTypeInfo,
+    MapTypeInfo,
+    ObjectArrayTypeInfo,
+    PickledBytesTypeInfo,
+    PrimitiveArrayTypeInfo,
+    RowTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+    Types,
+)
+from flowlet.errors import FlowletError
+
+_TimeType = LocalTimeTypeInfo.TimeType
+
+# Spark's type, Flink's, and Arrow's where a whole column may travel as it is.
+_LEAVES: Final[tuple[tuple[st.DataType, TypeInformation, pa.DataType | None], ...]] = (
+    (st.StringType(), Types.STRING(), pa.string()),
+    (st.BooleanType(), Types.BOOLEAN(), pa.bool_()),
+    (st.ByteType(), Types.BYTE(), pa.int8()),
+    (st.ShortType(), Types.SHORT(), pa.int16()),
+    (st.IntegerType(), Types.INT(), pa.int32()),
+    (st.LongType(), Types.LONG(), pa.int64()),
+    (st.FloatType(), Types.FLOAT(), pa.float32()),
+    (st.DoubleType(), Types.DOUBLE(), pa.float64()),
+    (st.BinaryType(), Types.PRIMITIVE_ARRAY(Types.BYTE()), pa.binary()),
+    (st.DateType(), Types.SQL_DATE(), pa.date32()),
+    (st.DateType(), LocalTimeTypeInfo(_TimeType.LOCAL_DATE), pa.date32()),
+    (st.TimestampType(), Types.SQL_TIMESTAMP(), pa.timestamp("us")),
+    (st.TimestampType(), Types.INSTANT(), None),
+    (st.TimestampNTZType(), LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME), pa.timestamp("us")),
+)
+_SPARK: Final[Mapping[TypeInformation, st.DataType]] = {flink: spark for spark, flink, _ in _LEAVES}
+_ARROW: Final[Mapping[TypeInformation, pa.DataType | None]] = {flink: arrow for _, flink, arrow in _LEAVES}
+
+
+class SchemaMismatchError(FlowletError):
+    """What Spark has is not what the gate takes; the message names the gate, the column and both types."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateColumn:
+    """One field of a gate's records; ``arrow_type`` None: it travels value by value."""
+
+    name: str
+    type_info: TypeInformation
+    arrow_type: pa.DataType | None
+
+
+@dataclass(frozen=True, slots=True)
+class GateSchema:
+    """What a gate takes.
+
+    ``columns`` None: rows of any columns.  ``is_by_name``: columns may come in any order.
+    """
+
+    gate: str
+    type_info: TypeInformation
+    columns: tuple[GateColumn, ...] | None
+    is_by_name: bool
+    arrow_schema: pa.Schema | None = field(repr=False)  # of batches that travel as they are; None: values travel
+
+    @classmethod
+    def of(cls, gate: str, type_info: TypeInformation) -> "GateSchema":
+        """The columns of a gate's type.
+
+        Raises:
+            SchemaMismatchError: Spark has no columns of such a type.
+        """
+        match type_info:
+            case PickledBytesTypeInfo():
+                return cls(gate, type_info, None, is_by_name=True, arrow_schema=None)
+            case ArrowTypeInfo():
+                columns = tuple(GateColumn(each.name, _type_info_of_arrow(each.type), each.type) for each in type_info.schema)
+                return cls(gate, type_info, columns, is_by_name=True, arrow_schema=type_info.schema)
+            case RowTypeInfo():
+                names = type_info.get_field_names()
+                pairs = list(zip(names, type_info.get_field_types(), strict=True))
+                is_by_name = names != [f"f{index}" for index in range(len(names))]
+            case TupleTypeInfo():
+                pairs = [(f"f{index}", each) for index, each in enumerate(type_info.get_field_types())]
+                is_by_name = False
+            case _:
+                pairs, is_by_name = [("value", type_info)], False
+        columns = tuple(_column(gate, name, each) for name, each in pairs)
+        return cls(gate, type_info, columns, is_by_name=is_by_name, arrow_schema=_common_schema(columns))
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a record is the value of the only column."""
+        return not isinstance(self.type_info, RowTypeInfo | TupleTypeInfo | ArrowTypeInfo | PickledBytesTypeInfo)
+
+    def check_spark(self, schema: st.StructType) -> tuple[int, ...]:
+        """Where in ``schema`` each of the gate's columns is.
+
+        Raises:
+            SchemaMismatchError: a column is missing, is one too many, or is of another type.
+        """
+        order = self.positions(schema.fieldNames())
+        if isinstance(self.type_info, ArrowTypeInfo):
+            for position, declared in zip(order, self.type_info.schema, strict=True):
+                found = schema[position]
+                _require(self, found.name, found.dataType.simpleString(), _fits_arrow(found.dataType, declared.type), str(declared.type))
+            return order
+        for position, column in zip(order, self.columns or (), strict=self.columns is not None):
+            found = schema[position]
+            wanted = spark_type_of(column.type_info)
+            fits = wanted is None or _is_same(found.dataType, wanted)
+            _require(self, found.name, found.dataType.simpleString(), fits, "" if wanted is None else wanted.simpleString())
+        return order
+
+    def positions(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Where in rows of these fields each of the gate's columns is.
+
+        Raises:
+            SchemaMismatchError: a column is missing, occurs twice, or is one too many.
+        """
+        if self.columns is None:
+            return tuple(range(len(names)))
+        wanted = [column.name for column in self.columns]
+        if not self.is_by_name:
+            if len(names) != len(wanted):
+                raise SchemaMismatchError(
+                    f"gate {self.gate!r} takes {len(wanted)} columns ({self.type_info!r}), there are {len(names)}: {', '.join(names)}"
+                )
+            return tuple(range(len(names)))
+        for name in wanted:
+            if names.count(name) != 1:
+                what = "is missing" if name not in names else f"occurs {names.count(name)} times"
+                raise SchemaMismatchError(
+                    f"column {name!r} {what}: gate {self.gate!r} takes {', '.join(wanted)}; there are {', '.join(names)}"
+                )
+        for name in names:
+            if name not in wanted:
+                raise SchemaMismatchError(f"column {name!r} is not one of gate {self.gate!r}, which takes {', '.join(wanted)}: drop it")
+        return tuple(names.index(name) for name in wanted)
+
+
+def spark_type_of(type_info: TypeInformation) -> st.DataType | None:
+    """The Spark type whose values are of ``type_info``; None: any.
+
+    Raises:
+        SchemaMismatchError: there is none.
+    """
+    if isinstance(type_info, PickledBytesTypeInfo):
+        return None
+    leaf = _SPARK.get(type_info)
+    if leaf is not None:
+        return leaf
+    match type_info:
+        case BasicTypeInfo(basic_type=BasicType.BIG_DEC):
+            return st.DecimalType(38, 18)
+        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
+            return st.ArrayType(_inner(type_info.elem_type))
+        case MapTypeInfo():
+            return st.MapType(_inner(type_info.key_type_info), _inner(type_info.value_type_info))
+        case RowTypeInfo():
+            pairs = zip(type_info.get_field_names(), type_info.get_field_types(), strict=True)
+            return st.StructType([st.StructField(name, _inner(each)) for name, each in pairs])
+        case _:
+            raise SchemaMismatchError(f"Spark has no type for {type_info!r}")
+
+
+def type_info_of(data_type: st.DataType) -> TypeInformation:
+    """The type to declare for a gate that takes a DataFrame: ``env.from_remote_gate("clicks", type_info=type_info_of(df.schema))``.
+
+    Raises:
+        SchemaMismatchError: a column is of a type that no gate takes.
+    """
+    match data_type:
+        case st.StructType():
+            return Types.ROW_NAMED(data_type.fieldNames(), [_type_info_of_field(each) for each in data_type.fields])
+        case st.ArrayType():
+            return Types.LIST(type_info_of(data_type.elementType))
+        case st.MapType():
+            return Types.MAP(type_info_of(data_type.keyType), type_info_of(data_type.valueType))
+        case st.DecimalType():
+            return Types.BIG_DEC()
+        case _:
+            return _leaf_of(data_type)
+
+
+def _leaf_of(data_type: st.DataType) -> TypeInformation:
+    for spark, flink, _ in _LEAVES:
+        if _is_same(data_type, spark):
+            return flink
+    raise SchemaMismatchError(f"no gate takes values of Spark's type {data_type.simpleString()}")
+
+
+def _type_info_of_field(column: st.StructField) -> TypeInformation:
+    try:
+        return type_info_of(column.dataType)
+    except SchemaMismatchError as error:
+        raise SchemaMismatchError(f"column {column.name!r}: {error}") from None
+
+
+def _inner(type_info: TypeInformation) -> st.DataType:
+    found = spark_type_of(type_info)
+    if found is None:
+        raise SchemaMismatchError(f"Spark has no type for {type_info!r} inside of another one")
+    return found
+
+
+def _column(gate: str, name: str, type_info: TypeInformation) -> GateColumn:
+    try:
+        spark_type_of(type_info)
+    except SchemaMismatchError as error:
+        raise SchemaMismatchError(f"column {name!r} of gate {gate!r}: {error}; declare the gate with a type that Spark has") from None
+    return GateColumn(name, type_info, _ARROW.get(type_info))
+
+
+def _common_schema(columns: Iterable[GateColumn]) -> pa.Schema | None:
+    fields = [(column.name, column.arrow_type) for column in columns]
+    return None if any(arrow is None for _, arrow in fields) else pa.schema(fields)
+
+
+def _is_same(found: st.DataType, wanted: st.DataType) -> bool:
+    """The same type; whether None may occur, the collation of texts and the precision of decimals do not matter."""
+    match found, wanted:
+        case (st.StringType(), st.StringType()) | (st.DecimalType(), st.DecimalType()):
+            return True
+        case st.ArrayType(), st.ArrayType():
+            return _is_same(found.elementType, wanted.elementType)
+        case st.MapType(), st.MapType():
+            return _is_same(found.keyType, wanted.keyType) and _is_same(found.valueType, wanted.valueType)
+        case st.StructType(), st.StructType():
+            return found.fieldNames() == wanted.fieldNames() and all(
+                _is_same(one.dataType, other.dataType) for one, other in zip(found.fields, wanted.fields, strict=True)
+            )
+        case _:
+            return found == wanted
+
+
+def _fits_arrow(found: st.DataType, declared: pa.DataType) -> bool:
+    """Whether Spark gives columns of the declared Arrow type; a ``timestamp`` may have any zone there, a text or binary may be large."""
+    match found:
+        case st.TimestampType():
+            return bool(pa.types.is_timestamp(declared) and declared.unit == "us" and declared.tz is not None)
+        case st.StringType():
+            return bool(pa.types.is_string(declared) or pa.types.is_large_string(declared))
+        case st.BinaryType():
+            return bool(pa.types.is_binary(declared) or pa.types.is_large_binary(declared))
+        case st.DecimalType():
+            return bool(declared == pa.decimal128(found.precision, found.scale))
+        case st.ArrayType() if pa.types.is_list(declared):
+            return _fits_arrow(found.elementType, declared.value_type)
+        case _:
+            return any(_is_same(found, spark) and arrow == declared for spark, _, arrow in _LEAVES)
+
+
+def _type_info_of_arrow(declared: pa.DataType) -> TypeInformation:
+    """What a Python value of an Arrow column is; anything where Spark's rows have values with parts."""
+    if pa.types.is_timestamp(declared):
+        return LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME) if declared.tz is None else Types.SQL_TIMESTAMP()
+    if pa.types.is_large_string(declared):
+        return Types.STRING()
+    return next((flink for _, flink, arrow in _LEAVES if arrow == declared), Types.PICKLED_BYTE_ARRAY())
+
+
+def _require(schema: GateSchema, name: str, found: str, fits: bool, wanted: str) -> None:  # noqa: FBT001 - the outcome of a comparison
+    if not fits:
+        raise SchemaMismatchError(
+            f"column {name!r} is {found}, gate {schema.gate!r} takes {wanted}: cast it, for example col({name!r}).cast({wanted!r})"
+        )

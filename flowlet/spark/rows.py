@@ -1,0 +1,195 @@
+"""From Spark's rows and Arrow batches to what a gate takes.
+
+Hot path: work per chunk of rows, C calls per column; a loop in Python only for columns that Arrow does not hold as they are.
+
+Side:       pure.
+Invariants: a value that is not exactly of its column's type is refused with the column's name, never converted; None may stand anywhere.
+            Both ways give the same records.
+Source:     what PySpark hands out: ``pyspark.sql.types.Row``, and batches as in ``mapInArrow``.
+"""
+
+from collections.abc import Sequence
+from itertools import repeat
+from operator import eq
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+from pyspark.sql import types as st
+
+from flowlet.common.typeinfo import ArrowTypeInfo, RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
+from flowlet.common.types import Row
+from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, type_info_of
+from flowlet.spark.values import classes_of, in_utc, value_converter
+
+_NONE: Final = frozenset({type(None)})
+_PREVIEW_CHARACTERS: Final = 80
+
+
+class RowConverter:
+    """Turns chunks of rows into what their gate takes.
+
+    Threading: one thread.
+
+    Args:
+        schema: the gate's.
+        clock_is_utc: whether a ``datetime`` without a zone, as Spark makes them in Python, is in UTC.
+    """
+
+    def __init__(self, schema: GateSchema, *, clock_is_utc: bool) -> None:
+        self._schema = schema
+        self._clock_is_utc = clock_is_utc
+        self._fields: list[str] | None = None  # of the rows whose order is known
+        self._order: tuple[int, ...] = ()
+
+    def convert(self, rows: list[Any]) -> pa.RecordBatch | list[Any]:
+        """One batch of columns, or records one by one, of ``Row``s of a DataFrame, or of an RDD's tuples or single values; at least one.
+
+        Raises:
+            SchemaMismatchError: a row or a value does not fit.
+        """
+        schema = self._schema
+        if schema.columns is None:
+            return [_free_row(row) for row in rows]
+        if schema.is_single and not isinstance(rows[0], st.Row):
+            return self._payload([rows])
+        self._find_order(rows)
+        transposed = list(zip(*rows, strict=True))
+        return self._payload([transposed[position] for position in self._order])
+
+    def _find_order(self, rows: list[Any]) -> None:
+        """Check the shape of every row: all are like the first one."""
+        columns = self._schema.columns or ()
+        fields = getattr(rows[0], "__fields__", None)
+        if fields is None:
+            self._order, self._fields = tuple(range(len(columns))), None
+        elif fields != self._fields:
+            self._order, self._fields = self._schema.positions(fields), list(fields)
+        if not _are_alike(rows, fields, len(columns)):
+            odd = next(row for row in rows if not _are_alike([row], fields, len(columns)))
+            takes = ", ".join(column.name for column in columns)
+            raise SchemaMismatchError(f"the row {_preview(odd)} does not fit gate {self._schema.gate!r}, which takes the columns {takes}")
+
+    def _payload(self, values: Sequence[Sequence[Any]]) -> pa.RecordBatch | list[Any]:
+        schema = self._schema
+        pairs = zip(schema.columns or (), values, strict=True)
+        if schema.arrow_schema is None:
+            return records_of(schema, [self._converted(column, each) for column, each in pairs])
+        batch = pa.RecordBatch.from_arrays([self._array(column, each) for column, each in pairs], schema=schema.arrow_schema)
+        return [batch] if isinstance(schema.type_info, ArrowTypeInfo) else batch
+
+    def _array(self, column: GateColumn, values: Sequence[Any]) -> pa.Array:
+        allowed = classes_of(column.type_info)
+        if allowed is not None and not set(map(type, values)) - _NONE <= allowed:
+            self._refuse(column, next(value for value in values if value is not None and type(value) not in allowed))
+        if isinstance(column.type_info, TimestampTypeInfo) and not self._clock_is_utc:
+            values = [None if value is None else in_utc(value, clock_is_utc=False) for value in values]
+        try:
+            return pa.array(values, type=column.arrow_type, from_pandas=False)
+        except (pa.ArrowException, OverflowError, UnicodeError):
+            self._refuse(column, next(value for value in values if not _fits(value, column.arrow_type)))
+
+    def _converted(self, column: GateColumn, values: Sequence[Any]) -> list[Any]:
+        convert = value_converter(column.type_info, clock_is_utc=self._clock_is_utc)
+        converted = []
+        for value in values:
+            try:
+                converted.append(convert(value))
+            except (TypeError, ValueError, OverflowError, KeyError):
+                self._refuse(column, value)
+        return converted
+
+    def _refuse(self, column: GateColumn, value: Any) -> NoReturn:
+        raise SchemaMismatchError(
+            f"column {column.name!r}: {_preview(value)} of type {type(value).__name__} is no {column.type_info!r}, "
+            f"which gate {self._schema.gate!r} takes there"
+        )
+
+
+class BatchConverter:
+    """Turns the Arrow batches of one DataFrame into what their gate takes.
+
+    Threading: one thread.
+
+    Args:
+        schema: the gate's.
+        columns: those of the DataFrame.
+
+    Raises:
+        SchemaMismatchError: they do not fit.
+    """
+
+    def __init__(self, schema: GateSchema, columns: st.StructType) -> None:
+        self._order = schema.check_spark(columns)
+        if schema.columns is None:  # rows of these very columns, then
+            schema = GateSchema.of(schema.gate, type_info_of(columns))
+            self._arrow_schema = None
+        else:
+            self._arrow_schema = schema.arrow_schema
+        self._schema = schema
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch | list[Any]:
+        """One batch as Spark gives it out."""
+        if self._arrow_schema is None:
+            return self._records(batch)
+        arrays = [batch.column(position) for position in self._order]
+        fitting = [
+            array if array.type == field.type else array.cast(field.type) for array, field in zip(arrays, self._arrow_schema, strict=True)
+        ]
+        converted = pa.RecordBatch.from_arrays(fitting, schema=self._arrow_schema)
+        return [converted] if isinstance(self._schema.type_info, ArrowTypeInfo) else converted
+
+    def _records(self, batch: pa.RecordBatch) -> list[Any]:
+        columns = self._schema.columns or ()
+        values = []
+        for position, column in zip(self._order, columns, strict=True):
+            convert = value_converter(column.type_info, clock_is_utc=False)  # Arrow's have a zone
+            values.append([convert(value) for value in batch.column(position).to_pylist()])
+        return records_of(self._schema, values)
+
+
+def records_of(schema: GateSchema, columns: Sequence[list[Any]]) -> list[Any]:
+    """Records in the shape of the gate's type: ``Row``s, tuples or single values."""
+    match schema.type_info:
+        case RowTypeInfo():
+            make = Row(*schema.type_info.get_field_names())
+            return [make(*values) for values in zip(*columns, strict=True)]
+        case TupleTypeInfo():
+            return list(zip(*columns, strict=True))
+        case _:
+            return columns[0]
+
+
+def _free_row(row: Any) -> Any:
+    """A record for a gate that declares nothing: a ``Row`` of ours for one of Spark's, anything else as it is."""
+    if not isinstance(row, st.Row):
+        return row
+    values = [_free_row(value) for value in row]
+    names = getattr(row, "__fields__", None)
+    return Row(*values) if names is None else Row(*names)(*values)
+
+
+def _are_alike(rows: list[Any], fields: list[str] | None, width: int) -> bool:
+    """Whether all rows are tuples of that width, with those field names (None: with none)."""
+    kinds = set(map(type, rows))
+    if not all(issubclass(kind, tuple | list) for kind in kinds) or set(map(len, rows)) != {width}:
+        return False
+    if fields is not None:
+        return all(issubclass(kind, st.Row) for kind in kinds) and all(map(eq, map(_fields_of, rows), repeat(fields)))
+    return not any(issubclass(kind, st.Row) for kind in kinds) or not any(hasattr(row, "__fields__") for row in rows)
+
+
+def _fields_of(row: Any) -> Any:
+    return getattr(row, "__fields__", None)
+
+
+def _fits(value: Any, arrow_type: pa.DataType) -> bool:
+    try:
+        pa.array([value], type=arrow_type, from_pandas=False)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return False
+    return True
+
+
+def _preview(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _PREVIEW_CHARACTERS else text[: _PREVIEW_CHARACTERS - 3] + "..."

@@ -1,0 +1,253 @@
+"""Rows and batches of Spark as records of a gate: the same ones either way, exactly the values that went in, misfits named."""
+
+import datetime
+import decimal
+from collections import namedtuple
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as hs
+
+pytest.importorskip("pyspark", reason="needs the extra 'spark'")
+
+from pyspark.sql import Row as SparkRow
+from pyspark.sql import types as st
+
+from flowlet.common.time import Instant
+from flowlet.common.typeinfo import ArrowTypeInfo, LocalTimeTypeInfo, TypeInformation, Types
+from flowlet.common.types import Row
+from flowlet.spark.gate_schema import GateSchema, SchemaMismatchError, spark_type_of
+from flowlet.spark.rows import BatchConverter, RowConverter
+
+EVENT = Types.ROW_NAMED(["user", "name", "amount"], [Types.LONG(), Types.STRING(), Types.DOUBLE()])
+LOCAL_DATE_TIME = LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME)
+NOON = datetime.datetime(2024, 7, 1, 12, 0, 0, 123456)  # noqa: DTZ001 - Spark's have no zone
+POSITIONAL = cast(Any, SparkRow)(1, 2)  # the types of pyspark allow names only
+
+
+def converted(type_info: TypeInformation, rows: list[Any], *, clock_is_utc: bool = True) -> Any:
+    return RowConverter(GateSchema.of("clicks", type_info), clock_is_utc=clock_is_utc).convert(rows)
+
+
+def refusal(type_info: TypeInformation, *rows: Any) -> str:
+    with pytest.raises(SchemaMismatchError) as caught:
+        converted(type_info, list(rows))
+    return str(caught.value)
+
+
+def named(type_info: TypeInformation) -> TypeInformation:
+    return Types.ROW_NAMED(["value"], [type_info])
+
+
+def test_rows_of_a_dataframe_become_one_batch_in_the_order_of_the_gate() -> None:
+    rows = [SparkRow(amount=1.5, user=7, name="ann"), SparkRow(amount=None, user=8, name=None)]
+
+    batch = converted(EVENT, rows)
+
+    assert batch.schema.names == ["user", "name", "amount"]
+    assert batch.to_pydict() == {"user": [7, 8], "name": ["ann", None], "amount": [1.5, None]}
+
+
+def test_tuples_of_an_rdd_count_by_position() -> None:
+    event = namedtuple("event", ["user", "name", "amount"])
+
+    batch = converted(EVENT, [(7, "ann", 1.5), event(8, "bob", 2.5), [9, "eve", 3.5]])
+
+    assert batch.column("user").to_pylist() == [7, 8, 9]
+
+
+def test_single_values_need_no_row_around_them() -> None:
+    assert converted(Types.STRING(), ["a", None]).to_pydict() == {"value": ["a", None]}
+    assert converted(Types.STRING(), [SparkRow(line="a"), SparkRow(line=None)]).to_pydict() == {"value": ["a", None]}
+    assert converted(Types.LIST(Types.LONG()), [[1, 2], None]) == [[1, 2], None]
+
+
+@pytest.mark.parametrize(
+    ("type_info", "wrong"),
+    [
+        (Types.LONG(), 1.0),
+        (Types.LONG(), True),
+        (Types.LONG(), 2**63),
+        (Types.BYTE(), 128),
+        (Types.DOUBLE(), 1),
+        (Types.BOOLEAN(), 1),
+        (Types.STRING(), b"x"),
+        (Types.STRING(), "\ud800"),
+        (Types.PRIMITIVE_ARRAY(Types.BYTE()), "x"),
+        (Types.SQL_DATE(), NOON),
+        (Types.SQL_TIMESTAMP(), NOON.date()),
+        (Types.BIG_DEC(), 1.5),
+        (Types.INSTANT(), 1),
+        (Types.LIST(Types.LONG()), [1, 2.0]),
+        (Types.LIST(Types.BYTE()), [300]),
+        (Types.MAP(Types.STRING(), Types.LONG()), {"a": "b"}),
+        (Types.MAP(Types.STRING(), Types.LONG()), 5),
+        (Types.ROW_NAMED(["a"], [Types.LONG()]), (1, 2)),
+        (Types.ROW_NAMED(["a"], [Types.LONG()]), {"b": 1}),
+    ],
+    ids=repr,
+)
+def test_a_value_that_is_not_exactly_of_its_type_is_refused_with_its_column(type_info: TypeInformation, wrong: Any) -> None:
+    """Nothing is rounded, widened or cut."""
+    good: dict[TypeInformation, Any] = {}
+
+    message = refusal(named(type_info), (good.get(type_info),), (wrong,))
+
+    assert message.startswith("column 'value': ")
+    assert f" of type {type(wrong).__name__} is no {type_info!r}, which gate 'clicks' takes there" in message
+
+
+def test_a_row_of_another_shape_is_refused() -> None:
+    fitting = SparkRow(user=7, name="ann", amount=1.5)
+
+    assert "column 'amount' is missing" in refusal(EVENT, SparkRow(user=7, name="ann"))
+    assert "the row Row(user=8, name='bob', sum=2.5) does not fit" in refusal(EVENT, fitting, SparkRow(user=8, name="bob", sum=2.5))
+    assert "the row (8, 'bob', 2.5) does not fit" in refusal(EVENT, fitting, (8, "bob", 2.5))
+    assert "does not fit" in refusal(EVENT, (8, "bob", 2.5), fitting)
+    assert "the row (8, 'bob') does not fit gate 'clicks', which takes the columns user, name, amount" in refusal(EVENT, (8, "bob"))
+    assert "the row 'abc' does not fit" in refusal(EVENT, "abc")
+    assert "the row 5 does not fit" in refusal(EVENT, 5)
+
+
+def test_rows_may_change_the_order_of_their_fields_between_chunks() -> None:
+    converter = RowConverter(GateSchema.of("clicks", EVENT), clock_is_utc=True)
+
+    first: Any = converter.convert([SparkRow(user=1, name="a", amount=0.5)])
+    second: Any = converter.convert([SparkRow(amount=0.5, name="a", user=1)])
+
+    assert first.to_pydict() == second.to_pydict()
+
+
+def test_a_long_row_is_shortened_in_the_message() -> None:
+    assert len(refusal(EVENT, (1, "x" * 5000))) < 250
+
+
+def test_points_in_time_come_out_in_utc() -> None:
+    """In Python Spark shows them in the zone of the process, in Arrow in that of the session."""
+    local = NOON.astimezone().replace(tzinfo=None)  # what Spark makes of it here
+    aware = NOON.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=3)))
+
+    batch = converted(named(Types.SQL_TIMESTAMP()), [(local,), (aware,), (None,)], clock_is_utc=False)
+    instants = converted(named(Types.INSTANT()), [(NOON,), (aware,)])
+
+    utc = NOON.astimezone(datetime.UTC).replace(tzinfo=None)
+    assert batch.column(0).to_pylist() == [utc, NOON - datetime.timedelta(hours=3), None]
+    assert instants == [Row(value=Instant(1719835200, 123456000)), Row(value=Instant(1719824400, 123456000))]
+
+
+def test_a_gate_of_record_batches_gets_one_record_per_chunk() -> None:
+    declared = pa.schema([("user", pa.int64()), ("at", pa.timestamp("us", "Europe/Berlin")), ("tags", pa.list_(pa.string()))])
+
+    records = converted(ArrowTypeInfo(declared), [SparkRow(at=NOON, user=1, tags=["a"]), SparkRow(at=None, user=2, tags=None)])
+
+    (batch,) = records
+    assert batch.schema == declared
+    assert batch.column("at").cast(pa.timestamp("us")).to_pylist() == [NOON, None]
+    assert batch.column("tags").to_pylist() == [["a"], None]
+
+
+def test_a_gate_that_declares_nothing_gets_rows_of_ours_and_other_values_as_they_are() -> None:
+    """So that a TaskManager needs no PySpark."""
+    nested = SparkRow(a=1, b=SparkRow(c="x"))
+
+    records = converted(Types.PICKLED_BYTE_ARRAY(), [nested, POSITIONAL, ("t", 1), 5])
+
+    assert records == [Row(a=1, b=Row(c="x")), Row(1, 2), ("t", 1), 5]
+    assert [type(record) for record in records] == [Row, Row, tuple, int]
+
+
+def test_batches_are_brought_into_the_order_and_types_of_the_gate_without_a_copy() -> None:
+    type_info = Types.ROW_NAMED(["at", "user"], [Types.SQL_TIMESTAMP(), Types.LONG()])
+    columns = st.StructType([st.StructField("user", st.LongType()), st.StructField("at", st.TimestampType())])
+    users = pa.array([1, None], pa.int64())
+    batch = pa.RecordBatch.from_arrays([users, pa.array([NOON, None], pa.timestamp("us", "Asia/Tokyo"))], names=["user", "at"])
+
+    made: Any = BatchConverter(GateSchema.of("clicks", type_info), columns).convert(batch)
+
+    assert made.schema == pa.schema([("at", pa.timestamp("us")), ("user", pa.int64())])
+    assert made.to_pydict() == {"at": [NOON, None], "user": [1, None]}
+    assert made.column("user").buffers()[1].address == users.buffers()[1].address
+
+
+def test_batches_of_columns_that_do_not_fit_are_refused_before_the_first_one() -> None:
+    with pytest.raises(SchemaMismatchError, match="column 'user' is string, gate 'clicks' takes bigint"):
+        BatchConverter(GateSchema.of("clicks", named_user()), st.StructType([st.StructField("user", st.StringType())]))
+
+
+def named_user() -> TypeInformation:
+    return Types.ROW_NAMED(["user"], [Types.LONG()])
+
+
+DATETIMES = hs.datetimes().map(lambda value: value.replace(fold=0))
+VALUES: dict[str, tuple[TypeInformation, hs.SearchStrategy[Any]]] = {
+    "text": (Types.STRING(), hs.text(hs.characters(codec="utf-8"))),
+    "flag": (Types.BOOLEAN(), hs.booleans()),
+    "tiny": (Types.BYTE(), hs.integers(-128, 127)),
+    "long": (Types.LONG(), hs.integers(-(2**63), 2**63 - 1)),
+    "real": (Types.DOUBLE(), hs.floats()),
+    "short real": (Types.FLOAT(), hs.floats(width=32)),
+    "bytes": (Types.PRIMITIVE_ARRAY(Types.BYTE()), hs.binary()),
+    "date": (Types.SQL_DATE(), hs.dates()),
+    "wall clock": (LOCAL_DATE_TIME, DATETIMES),
+    "time": (Types.SQL_TIMESTAMP(), DATETIMES),
+    "decimal": (Types.BIG_DEC(), hs.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**9), max_value=10**9)),
+    "list": (Types.LIST(Types.LONG()), hs.lists(hs.none() | hs.integers(-5, 5))),
+    "map": (Types.MAP(Types.STRING(), Types.DOUBLE()), hs.dictionaries(hs.text("ab"), hs.floats())),
+    "row": (Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.STRING()]), hs.tuples(hs.integers(0, 9), hs.none() | hs.text("xy"))),
+}
+
+
+def as_arrow(values: list[Any], data_type: st.DataType) -> pa.Array:
+    """What Spark gives for a column of these values."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    arrow_type = to_arrow_type(data_type, timezone="UTC")
+    if isinstance(data_type, st.DecimalType):
+        arrow_type = pa.decimal128(12, 2)
+    if isinstance(data_type, st.StructType):
+        values = [None if value is None else dict(zip(data_type.fieldNames(), value, strict=True)) for value in values]
+    return pa.array(values, type=arrow_type, from_pandas=False)
+
+
+def exactly(value: Any) -> str:
+    """Tells -0.0 from 0.0, True from 1, and NaN from nothing."""
+    return f"{type(value).__name__} {value!r}"
+
+
+@settings(max_examples=60)
+@given(data=hs.data(), kinds=hs.lists(hs.sampled_from(sorted(VALUES)), min_size=1, max_size=4))
+def test_rows_and_batches_become_the_same_records_with_the_values_that_went_in(data: hs.DataObject, kinds: list[str]) -> None:
+    """Whatever the columns: by chunks of rows, by Arrow, whole or value by value."""
+    names = [f"c{index}" for index in range(len(kinds))]
+    type_infos = [VALUES[kind][0] for kind in kinds]
+    rows = data.draw(hs.lists(hs.tuples(*(hs.none() | VALUES[kind][1] for kind in kinds)), min_size=1, max_size=5))
+    gate = GateSchema.of("clicks", Types.ROW_NAMED(names, type_infos))
+    columns = spark_type_of(gate.type_info)
+    assert isinstance(columns, st.StructType)
+    arrays = [as_arrow(list(values), each.dataType) for values, each in zip(zip(*rows, strict=True), columns, strict=True)]
+
+    from_rows = RowConverter(gate, clock_is_utc=True).convert([SparkRow(*names)(*row) for row in rows])
+    from_batch = BatchConverter(gate, columns).convert(pa.RecordBatch.from_arrays(arrays, names=names))
+
+    wanted = [[expected(value, type_info) for value, type_info in zip(row, type_infos, strict=True)] for row in rows]
+    assert exactly(listed(from_rows)) == exactly(listed(from_batch)) == exactly(wanted)
+
+
+def expected(value: Any, type_info: TypeInformation) -> Any:
+    if isinstance(value, tuple):
+        return Row("a", "b")(*value)
+    return value
+
+
+def listed(payload: Any) -> list[list[Any]]:
+    if isinstance(payload, pa.RecordBatch):
+        return [list(row) for row in zip(*(column.to_pylist() for column in payload.columns), strict=True)]
+    return [list(record) for record in payload]
+
+
+def test_decimals_keep_their_scale() -> None:
+    records = converted(named(Types.BIG_DEC()), [(decimal.Decimal("1.50"),), (decimal.Decimal("2.5"),)])
+
+    assert [str(record[0]) for record in records] == ["1.50", "2.5"]
