@@ -79,7 +79,7 @@ wheel: $(VENV)/installed-dev  ## build dist/*.whl and test it in an environment 
 	$(PY) -m pytest -q tests/test_packaging.py
 
 clean:  ## remove everything that was generated, .venv too
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) .venv-flink .venv-bytewax dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/installed: pyproject.toml
@@ -96,6 +96,19 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 	@echo "adding what the benchmarks compare with to $(VENV) (only needed once)"
 	@$(PIP) install --editable '.[bench]'
 	@touch $@
+
+.venv-flink/installed:  # Apache Flink as a peer of the benchmarks: Java and PyFlink (needs a JDK 17; some 1.5 GB)
+	$(PYTHON) -m venv .venv-flink
+	.venv-flink/bin/python -m pip --disable-pip-version-check --quiet install "apache-flink==2.3.*"
+	@touch $@
+
+.venv-bytewax/installed:  # Bytewax as a peer of the benchmarks
+	$(PYTHON) -m venv .venv-bytewax
+	.venv-bytewax/bin/python -m pip --disable-pip-version-check --quiet install "bytewax>=0.21"
+	@touch $@
+
+.PHONY: bench-peers
+bench-peers: $(VENV)/installed-bench .venv-flink/installed .venv-bytewax/installed  ## install what the benchmarks compare with: Flink, Bytewax
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "adding the development tools to $(VENV) (only needed once)"

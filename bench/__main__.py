@@ -1,55 +1,107 @@
-"""``python -m bench CASE [--runs N] [--json FILE] [--quick]``: JSON objects on standard output, one per line.
+"""``python -m bench CASE [--peers] [--runs N] [--json FILE] [--quick]``: JSON objects on standard output, one per line and figure.
 
 Side:  any.
 
-``--quick`` makes the cases that know it as short as they can be: their figures mean nothing, what they check holds.  Some cases have
-options of their own: ``python -m bench transport --help-case``.
+``--peers`` runs what users would pick instead on the same work, in turns with ours, and prints ratios; ``--peers=flink,bytewax`` only
+these.  ``--quick`` makes the cases that know it as short as they can be: their figures mean nothing, what they check holds.  Most cases
+have options of their own: ``python -m bench transport --help-case``.
 """
 
 import argparse
 import importlib
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
+from bench.load import ForeignLoad, calibrate
+from bench.report import Result
 from flowlet.logs import configure_logging
 
-DEFAULT_RUNS = {"wordcount": 3, "isolation": 1, "idle": 1, "transport": 5, "latency": 1, "memory": 1, "wakeup": 3}
-QUICK_CASES = ("transport", "latency", "memory", "wakeup")
+ALL_PEERS: Final = "all"
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a case is called; its module is named as the case is, with an underscore for a hyphen.
+
+    ``takes``: which of the options that several cases share (quick, peers) its ``run`` has; a module with ``parse_options`` has more.
+    """
+
+    runs: int
+    takes: frozenset[str] = frozenset()
+
+
+QUICK: Final = frozenset({"quick"})
+QUICK_AND_PEERS: Final = frozenset({"quick", "peers"})
+CASES: Final[dict[str, Case]] = {
+    "wordcount": Case(3, QUICK_AND_PEERS),
+    "isolation": Case(1),
+    "idle": Case(1),
+    "transport": Case(5, QUICK),
+    "latency": Case(1, QUICK),
+    "memory": Case(1, QUICK),
+    "wakeup": Case(3, QUICK),
+}
 
 
 def main() -> int:
     """Run the cases that were asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("case", choices=[*DEFAULT_RUNS, "all"])
+    parser.add_argument("case", choices=[*CASES, "all"])
     parser.add_argument("--runs", type=int, help="how often (default: depends on the case)")
+    parser.add_argument("--peers", nargs="?", const=ALL_PEERS, default="", metavar="NAMES", help="beside other systems")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also append the objects to FILE")
-    parser.add_argument("--quick", action="store_true", help=f"short forms, only to see that they work: {', '.join(QUICK_CASES)}")
+    parser.add_argument("--quick", action="store_true", help="short forms, only to see that they work")
     parser.add_argument("--help-case", action="store_true", help="show the options that the case itself has")
     options, rest = parser.parse_known_args()
     configure_logging("error")
     rest += ["--help"] * options.help_case
     if options.case == "all" and rest:
         parser.error(f"options of one case: {' '.join(rest)}")
-    for case in DEFAULT_RUNS if options.case == "all" else [options.case]:
-        run_case(case, options, rest)
+    for case in CASES if options.case == "all" else [options.case]:
+        for result in run_case(case, options, rest):
+            write(result, options.json)
     return 0
 
 
-def run_case(case: str, options: argparse.Namespace, rest: list[str]) -> None:
-    """One case, its results printed."""
-    module = importlib.import_module(f"bench.{case}")
-    own: dict[str, Any] = {"quick": options.quick} if case in QUICK_CASES else {}
-    if case in QUICK_CASES:
-        own |= module.parse_options(rest)
-    elif rest:
-        sys.exit(f"{case} has no options of its own: {' '.join(rest)}")
-    for result in module.run(options.runs or (1 if options.quick else DEFAULT_RUNS[case]), **own):
-        line = result.to_json()
-        print(line, flush=True)
-        if options.json is not None:
-            with options.json.open("a", encoding="utf-8") as out:
-                out.write(line + "\n")
+def run_case(name: str, options: argparse.Namespace, rest: list[str]) -> Iterator[Result]:
+    """The figures of one case, each with what the machine was like."""
+    case, module = CASES[name], importlib.import_module(f"bench.{name.replace('-', '_')}")
+    own = own_options(module, rest) | {key: value for key, value in shared_options(options).items() if key in case.takes}
+    num_runs = options.runs or (1 if options.quick else case.runs)
+    before = calibrate()
+    with ForeignLoad() as load:
+        results = module.run(num_runs, **own)
+    calibration = (before, calibrate())
+    for result in results:
+        yield replace(result, foreign_cores=result.foreign_cores or (load.cores,), calibration=calibration)
+
+
+def own_options(module: ModuleType, rest: list[str]) -> dict[str, Any]:
+    """What the case itself knows."""
+    if hasattr(module, "parse_options"):
+        parsed: dict[str, Any] = module.parse_options(rest)
+        return parsed
+    if rest:
+        sys.exit(f"{module.__name__} has no options of its own: {' '.join(rest)}")
+    return {}
+
+
+def shared_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What several cases know."""
+    return {"quick": options.quick, "peers": frozenset(options.peers.split(",")) if options.peers else frozenset()}
+
+
+def write(result: Result, file: Path | None) -> None:
+    """To standard output, and to the file."""
+    line = result.to_json()
+    print(line, flush=True)
+    if file is not None:
+        with file.open("a", encoding="utf-8") as out:
+            out.write(line + "\n")
 
 
 if __name__ == "__main__":

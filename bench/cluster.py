@@ -100,6 +100,12 @@ class Process:
         """Send a signal; nothing happens if it has ended."""
         self._popen.send_signal(signal_number)
 
+    def send_line(self, text: str) -> None:
+        """Write a line to its standard input, which must be a pipe."""
+        assert self._popen.stdin is not None, "started with stdin=PIPE"
+        self._popen.stdin.write(f"{text}\n".encode())
+        self._popen.stdin.flush()
+
     def close_stdin(self) -> None:
         """End its standard input, if that is a pipe; a second call does nothing."""
         if self._popen.stdin is not None:

@@ -1,4 +1,4 @@
-"""What every case prints: one JSON object with the figures and with where they come from.
+"""What every case prints: one JSON object per figure, with where it comes from.
 
 Side:  any.
 """
@@ -14,17 +14,25 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("flowlet", "uvloop", "numpy", "mmh3", "msgspec", "aiohttp", "cloudpickle")
+PACKAGES = ("flowlet", "uvloop", "numpy", "pyarrow", "mmh3", "msgspec", "aiohttp", "cloudpickle")
 
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one case; ``value`` is the median of ``runs``."""
+    """One figure; ``value`` is the median of ``runs``.
+
+    ``foreign_cores`` says for each run how many cores other programs used meanwhile (one entry: for all of them), and ``calibration`` how
+    many words per second a plain loop counted on this machine before and after (``bench/load.py``).  ``versions`` names what was measured
+    beside the packages on our own data path, such as a peer.
+    """
 
     name: str
     unit: str
     runs: Sequence[float]
     details: dict[str, Any] = field(default_factory=dict)
+    foreign_cores: Sequence[float] = ()
+    calibration: Sequence[float] = ()
+    versions: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """One line."""
@@ -36,8 +44,11 @@ class Result:
             "median": statistics.median(self.runs),
             "min": min(self.runs),
             "max": max(self.runs),
+            "foreign_cores": list(self.foreign_cores),
+            "calibration": list(self.calibration),
         }
-        return json.dumps(figures | {"machine": machine(), "versions": versions(), "git_revision": git_revision(), "details": self.details})
+        origin = {"machine": machine(), "versions": versions() | self.versions, "git_revision": git_revision(), "details": self.details}
+        return json.dumps(figures | origin)
 
 
 def machine() -> dict[str, Any]:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import isolation, latency, memory, transport, wakeup, wordcount
+from bench import isolation, latency, memory, transport, wakeup
+from bench.jobs import words
 from bench.report import Result
 from bench.transports.common import PayloadSource, Verifier, WrongDataError
 
@@ -24,26 +25,26 @@ def test_a_stalled_consumer_does_not_slow_its_neighbour_on_the_same_connection(t
     assert all(grown < FLAT_BYTES for grown in beside.rss_growth_bytes)
 
 
-def test_running_sums_over_two_taskmanagers_are_exact() -> None:
-    """A million words, half of them over TCP; each word is counted at one place and none is lost (``check_sums``)."""
-    sample = wordcount.measure_once(wordcount.MADE_WORDS)
+@pytest.mark.parametrize("form", words.FORMS)
+@pytest.mark.parametrize("topology", words.TOPOLOGIES)
+def test_every_running_count_over_two_taskmanagers_is_exact(form: str, topology: str) -> None:
+    """Each word counts up from 1 at one place, and nothing is lost; half of the words go over TCP (``Job.check``)."""
+    job = words.Job(form, "produced", topology, num_words=100_000, made_words=30_000, inspects_all=True)
 
-    tasks = list(sample["tasks"].values())
-    sums = [metrics for name, metrics in sample["tasks"].items() if name.startswith("running sum")]
-    assert sample["words_per_s"] > 0
-    assert len(tasks) == 1 + 2 * wordcount.PARALLELISM
-    assert sum(task["num_records_in"] for task in sums) == wordcount.MADE_WORDS
-    assert sum(task["num_bytes_in_remote"] for task in tasks) > 0
+    run = job.run()
+
+    tasks = run.details["tasks"]
+    sums = [metrics for name, metrics in tasks.items() if "checked sink" in name]
+    assert run.rate > 0
+    assert len(tasks) == (4 if topology == "chained" else 5)
+    assert sum(task["num_records_in"] for task in sums) == job.num_words
+    assert sum(task["num_bytes_in_remote"] for task in tasks.values()) > 0
 
 
-def test_the_words_are_the_same_every_time_and_zipf_distributed() -> None:
-    lines = wordcount.make_lines(20_000)
+def test_the_last_counts_of_a_timed_run_are_those_of_all_words() -> None:
+    run = words.Job("sum", "sliced", num_words=200_000, made_words=30_000).run()
 
-    words = " ".join(lines).split(" ")
-    assert lines == wordcount.make_lines(20_000)
-    assert len(words) == 20_000
-    assert all(len(line.split(" ")) == wordcount.WORDS_PER_LINE for line in lines)
-    assert 1.8 < words.count("word00000") / words.count("word00001") < 2.2
+    assert len(run.details["cpu_s_per_tm"]) == words.PARALLELISM
 
 
 def test_a_result_is_one_line_of_json_with_its_origin() -> None:

@@ -1,0 +1,1 @@
+"""Programs that the cases measure: sources, sinks and the streams between them."""

@@ -1,0 +1,216 @@
+"""Ends of measured jobs: when the first record was made, when the last one had arrived, and the proof that all of them did.
+
+Side:   any; sources and sinks run inside the TaskManagers.
+Clock:  the monotonic one of the machine, which all processes share.  A run lasts from the first poll of any source to the end of input
+        at the last sink, as it does for the peers.
+Proof:  in timed runs the sinks count every record, at no cost per record, and keep the last ones until the clock has stopped; keys come
+        back in cycles, and what is kept covers two of them, so the last value of every key is among it (``check_last_values``).  Sinks
+        that look at everything (``inspects_all``) are for runs that are not timed: per key the increments must be exactly those of the
+        sources, and those of one source in its order (``check_increments``).
+"""
+
+import pickle
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from flowlet.operators.base import StreamOperator
+from flowlet.records import Chunk
+
+_START_PREFIX: Final = "start-"
+_SINK_PREFIX: Final = "sink-"
+# Of all records at one of two subtasks; if the keys were less even than that, a check would fail.
+_MIN_SHARE: Final = 0.35
+_MAX_SHARE: Final = 0.65
+
+
+class WrongOutputError(Exception):
+    """A job gave something else than it should have; its figure is worth nothing."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Which outputs a sink keeps: the last ``num_records``, once it has seen ``from_record``."""
+
+    from_record: int
+    num_records: int
+
+    @classmethod
+    def last_cycles(cls, num_records: int, cycle: int) -> "Keep":
+        """What covers the last two cycles of all keys, of ``num_records`` records that two subtasks share about equally.
+
+        Whatever the readers' pace, one of them gave at least one whole cycle of the last two, so that the last value of every key is there.
+        """
+        first = int(max(0, num_records - 2 * cycle) * _MIN_SHARE)
+        return cls(first, int(2 * cycle * _MAX_SHARE))
+
+
+@dataclass(frozen=True)
+class SinkReport:
+    """What one sink saw.
+
+    ``last`` has the last value of every key among what was kept.  ``increments`` is there if the sink looked at everything: for each key
+    by how much its value grew, record by record.
+    """
+
+    num_records: int
+    end_ns: int
+    last: dict[Any, Any]
+    increments: dict[Any, list[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reports:
+    """What sources and sinks of one run wrote down."""
+
+    start_ns: int
+    sinks: tuple[SinkReport, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Reports":
+        """From the folder that the job was given."""
+        starts = [int(file.read_text(encoding="ascii")) for file in folder.glob(f"{_START_PREFIX}*")]
+        sinks = [pickle.loads(file.read_bytes()) for file in sorted(folder.glob(f"{_SINK_PREFIX}*"))]
+        if not starts or not sinks:
+            raise WrongOutputError(f"{len(starts)} sources and {len(sinks)} sinks reported")
+        return cls(min(starts), tuple(sinks))
+
+    @property
+    def seconds(self) -> float:
+        """From the first record to the last."""
+        return (max(sink.end_ns for sink in self.sinks) - self.start_ns) / 1e9
+
+
+class MarkedReader:
+    """Gives chunks; writes down the moment of its first poll."""
+
+    def __init__(self, chunks: Iterator[Chunk], folder: Path, subtask: int) -> None:
+        self._chunks = chunks
+        self._start_file = folder / f"{_START_PREFIX}{subtask}"
+        self._has_started = False
+
+    def poll_chunk(self) -> Chunk | None:
+        """The next chunk."""
+        if not self._has_started:
+            self._has_started = True
+            self._start_file.write_text(str(time.monotonic_ns()), encoding="ascii")
+        return next(self._chunks, None)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class CheckedSink(StreamOperator):
+    """Counts (key, value) records and forgets all but the last ones; writes its report at the end of its input."""
+
+    def __init__(self, folder: Path, keep: Keep, *, inspects_all: bool = False) -> None:
+        self.name = "checked sink"
+        self._folder = folder
+        self._keep = keep
+        self._inspects_all = inspects_all
+        self._num_records = 0
+        self._num_kept = 0
+        self._kept: deque[Chunk] = deque()
+        self._increments: dict[Any, list[int]] = {}
+        self._last: dict[Any, Any] = {}
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Count; keep the chunk if it may be one of the last."""
+        self._num_records += len(chunk)
+        if self._inspects_all:
+            self._inspect(chunk.values)
+        elif self._num_records > self._keep.from_record:
+            self._kept.append(chunk)
+            self._num_kept += len(chunk)
+            while self._num_kept - len(self._kept[0]) >= self._keep.num_records:
+                self._num_kept -= len(self._kept.popleft())
+
+    def _inspect(self, records: Iterable[tuple[Any, Any]]) -> None:
+        last = self._last
+        for key, value in records:
+            self._increments.setdefault(key, []).append(value - last.get(key, 0))
+            last[key] = value
+
+    def finish(self) -> None:
+        """The input is over: the clock stops here; the file appears whole or not at all."""
+        end_ns = time.monotonic_ns()
+        for chunk in self._kept:
+            self._last.update(chunk.values)
+        file = self._folder / f"{_SINK_PREFIX}{self.ctx.subtask}"
+        partial = file.with_name(f"partial-{file.name}")
+        partial.write_bytes(pickle.dumps(SinkReport(self._num_records, end_ns, self._last, self._increments)))
+        partial.rename(file)
+
+
+def merged_last(reports: Reports) -> dict[Any, Any]:
+    """The last value of every key.
+
+    Raises:
+        WrongOutputError: a key was counted by two subtasks.
+    """
+    merged: dict[Any, Any] = {}
+    for sink in reports.sinks:
+        if both := merged.keys() & sink.last.keys():
+            raise WrongOutputError(f"{len(both)} keys were at two subtasks, such as {next(iter(both))!r}")
+        merged.update(sink.last)
+    return merged
+
+
+def check_num_outputs(reports: Reports, expected: int) -> None:
+    """Every input record gave one output.
+
+    Raises:
+        WrongOutputError: they did not.
+    """
+    found = sum(sink.num_records for sink in reports.sinks)
+    if found != expected:
+        raise WrongOutputError(f"{found} outputs instead of {expected}")
+
+
+def check_last_values(reports: Reports, expected: Mapping[Any, Any]) -> None:
+    """Every key ended where it should.
+
+    Raises:
+        WrongOutputError: a record was lost, counted twice, or counted for another key.
+    """
+    found = merged_last(reports)
+    if found == expected:
+        return
+    for key in [*expected, *found]:
+        if found.get(key) != expected.get(key):
+            raise WrongOutputError(f"{key!r} ended at {found.get(key)!r} instead of {expected.get(key)!r} ({len(found)} keys)")
+
+
+def check_increments(reports: Reports, sources: Iterable[Mapping[Any, list[int]]]) -> None:
+    """Per key: the increments of all sources together, those of each source in its order.
+
+    Args:
+        reports: of sinks that looked at everything.
+        sources: for each of them, the values of each key in its order; no value comes from two sources unless all are equal.
+
+    Raises:
+        WrongOutputError: something is lost, doubled or out of order.
+    """
+    found: dict[Any, list[int]] = {}
+    for sink in reports.sinks:
+        found.update(sink.increments)
+    expected: dict[Any, list[list[int]]] = {}
+    for source in sources:
+        for key, values in source.items():
+            expected.setdefault(key, []).append(values)
+    if found.keys() != expected.keys():
+        raise WrongOutputError(f"{len(found)} keys came out instead of {len(expected)}")
+    for key, increments in found.items():
+        _check_key(key, increments, expected[key])
+
+
+def _check_key(key: Any, increments: list[int], expected: list[list[int]]) -> None:
+    if sorted(increments) != sorted(value for values in expected for value in values):
+        raise WrongOutputError(f"{key!r} grew by other values than were sent")
+    for values in expected:
+        wanted = set(values)
+        if len(wanted) > 1 and [value for value in increments if value in wanted] != values:
+            raise WrongOutputError(f"the records of {key!r} changed their order")

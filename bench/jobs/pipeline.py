@@ -1,0 +1,114 @@
+"""Runs a program of the DataStream API on real TaskManager processes, and measures it.
+
+Side:  any.
+Job:   submitted as a user submits it, to a JobManager and TaskManagers that run as processes of their own, one slot each, each pinned to a
+       core if there are as many cores.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bench.cluster import Cluster
+from bench.jobs.checked import CheckedSink, Keep, Reports
+from bench.load import ForeignLoad
+from bench.report import ProcessUse
+from flowlet.client.executor import RemoteTarget, execute
+from flowlet.client.translate import translate
+from flowlet.common.job_client import RunningJob, SubmittedJob
+from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream.data_stream import DataStream
+from flowlet.graph.stream_graph import StreamGraph
+from flowlet.graph.transformation import OperatorTransformation
+
+END_TIMEOUT_S: Final = 600.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measured run of ours or of a peer."""
+
+    rate: float  # records per second
+    seconds: float
+    foreign_cores: float
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+# Adds a program to the environment; its sources and sinks write into the folder.
+Build = Callable[[StreamExecutionEnvironment, Path], None]
+
+
+def into_sink(stream: DataStream, folder: Path, keep: Keep, *, inspects_all: bool = False) -> None:
+    """End a stream in sinks that check."""
+
+    def make(_: str) -> CheckedSink:
+        return CheckedSink(folder, keep, inspects_all=inspects_all)
+
+    # As ``sink_to`` does; the API has no sinks of one's own yet.
+    stream._into(OperatorTransformation(name="checked sink", make_operator=make, **stream._inherited(stream.get_type())))
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """On what a program runs."""
+
+    num_task_managers: int = 2
+    task_manager_options: Sequence[str] = ()
+
+
+TWO_TASK_MANAGERS: Final = Deployment()
+
+
+def run_program(build: Build, num_records: int, check: Callable[[Reports], None], deployment: Deployment) -> Run:
+    """One run in a fresh cluster, checked; its parallelism is the number of TaskManagers.
+
+    Raises:
+        WrongOutputError: what came out is wrong.
+        JobExecutionError: the job failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name:
+        folder = Path(name)
+        options = deployment.task_manager_options
+        with Cluster(folder, num_task_managers=deployment.num_task_managers, task_manager_options=options) as cluster:
+            submit = _Submit(cluster)
+            environment = StreamExecutionEnvironment(submit=submit).set_parallelism(deployment.num_task_managers)
+            build(environment, folder)
+            before = [ProcessUse.of(tm.pid).cpu_s for tm in cluster.task_managers]
+            with ForeignLoad() as load:
+                environment.execute_async("bench")
+                submit.jobs[0].wait(END_TIMEOUT_S)
+            after = [ProcessUse.of(tm.pid) for tm in cluster.task_managers]
+            tasks = task_metrics(submit.jobs[0])
+            environment.close()
+        reports = Reports.read(folder)
+    check(reports)
+    details = {
+        "cpu_s_per_tm": [new.cpu_s - old for new, old in zip(after, before, strict=True)],
+        "rss_bytes_per_tm": [use.rss_bytes for use in after],
+        "tasks": tasks,
+    }
+    return Run(num_records / reports.seconds, reports.seconds, load.cores, details)
+
+
+class _Submit:
+    """Sends the jobs of an environment to a cluster, and remembers them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        host, _, port = cluster.address.rpartition(":")
+        self._target = RemoteTarget(host, int(port), cluster.secret_file)
+        self.jobs: list[RunningJob] = []
+
+    def __call__(self, graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001 - the API's seam
+        self.jobs.append(execute(translate(graph), self._target))
+        return SubmittedJob(self.jobs[-1], ())
+
+
+def task_metrics(job: RunningJob) -> dict[str, Any]:
+    """The counters of every subtask."""
+    return {
+        f"{vertex['name']} {subtask['subtask']}": subtask["metrics"]
+        for vertex in job.metrics()["vertices"]
+        for subtask in vertex["subtasks"]
+    }

@@ -1,0 +1,164 @@
+"""Word count: ten million Zipf words through source -> flat_map -> key_by(word) -> running count per word -> sink.
+
+Side:     any; sources and sinks run inside the TaskManagers.
+Words:    10,000 distinct ones, lines of ten, fixed seed; a million are made before the clock starts and come again and again.
+Topology: ``chained``: every TaskManager has a source that is chained with its flat_map; ``unchained``: one source, whose lines are dealt
+          out to all flat_maps.
+Forms:    ``lambdas``: flat_map gives (word, 1), key and reduce are lambdas of the user; ``sum``: the same with the built-in sum.
+Sources:  ``produced``: lines are looked up one by one, as the peers do; ``sliced``: lists of lines are cut out of a ready list.
+Proof:    one output per word, and the last count of every word is exact; a run that is not timed checks every single count.
+"""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Final
+
+from bench.jobs.checked import Keep, MarkedReader, Reports, check_increments, check_last_values, check_num_outputs
+from bench.jobs.pipeline import TWO_TASK_MANAGERS, Deployment, Run, into_sink, run_program
+from flowlet.common import Types, WatermarkStrategy
+from flowlet.datastream import DataStream, StreamExecutionEnvironment
+from flowlet.datastream.connectors import Source
+from flowlet.records import Chunk
+
+NUM_DISTINCT: Final = 10_000
+WORDS_PER_LINE: Final = 10
+LINES_PER_CHUNK: Final = 200
+MADE_WORDS: Final = 1_000_000
+NUM_WORDS: Final = 10_000_000
+QUICK_WORDS: Final = 200_000
+PARALLELISM: Final = 2
+TOPOLOGIES: Final = ("chained", "unchained")
+SOURCES: Final = ("produced", "sliced")
+PAIR: Final = Types.TUPLE([Types.STRING(), Types.LONG()])
+
+
+@lru_cache(maxsize=1)
+def make_lines(num_words: int = MADE_WORDS, seed: int = 1) -> list[str]:
+    """Lines of Zipf-distributed words: the word of rank r is drawn with a probability proportional to 1 / r."""
+    weights = itertools.accumulate(1.0 / rank for rank in range(1, NUM_DISTINCT + 1))
+    vocabulary = [f"word{number:05d}" for number in range(NUM_DISTINCT)]
+    drawn = random.Random(seed).choices(vocabulary, cum_weights=list(weights), k=num_words)
+    return [" ".join(drawn[start : start + WORDS_PER_LINE]) for start in range(0, num_words, WORDS_PER_LINE)]
+
+
+def produced(lines: Sequence[str], start: int, stop: int) -> Iterator[Chunk]:
+    """Looks up line after line."""
+    size = len(lines)
+    for at in range(start, stop, LINES_PER_CHUNK):
+        yield Chunk([lines[number % size] for number in range(at, min(at + LINES_PER_CHUNK, stop))])
+
+
+def sliced(lines: Sequence[str], start: int, stop: int) -> Iterator[Chunk]:
+    """Cuts chunks out of the ready list."""
+    size = len(lines)
+    while start < stop:
+        at = start % size
+        cut = lines[at : min(at + LINES_PER_CHUNK, at + stop - start)]
+        start += len(cut)
+        yield Chunk(list(cut))
+
+
+@dataclass(frozen=True)
+class ZipfSource(Source):
+    """``num_words`` words in lines of ten; every reader has a share of the line numbers."""
+
+    folder: Path
+    num_words: int
+    made_words: int
+    kind: str
+
+    def create_reader(self, subtask: int, parallelism: int) -> MarkedReader:
+        """The reader of one subtask; makes the lines, which is not measured."""
+        lines = make_lines(self.made_words)
+        start, stop = share(self.num_words, subtask, parallelism)
+        chunks = sliced if self.kind == "sliced" else produced
+        return MarkedReader(chunks(lines, start, stop), self.folder, subtask)
+
+
+def share(num_words: int, subtask: int, parallelism: int) -> tuple[int, int]:
+    """The line numbers of a subtask."""
+    num_lines = num_words // WORDS_PER_LINE
+    return num_lines * subtask // parallelism, num_lines * (subtask + 1) // parallelism
+
+
+def lambdas(lines: DataStream) -> DataStream:
+    """Everything is called as the user wrote it."""
+    words = lines.flat_map(lambda line: [(word, 1) for word in line.split()], PAIR)
+    return words.key_by(lambda pair: pair[0], Types.STRING()).reduce(lambda one, other: (one[0], one[1] + other[1]))
+
+
+def built_in_sum(lines: DataStream) -> DataStream:
+    """As a user would write it who knows the API."""
+    words = lines.flat_map(lambda line: [(word, 1) for word in line.split()], PAIR)
+    return words.key_by(lambda pair: pair[0], Types.STRING()).sum(1)
+
+
+FORMS: Final[dict[str, Callable[[DataStream], DataStream]]] = {"lambdas": lambdas, "sum": built_in_sum}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One way to count ``num_words`` words."""
+
+    form: str = "sum"
+    source: str = "produced"
+    topology: str = "chained"
+    num_words: int = NUM_WORDS
+    made_words: int = MADE_WORDS
+    inspects_all: bool = False
+
+    @property
+    def name(self) -> str:
+        """For the figure."""
+        topology = "" if self.topology == "chained" else f", {self.topology}"
+        return f"wordcount {self.form}, {self.source}{topology}"
+
+    def build(self, environment: StreamExecutionEnvironment, folder: Path) -> None:
+        """The program."""
+        source = ZipfSource(folder, self.num_words, self.made_words, self.source)
+        lines = environment.from_source(source, WatermarkStrategy.no_watermarks(), "Zipf lines", Types.STRING())
+        if self.topology == "unchained":
+            lines.set_parallelism(1)
+        into_sink(FORMS[self.form](lines), folder, self.keep(), inspects_all=self.inspects_all)
+
+    def keep(self) -> Keep:
+        """At least the last two cycles of all words, of which a subtask has its share."""
+        return Keep.last_cycles(self.num_words, self.made_words)
+
+    def check(self, reports: Reports, num_readers: int) -> None:
+        """Exactly one output per word, and every word ends at the count that it has."""
+        if self.inspects_all:
+            check_num_outputs(reports, self.num_words)
+            check_increments(reports, (self._increments(number, num_readers) for number in range(num_readers)))
+        else:
+            self.check_last(reports)
+
+    def check_last(self, reports: Reports) -> None:
+        """The same of sinks that kept the last outputs."""
+        check_num_outputs(reports, self.num_words)
+        check_last_values(reports, self.counts())
+
+    def counts(self) -> Counter[str]:
+        """What has to come out."""
+        lines = make_lines(self.made_words)
+        cycles, rest = divmod(self.num_words // WORDS_PER_LINE, len(lines))
+        counts = Counter(itertools.chain.from_iterable(line.split() for line in lines))
+        counts = Counter({word: count * cycles for word, count in counts.items()})
+        counts.update(itertools.chain.from_iterable(line.split() for line in lines[:rest]))
+        return counts
+
+    def _increments(self, subtask: int, parallelism: int) -> dict[str, list[int]]:
+        lines = make_lines(self.made_words)
+        start, stop = share(self.num_words, subtask, parallelism)
+        counts = Counter(word for number in range(start, stop) for word in lines[number % len(lines)].split())
+        return {word: [1] * count for word, count in counts.items()}
+
+    def run(self, deployment: Deployment = TWO_TASK_MANAGERS) -> Run:
+        """Once, in a fresh cluster."""
+        num_readers = 1 if self.topology == "unchained" else deployment.num_task_managers
+        return run_program(self.build, self.num_words, partial(self.check, num_readers=num_readers), deployment)
