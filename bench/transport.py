@@ -1,10 +1,11 @@
 """32 KiB buffers from one process to another over loopback TCP: the network stack beside raw sockets and other transports.
 
 Side:     any.
-Cases:    ``raw`` (blocking sockets, 8 frames per sendmsg); ``loops-N`` and ``threads-N`` (the network stack with N channels, without and
-          with task threads), whose producer labels buffers that were filled before, as raw sockets do; ``copied-N`` (the same with task
-          threads, but the producer emits records, which are copied into buffers); ``zmq``, ``grpc``, ``flight`` (extra ``bench``; skipped
-          if they are not installed).
+Cases:    ``raw`` (blocking sockets, 8 frames per sendmsg); ``raw-reno`` (the same with the congestion control that the network stack
+          chooses on one machine; ratios are to ``raw``, which has the kernel's, as all other transports here); ``loops-N`` and
+          ``threads-N`` (the network stack with N channels, without and with task threads), whose producer labels buffers that were
+          filled before, as raw sockets do; ``copied-N`` (the same with task threads, but the producer emits records, which are copied
+          into buffers); ``zmq``, ``grpc``, ``flight`` (extra ``bench``; skipped if they are not installed).
 Rate:     bytes of payload / (last buffer - first buffer), at the consumer; GB = 1e9 bytes; CPU seconds in user and system mode.
 Rounds:   each round runs every case once, in another order; ratios to raw are computed within a round, so that a machine that becomes
           slower does not favour anybody.
@@ -41,6 +42,7 @@ END_TIMEOUT_S: Final = 60.0
 CREDITS_OF_ONE_CHANNEL: Final = 64  # of 16, 24, 32, 48 and 64 the one that kept both processes busiest
 CASES: Final = {
     "raw": Setting("raw"),
+    "raw-reno": Setting("raw", congestion_control="reno"),
     "loops-1": Setting("loops", num_credits=CREDITS_OF_ONE_CHANNEL),
     "loops-100": Setting("loops", num_channels=100),
     "threads-1": Setting("threads", num_credits=CREDITS_OF_ONE_CHANNEL),
@@ -178,6 +180,9 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of sending, per case and round")
     parser.add_argument("--credits", type=int, help="exclusive buffers per channel (default: 64 with one channel, 8 with more)")
     parser.add_argument("--switch-interval-ms", type=float, default=Setting("").switch_interval_ms)
+    parser.add_argument(
+        "--congestion-control", metavar="NAME", help="of raw sockets and of the network stack, in all cases: bbr, cubic, reno"
+    )
     parser.add_argument("--pin", action=argparse.BooleanOptionalAction, default=True, help="each process on a core of its own")
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="write what py-spy sees of each process")
     parser.add_argument(
@@ -197,6 +202,7 @@ def run(
     cases: Sequence[str] = tuple(CASES),
     seconds: float = SECONDS,
     credits: int | None = None,  # noqa: A002 - the name of the option
+    congestion_control: str | None = None,
     switch_interval_ms: float = 0.1,
     pin: bool = True,
     profile: Path | None = None,
@@ -209,6 +215,8 @@ def run(
     common: dict[str, Any] = {"switch_interval_ms": switch_interval_ms, "cpus": cores() if pin else None}
     if credits is not None:
         common["num_credits"] = credits
+    if congestion_control is not None:
+        common["congestion_control"] = congestion_control
     common["calls_folder"] = None if calls is None else str(calls.absolute())
     settings = {case: replace(CASES[case], compare_all=quick, **common) for case in present}
     seconds = QUICK_SECONDS if quick else seconds

@@ -31,6 +31,7 @@ _LEAST: Final = {
     "send_buffer_bytes": 0,
     "receive_buffer_bytes": 0,
     "max_write_batch_bytes": 1,
+    "max_run_bytes": 1,
     "max_gather_bytes": 1,
     "read_buffer_bytes": FRAME_HEADER_BYTES,
 }
@@ -53,12 +54,14 @@ class NetstackConfig:
     compression: str | None = None  # "lz4"
     # Ask producers for buffers that hold about one second of what the task consumes (Flink's taskmanager.network.memory.buffer-debloat).
     buffer_debloat: bool = False
-    # One gather write hands at most this much to the kernel before the loop looks at its other work.
-    max_write_batch_bytes: int = 768 * 1024
+    # One pass of the loop hands at most this much to the kernel before the loop looks at its other work; with only one reader whose turn
+    # it is, at most ``max_run_bytes``: its receiver then begins sooner, and the two sides work at the same time.  bench: transport.
+    max_write_batch_bytes: int = 1024 * 1024
+    max_run_bytes: int = 384 * 1024
     # Whether the channel is writable is asked before each gather write of so much, not before each buffer: with the watermarks of two
     # segments a system call would carry two buffers.  bench: transport.
-    max_gather_bytes: int = 768 * 1024
-    read_buffer_bytes: int = 512 * 1024
+    max_gather_bytes: int = 1024 * 1024
+    read_buffer_bytes: int = 1024 * 1024
     connect_timeout_s: float = 120.0
     connect_retries: int = 0
     # Keep a connection that no channel uses any more for the next job; otherwise its last channel closes it (CloseRequest).
@@ -73,6 +76,9 @@ class NetstackConfig:
     initial_request_backoff_ms: int = 100
     max_request_backoff_ms: int = 10_000
     backlog: int = 128
+    # The kernel's congestion control of data connections, by its name there.  None: the kernel's own choice, but Reno where both ends are
+    # on this machine and there is nothing to congest: BBR paces what it sends, at half the speed.  bench: transport.
+    congestion_control: str | None = None
     send_buffer_bytes: int = 0  # 0: the kernel decides
     receive_buffer_bytes: int = 0
     close_timeout_s: float = 1.0

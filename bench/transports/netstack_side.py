@@ -32,6 +32,7 @@ def network_config(setting: Setting) -> NetstackConfig:
         network_memory_bytes=max(64 * 1024 * 1024, num_segments * BUFFER_BYTES),
         exclusive_buffers_per_channel=setting.num_credits,
         max_buffers_per_channel=max(10, setting.num_credits),  # what the receiver takes, the sender may hold
+        congestion_control=setting.congestion_control,
         security=SecurityConfig.hmac(bytes(32)),  # as between TaskManagers; it costs one round trip per connection
     )
 

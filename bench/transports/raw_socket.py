@@ -26,6 +26,8 @@ def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Call
         connection, _ = server.accept()
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if setting.congestion_control is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, setting.congestion_control.encode())
         while not stop.is_set:
             for header, buffer in zip(headers, buffers, strict=True):
                 HEADER.pack_into(header, 0, BUFFER_BYTES, source.label_next(buffer))

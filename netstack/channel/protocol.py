@@ -12,7 +12,6 @@ TLS:        the transport holds plaintext that is not encrypted yet and cipherte
 """
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from netstack.channel.handler import Channel, ChannelHandler
 from netstack.channel.message_codec import MessageDecoder
 from netstack.channel.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
 from netstack.channel.pipeline import ChannelPipeline
+from netstack.channel.socket_options import set_options
 from netstack.config import NetstackConfig, is_debug
 from netstack.errors import ConnectionLostError, LocalProtocolError
 
@@ -32,10 +32,6 @@ _log = structlog.get_logger(__name__)
 
 HandlersFactory: TypeAlias = Callable[[], Sequence[ChannelHandler]]
 
-_KEEPALIVE_PROBES = 4
-# What Linux takes (MAX_TCP_KEEPIDLE and MAX_TCP_KEEPINTVL in net/tcp.h; an int of milliseconds): beyond it, setsockopt fails.
-_MAX_KEEPALIVE_S = 32_767
-_MAX_USER_TIMEOUT_MS = 2**31 - 1
 _IDLE_CHECKS = 3  # so many in a row, in ``dead_peer_timeout_s``, must find the same incomplete frame
 
 
@@ -359,7 +355,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self.peer = describe_address(tcp.get_extra_info("peername"))
         try:
             self._is_tls = tcp.get_extra_info("ssl_object") is not None
-            _set_options(tcp.get_extra_info("socket"), self._config)
+            set_options(tcp.get_extra_info("socket"), self._config)
             self._set_write_limits(tcp)
         except Exception as error:  # noqa: BLE001 - whoever is not told of a connection neither times it out nor counts it
             self.pipeline.fire_exception_caught(error)
@@ -413,28 +409,6 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             error.__cause__ = exc
             self.pipeline.fire_exception_caught(error)
         self._finish_close()
-
-
-def _set_options(sock: socket.socket, config: NetstackConfig) -> None:
-    """What Flink's bootstraps set, and what finds a peer whose machine is gone within ``dead_peer_timeout_s``."""
-    timeout_s = config.dead_peer_timeout_s
-    # 30 s: idle for 10, then four probes, 5 s apart.  TCP_USER_TIMEOUT is the same for data that is not acknowledged.
-    idle_s, interval_s = (min(max(1, round(timeout_s / part)), _MAX_KEEPALIVE_S) for part in (3, 6))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", idle_s),
-        ("TCP_KEEPINTVL", interval_s),
-        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", round(min(timeout_s * 1000, _MAX_USER_TIMEOUT_MS))),
-    ):
-        option = getattr(socket, name, None)  # not every platform has all of them
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-    if config.send_buffer_bytes:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
-    if config.receive_buffer_bytes:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
 
 
 def describe_address(name: object) -> str:

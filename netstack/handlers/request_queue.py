@@ -47,6 +47,7 @@ class PartitionRequestQueue(ChannelHandler):
     def __init__(self, config: NetstackConfig, loop: EventLoopThread) -> None:
         self._max_batch_bytes = config.max_write_batch_bytes
         self._max_gather_bytes = config.max_gather_bytes
+        self._max_run_bytes = min(config.max_run_bytes, config.max_write_batch_bytes)
         self._segment_bytes = config.segment_size_bytes
         self._loop = loop
         self._readers: dict[InputChannelID, CreditBasedSequenceNumberingViewReader] = {}
@@ -277,7 +278,7 @@ class PartitionRequestQueue(ChannelHandler):
 
     def _write_batch(self, ctx: ChannelHandlerContext) -> None:
         channel, ready = ctx.channel, self._ready
-        budget = self._max_batch_bytes
+        budget = self._max_batch_bytes if len(ready) > 1 else self._max_run_bytes
         while budget > 0 and len(ready):
             if not channel.is_writable:
                 ctx.flush()

@@ -41,6 +41,12 @@ class _Socket:
     def fileno(self) -> int:
         return -1
 
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", 2
+
 
 class SimTransport(asyncio.Transport):
     """One end."""
