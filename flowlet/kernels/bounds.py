@@ -24,6 +24,10 @@ class Int64Bound:
     def __init__(self, sums: NDArray[np.int64]) -> None:
         self._bound = magnitude(sums)
 
+    def fits_loosely(self, values: NDArray[np.int64]) -> bool:
+        """Whether the values can be added, as far as a glance at them tells; if so, they are expected to be."""
+        return self._grows(magnitude(values) * len(values))
+
     def fits(self, grouping: Grouping, values: NDArray[np.int64], sums: NDArray[np.int64]) -> bool:
         """Whether the values can be added; if so, they are expected to be.
 
@@ -32,11 +36,8 @@ class Int64Bound:
             values: in the order of the rows.
             sums: of all keys before, by code.
         """
-        largest = magnitude(values)
-        if self._grows(largest * len(values)):
-            return True
         self._bound = magnitude(sums)
-        return self._grows(largest * int(grouping.lengths.max())) or self._fit_closely(grouping, values, sums)
+        return self._grows(magnitude(values) * int(grouping.lengths.max())) or self._fit_closely(grouping, values, sums)
 
     def _grows(self, by: int) -> bool:
         if self._bound + by > _LIMIT:

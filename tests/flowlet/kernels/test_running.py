@@ -145,7 +145,7 @@ def test_sums_that_leave_64_bits_are_known_before(chunks: list[list[tuple[int, i
     for chunk in chunks:
         codes, values = columns(chunk, np.int64)
         grouping = group(codes, NUM_KEYS)
-        fits = bound.fits(grouping, values, state)
+        fits = bound.fits_loosely(values) or bound.fits(grouping, values, state)
         exact = loop([*done, chunk], lambda so_far, value: so_far + value)
         if fits:
             assert all(-(2**63) <= total < 2**63 for total in exact)

@@ -1,0 +1,161 @@
+"""Sums and extremes by slot, in numpy arrays.
+
+Hot path, per chunk (see ``running``).
+
+Side:       pure.
+Invariants: a call that gives None changed nothing: then the numbers are beyond what the arrays can do exactly.
+Units:      running results are in the order of the grouping.
+"""
+
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.kernels.bounds import Int64Bound
+from flowlet.kernels.field_stores import grown
+from flowlet.kernels.grouping import Grouping, IndexArray
+from flowlet.kernels.running import accumulate, running_sums
+
+_NEGATIVE_ZERO_BITS: Final = -(2**63)
+
+
+class Accumulator(Protocol):
+    """One number by slot."""
+
+    identity: Any  # changes no number that it is combined with
+
+    def takes(self, values: NDArray[Any]) -> bool:
+        """Whether values of this type and kind can be combined."""
+
+    def grow(self, num_slots: int) -> None:
+        """Make room for so many slots; comes before what uses them."""
+
+    def advance(self, grouping: Grouping, values: NDArray[Any]) -> NDArray[Any] | None:
+        """The running results."""
+
+    def advance_once(self, slots: NDArray[Any], values: NDArray[Any]) -> bool:
+        """Combine all values without running results; False if that is not possible."""
+
+    def at(self, slots: NDArray[Any]) -> NDArray[Any]:
+        """The result of each slot."""
+
+    def load(self, values: NDArray[Any]) -> None:
+        """Begin with these results, for slots 0, 1, 2, ..."""
+
+
+class SumAccumulator:
+    """Exact sums of int64; sums of float64 in the order of the rows.
+
+    Args:
+        dtype: one of the two.
+    """
+
+    def __init__(self, dtype: "np.dtype[Any]") -> None:
+        self._is_int = dtype == np.int64
+        # -0.0, not 0.0: 0.0 + -0.0 is 0.0.
+        self.identity: Any = 0 if self._is_int else -0.0
+        self._sums = np.empty(0, dtype)
+        self._bound = Int64Bound(self._sums)
+
+    def takes(self, values: NDArray[Any]) -> bool:
+        """See ``Accumulator``."""
+        return bool(values.dtype == self._sums.dtype)
+
+    def grow(self, num_slots: int) -> None:
+        """See ``Accumulator``."""
+        self._sums = grown(self._sums, num_slots, self.identity)
+
+    def advance(self, grouping: Grouping, values: NDArray[Any]) -> NDArray[Any] | None:
+        """See ``Accumulator``."""
+        initial = self._sums.take(grouping.codes)
+        if not self._is_int:
+            results = accumulate(np.add, grouping, grouping.sorted(values), initial)
+            self._sums[grouping.codes] = results.take(grouping.ends - 1)
+            return results
+        if not self._bound.fits_loosely(values) and not self._bound.fits(grouping, values, self._sums):
+            return None
+        results, self._sums[grouping.codes] = running_sums(grouping, values, initial)
+        return results
+
+    def advance_once(self, slots: NDArray[Any], values: NDArray[Any]) -> bool:
+        """See ``Accumulator``."""
+        if self._is_int and not self._bound.fits_loosely(values):
+            return False
+        # Quick only for exactly these types (hot-path measurements, 2); one value after the other, so floats are exact.
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add.at(self._sums, slots.astype(np.intp, copy=False), values)
+        return True
+
+    def at(self, slots: NDArray[Any]) -> NDArray[Any]:
+        """See ``Accumulator``."""
+        return self._sums.take(slots)
+
+    def load(self, values: NDArray[Any]) -> None:
+        """See ``Accumulator``."""
+        self._sums = values.copy()
+        self._bound = Int64Bound(self._sums if self._is_int else np.empty(0, np.int64))
+
+
+class ExtremeAccumulator:
+    """Smallest or largest int64 or float64; floats only as long as their order is total: no NaN, no -0.0.
+
+    Args:
+        dtype: one of the two.
+        is_largest: which.
+    """
+
+    def __init__(self, dtype: "np.dtype[Any]", *, is_largest: bool) -> None:
+        self._is_int = dtype == np.int64
+        self._ufunc = np.maximum if is_largest else np.minimum
+        limits = (-(2**63), 2**63 - 1) if self._is_int else (-np.inf, np.inf)
+        self.identity: Any = limits[not is_largest]
+        self._extremes = np.empty(0, dtype)
+
+    def takes(self, values: NDArray[Any]) -> bool:
+        """See ``Accumulator``."""
+        if values.dtype != self._extremes.dtype:
+            return False
+        return self._is_int or not (np.isnan(values).any() or (values.view(np.int64) == _NEGATIVE_ZERO_BITS).any())
+
+    def grow(self, num_slots: int) -> None:
+        """See ``Accumulator``."""
+        self._extremes = grown(self._extremes, num_slots, self.identity)
+
+    def advance(self, grouping: Grouping, values: NDArray[Any]) -> NDArray[Any] | None:
+        """See ``Accumulator``."""
+        results = accumulate(self._ufunc, grouping, grouping.sorted(values), self._extremes.take(grouping.codes))
+        self._extremes[grouping.codes] = results.take(grouping.ends - 1)
+        return results
+
+    def advance_once(self, slots: NDArray[Any], values: NDArray[Any]) -> bool:
+        """See ``Accumulator``."""
+        self._ufunc.at(self._extremes, slots.astype(np.intp, copy=False), values)
+        return True
+
+    def at(self, slots: NDArray[Any]) -> NDArray[Any]:
+        """See ``Accumulator``."""
+        return self._extremes.take(slots)
+
+    def load(self, values: NDArray[Any]) -> None:
+        """See ``Accumulator``."""
+        self._extremes = values.copy()
+
+
+class LastRows:
+    """Which row of each key is its last one; keeps its scratch memory."""
+
+    __slots__ = ("_scratch",)
+
+    def __init__(self) -> None:
+        self._scratch = np.empty(0, np.int64)
+
+    def of(self, slots: NDArray[Any], num_slots: int) -> IndexArray:
+        """The last row of each key, in the order of the rows."""
+        if num_slots > len(self._scratch):
+            self._scratch = np.empty(2 * num_slots, np.int64)
+        rows = np.arange(len(slots))
+        # Of several rows for one slot the last one written stays.
+        self._scratch[slots] = rows
+        is_last: NDArray[np.bool_] = self._scratch.take(slots) == rows
+        return is_last.nonzero()[0]

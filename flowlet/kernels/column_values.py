@@ -1,0 +1,106 @@
+"""What a column holds, as numpy arrays for arithmetic.
+
+Hot path, per column; int64 and float64 are not copied.
+
+Side:       pure.
+Invariants: the numbers are exactly the column's; what cannot be one such array (bool, ints beyond 64 bits, mixed types) is refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, ConstantColumn
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+_WIDE_INT: Final = np.dtype(np.int64)
+_WIDE_FLOAT: Final = np.dtype(np.float64)
+_INSTANT: Final = np.dtype("datetime64[us]")
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A column for arithmetic.
+
+    ``array``: int64 or float64; anything where there is a null.  ``is_valid``: False for nulls; None where there are none.  ``column_of``:
+    makes a column of the kind that these were out of results and their validity.
+    """
+
+    array: NDArray[Any]
+    is_valid: NDArray[np.bool_] | None = None
+    is_instant: bool = False
+    column_of: "Callable[[NDArray[Any], NDArray[np.bool_] | None], Column]" = lambda array, is_valid: _plain_column(array, is_valid)
+
+
+def numbers_of(column: Column) -> Numbers | None:
+    """The column's ints, floats or instants; None where it holds anything else."""
+    if isinstance(column, ArrayColumn):
+        return _of_array(column.array)
+    if isinstance(column, ConstantColumn):
+        return _of_constant(column.value, len(column))
+    if isinstance(column, ArrowColumn):
+        return _of_arrow(column.array)
+    return None
+
+
+def wide(array: NDArray[Any]) -> NDArray[Any] | None:
+    """The array as int64 or float64, without change; None where that is not possible."""
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind == "i" or (kind == "u" and (size < _WIDE_INT.itemsize or array.max(initial=0) <= INT64_MAX)):
+        return array.astype(_WIDE_INT, copy=False)
+    if kind == "f" and size <= _WIDE_FLOAT.itemsize:
+        return array.astype(_WIDE_FLOAT, copy=False)
+    return None
+
+
+def _plain_column(array: NDArray[Any], is_valid: NDArray[np.bool_] | None) -> Column:
+    if is_valid is None:
+        return ArrayColumn(array)
+    import pyarrow as pa  # only columns that came from Arrow have nulls
+
+    return ArrowColumn(pa.array(array, mask=~is_valid))
+
+
+def _of_array(array: NDArray[Any]) -> Numbers | None:
+    if array.dtype == _INSTANT:
+        is_valid = ~np.isnat(array)
+        return Numbers(array.view(np.int64), None if is_valid.all() else is_valid, is_instant=True, column_of=_instants)
+    numbers = wide(array)
+    return None if numbers is None else Numbers(numbers)
+
+
+def _instants(array: NDArray[Any], is_valid: NDArray[np.bool_] | None) -> Column:
+    instants = array.view(_INSTANT)
+    return ArrayColumn(instants if is_valid is None else np.where(is_valid, instants, np.datetime64("NaT")))
+
+
+def _of_constant(value: Any, num_values: int) -> Numbers | None:
+    if type(value) is int and INT64_MIN <= value <= INT64_MAX:
+        return Numbers(np.full(num_values, value, np.int64))
+    return Numbers(np.full(num_values, value)) if type(value) is float else None
+
+
+def _of_arrow(array: Any) -> Numbers | None:
+    import pyarrow as pa
+
+    kinds, kind = pa.types, array.type
+    is_instant = kinds.is_timestamp(kind) or kinds.is_date32(kind)
+    if not (is_instant or kinds.is_integer(kind) or kinds.is_floating(kind)):
+        return None
+    is_valid = None if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
+    plain = array.view(pa.int32() if kinds.is_date32(kind) else pa.int64()) if is_instant else array
+    numbers = wide((plain if is_valid is None else plain.fill_null(0)).to_numpy(zero_copy_only=False))
+    if numbers is None:
+        return None
+    if not is_instant:
+        return Numbers(numbers, is_valid)
+
+    def column_of(results: NDArray[Any], is_result: NDArray[np.bool_] | None) -> Column:
+        whole = pa.array(results.astype(np.int32) if kinds.is_date32(kind) else results, mask=None if is_result is None else ~is_result)
+        return ArrowColumn(whole.view(kind))
+
+    return Numbers(numbers, is_valid, is_instant=True, column_of=column_of)

@@ -1,0 +1,293 @@
+"""``sum``, ``min``, ``max``, ``min_by`` and ``max_by`` of columns by key.
+
+Hot path, per chunk: slots of keys, rows by key, one accumulator, and for each other field what its key's first record (or the record with
+the extreme) had (``bench shuffle``, ``bench shuffle-columnar``).
+
+Side:       pure.
+Invariants: results are those of a loop over single records.  A chunk that cannot be done exactly so is refused before anything changed;
+            then ``keys`` and ``columns`` are the state for whoever goes on record by record.
+Rules:      a null in the field changes nothing, where nulls are skipped at all; until a key has a value its result is null.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.columns import Column, Columns, ListColumn, Shape
+from flowlet.kernels.accumulators import Accumulator, ExtremeAccumulator, LastRows, SumAccumulator
+from flowlet.kernels.column_values import Numbers, numbers_of
+from flowlet.kernels.field_stores import FieldStore, grown, store_for
+from flowlet.kernels.grouping import Grouping, IndexArray, group
+from flowlet.kernels.running import accumulate, new_extremes, rows_of_extremes
+from flowlet.kernels.slot_index import SlotArray, SlotIndex
+
+RECORD: Final = -1  # the key is the record itself
+
+
+class Aggregate(Enum):
+    """What is kept per key."""
+
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    MIN_BY = "min_by"
+    MAX_BY = "max_by"
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether it adds."""
+        return self is Aggregate.SUM
+
+    @property
+    def is_largest(self) -> bool:
+        """Whether the largest value is looked for."""
+        return self in (Aggregate.MAX, Aggregate.MAX_BY)
+
+    @property
+    def keeps_record(self) -> bool:
+        """Whether the whole record with the extreme is kept, instead of the first one."""
+        return self in (Aggregate.MIN_BY, Aggregate.MAX_BY)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What all records look like."""
+
+    shape: Shape
+    num_fields: int
+    field_names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, columns: Columns) -> "Layout":
+        """That of a table."""
+        return cls(columns.shape, len(columns.fields), columns.field_names)
+
+    def position(self, field: int | str) -> int | None:
+        """Where a field is, as records themselves see it; None if they have no such field."""
+        if isinstance(field, str):
+            return self.field_names.index(field) if field in self.field_names else None
+        if self.shape is Shape.SCALAR:
+            return 0 if field == 0 else None
+        return field % self.num_fields if -self.num_fields <= field < self.num_fields else None
+
+
+class ColumnarReduction:
+    """The running result of each key, in columns.
+
+    Args:
+        aggregate: what is kept.
+        field: of the records, by position or name.
+        skips_nulls: whether a null in the field is as good as no record, and None and instants are keys; else chunks with one are refused.
+    """
+
+    def __init__(self, aggregate: Aggregate, field: int | str, *, skips_nulls: bool = False) -> None:
+        self._aggregate = aggregate
+        self._field = field
+        self._skips_nulls = skips_nulls
+        self._index = SlotIndex(allows_null=skips_nulls)
+        self._layout: Layout | None = None  # from the first records on, as everything below
+        self._position = 0
+        self._stores: list[FieldStore] = []  # of all fields; that of the one that is aggregated holds what its records had
+        self._accumulator: Accumulator | None = None
+        self._last: Numbers | None = None  # the field as it came last, for its kind
+        self._has_value: NDArray[np.bool_] | None = None  # by slot; None: all have
+        self._num_slots = 0
+        self._last_rows = LastRows()
+
+    def __repr__(self) -> str:
+        return f"<ColumnarReduction {self._aggregate.value}({self._field!r}) of {self._num_slots} keys>"
+
+    def __len__(self) -> int:
+        return self._num_slots
+
+    def advance(self, columns: Columns, keys: Column) -> Columns | None:
+        """The result after each record, or None: see above."""
+        found = self._start(columns, keys)
+        if found is None:
+            return None
+        numbers, slots, num_slots = found
+        assert self._accumulator is not None, "made by _start"
+        grouping = group(slots, num_slots)
+        if self._aggregate.keeps_record:
+            return self._advance_records(columns, grouping, numbers, num_slots)
+        results = self._accumulator.advance(grouping, self._filled(numbers))
+        if results is None:
+            return None
+        has_value = self._advance_validity(grouping, numbers, num_slots)
+        self._append(columns.take(self._first_rows(grouping)), num_slots)
+        return self._output(slots, grouping.unsorted(results), has_value)
+
+    def advance_batch(self, columns: Columns, keys: Column) -> tuple[Columns, IndexArray] | None:
+        """The result of each key after its last record among these, and those records' rows; or None."""
+        found = self._start(columns, keys)
+        if found is None:
+            return None
+        numbers, slots, num_slots = found
+        assert self._accumulator is not None, "made by _start"
+        is_plain = numbers.is_valid is None and self._has_value is None and not self._aggregate.keeps_record
+        if is_plain and self._accumulator.advance_once(slots, numbers.array):
+            rows = self._last_rows.of(slots, num_slots)
+            if num_slots > self._num_slots:
+                self._append(columns.take(_first_rows(slots, self._num_slots, num_slots)), num_slots)
+            slots = slots.take(rows)
+            return self._output(slots, self._accumulator.at(slots), None), rows
+        results = self.advance(columns, keys)
+        if results is None:
+            return None
+        rows = self._last_rows.of(slots, num_slots)
+        return results.take(rows), rows
+
+    def keys(self) -> list[Any]:
+        """The exact key of each record of ``columns``."""
+        # The last keys of the index may be of a chunk that was refused.
+        return self._index.keys()[: self._num_slots]
+
+    def columns(self) -> Columns | None:
+        """The result of each key, in the order of first sight; None if there is none."""
+        if self._layout is None or not self._num_slots:
+            return None
+        slots = np.arange(self._num_slots, dtype=np.int32)
+        if self._aggregate.keeps_record:
+            return self._columns([store.column() for store in self._stores])
+        assert self._accumulator is not None, "there are records"
+        has_value = None if self._has_value is None else self._has_value[: self._num_slots]
+        return self._output(slots, self._accumulator.at(slots), has_value)
+
+    def load(self, keys: list[Any], columns: Columns) -> bool:
+        """Begin with a result for each of these keys, which are exact ones, and themselves keys; False if that is not possible."""
+        assert not self._num_slots, "nothing came before"
+        found = self._start(columns, ListColumn(keys))
+        if found is None or found[0].is_valid is not None:
+            return False
+        numbers, _, num_slots = found
+        assert self._accumulator is not None, "made by _start"
+        self._accumulator.load(numbers.array)
+        self._append(columns, num_slots)
+        return True
+
+    # -- what comes in
+
+    def _start(self, columns: Columns, keys: Column) -> tuple[Numbers, SlotArray, int] | None:
+        """The field's numbers and the slots; None if they are not for this."""
+        if not self._is_of_layout(columns):
+            return None
+        numbers = numbers_of(columns.fields[self._position])
+        if numbers is None or (numbers.is_valid is not None and not self._takes_nulls):
+            return None
+        if numbers.is_instant and (self._aggregate.is_sum or not self._skips_nulls):
+            return None
+        if self._last is not None and self._last.is_instant is not numbers.is_instant:
+            return None
+        if self._accumulator is None:
+            self._accumulator = self._new_accumulator(numbers.array.dtype)
+        if not self._accumulator.takes(numbers.array):
+            return None
+        slots = self._index.slots(keys)
+        if slots is None:
+            return None
+        if not self._stores:
+            self._stores = [store_for(column, is_replaced=self._aggregate.keeps_record) for column in columns.fields]
+        self._last = numbers
+        self._accumulator.grow(self._index.num_slots)
+        return numbers, slots, self._index.num_slots
+
+    @property
+    def _takes_nulls(self) -> bool:
+        return self._skips_nulls and not self._aggregate.keeps_record
+
+    def _is_of_layout(self, columns: Columns) -> bool:
+        layout = Layout.of(columns)
+        if self._layout is None:
+            position = layout.position(self._field)
+            if position is None:
+                return False
+            self._layout, self._position = layout, position
+        return layout == self._layout
+
+    def _new_accumulator(self, dtype: "np.dtype[Any]") -> Accumulator:
+        if self._aggregate.is_sum:
+            return SumAccumulator(dtype)
+        return ExtremeAccumulator(dtype, is_largest=self._aggregate.is_largest)
+
+    def _filled(self, numbers: Numbers) -> NDArray[Any]:
+        assert self._accumulator is not None, "made by _start"
+        if numbers.is_valid is None:
+            return numbers.array
+        filler = numbers.array.dtype.type(self._accumulator.identity)
+        return np.where(numbers.is_valid, numbers.array, filler)
+
+    # -- what is kept of each key's records
+
+    def _first_rows(self, grouping: Grouping) -> IndexArray:
+        """The first row of each key that is new, in the order of their slots."""
+        is_new = grouping.codes >= self._num_slots
+        return grouping.order.take(grouping.starts[is_new])
+
+    def _append(self, columns: Columns, num_slots: int) -> None:
+        if columns.num_rows:
+            self._stores = [store.append(column) for store, column in zip(self._stores, columns.fields, strict=True)]
+        self._num_slots = num_slots
+
+    def _advance_validity(self, grouping: Grouping, numbers: Numbers, num_slots: int) -> NDArray[np.bool_] | None:
+        """Whether each row's key has had a value; None: all have."""
+        if self._has_value is None:
+            if numbers.is_valid is None:
+                return None
+            self._has_value = np.ones(self._num_slots, np.bool_)
+        self._has_value = grown(self._has_value, num_slots, filler=False)
+        if numbers.is_valid is None:
+            self._has_value[grouping.codes] = True
+            return None
+        in_order = grouping.sorted(numbers.is_valid)
+        has_value = accumulate(np.logical_or, grouping, in_order, self._has_value.take(grouping.codes))
+        self._has_value[grouping.codes] = has_value.take(grouping.ends - 1)
+        return None if has_value.all() else grouping.unsorted(has_value)
+
+    def _advance_records(self, columns: Columns, grouping: Grouping, numbers: Numbers, num_slots: int) -> Columns | None:
+        """``advance`` where the whole record is kept."""
+        assert self._accumulator is not None, "made by _start"
+        is_new = grouping.codes >= self._num_slots
+        before = self._accumulator.at(grouping.codes)
+        in_order = grouping.sorted(numbers.array)
+        results = self._accumulator.advance(grouping, numbers.array)
+        assert results is not None, "extremes are always among the values"
+        changes = new_extremes(grouping, in_order, results, before, is_new=is_new)
+        rows = rows_of_extremes(grouping, changes)
+        # Where a key's record is older than these rows: the number of its group, behind them.
+        older = columns.num_rows + grouping.spread(np.cumsum(~is_new) - 1)
+        sources = grouping.unsorted(np.where(rows < 0, older, rows))
+        old_slots = grouping.codes[~is_new]
+        fields = [store.take_either(column, old_slots, sources) for store, column in zip(self._stores, columns.fields, strict=True)]
+        last = rows.take(grouping.ends - 1)
+        self._replace(columns, grouping.codes, last, ~is_new & (last >= 0))
+        self._append(columns.take(last[is_new]), num_slots)
+        return self._columns(fields)
+
+    def _replace(self, columns: Columns, slots: IndexArray, rows: IndexArray, is_replaced: NDArray[np.bool_]) -> None:
+        if is_replaced.any():
+            slots, records = slots[is_replaced], columns.take(rows[is_replaced])
+            self._stores = [store.replace(slots, column) for store, column in zip(self._stores, records.fields, strict=True)]
+
+    # -- what comes out
+
+    def _output(self, slots: SlotArray, results: NDArray[Any], has_value: NDArray[np.bool_] | None) -> Columns:
+        assert self._last is not None, "something came in"
+        fields = [store.take(slots) for store in self._stores]
+        fields[self._position] = self._last.column_of(results, has_value)
+        return self._columns(fields)
+
+    def _columns(self, fields: list[Column]) -> Columns:
+        assert self._layout is not None, "something came in"
+        return Columns(len(fields[0]), tuple(fields), self._layout.shape, self._layout.field_names)
+
+
+def _first_rows(slots: SlotArray, first_slot: int, end_slot: int) -> IndexArray:
+    """The first row of each of the slots from ``first_slot`` up to ``end_slot``, all of which occur."""
+    rows = np.flatnonzero(slots >= first_slot)[::-1]
+    first_row = np.empty(end_slot - first_slot, np.intp)
+    # Of several rows for one slot the last one written stays: the first.
+    first_row[slots.take(rows) - first_slot] = rows
+    return first_row

@@ -1,0 +1,230 @@
+"""From a column of keys to the slot of each key's state.
+
+Hot path.  Dictionary codes are looked up in an array per table of names, integers in a hash table in numpy, Arrow's texts once per distinct
+one; anything else in a dictionary (``bench shuffle``, ``bench shuffle-columnar``).
+
+Side:       pure.
+Invariants: slots are 0, 1, 2, ... in the order in which keys were first seen; two keys share one exactly if they are the same key
+            (``flowlet.keys``).  All keys of an index are of one kind; a column of another kind is refused.
+"""
+
+from collections import OrderedDict
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable
+from flowlet.columns.inspection import exact_type
+from flowlet.errors import KeyTypeError
+from flowlet.kernels.column_values import Numbers, numbers_of
+from flowlet.kernels.int64_codes import Int64Codes
+from flowlet.keys import exact_key, exact_keys
+
+SlotArray = NDArray[np.int32]
+
+NULL_KEY: Final = (None,)  # the exact key of a missing value: no user's key of one field is a tuple with None alone in a typed column
+_CANONICAL_NAN: Final = 0x7FF8 << 48
+# One table per producer's generation of its dictionary is in use at a time; old ones go.  Not measured.
+_MAX_TABLES: Final = 256
+_UNKNOWN: Final = -1
+
+
+class KeyKind(Enum):
+    """What all keys of an index are."""
+
+    INT = "int"
+    FLOAT = "float"
+    OBJECT = "object"
+
+
+class _Slots(dict[Any, int]):
+    """Exact key -> slot; a new key gets the next one."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = slot = len(self)
+        return slot
+
+
+class SlotIndex:
+    """Key -> slot; grows, forgets nothing.
+
+    Args:
+        allows_null: whether a missing value (None) is a key, too, and an instant; so it is where the key is a column.
+    """
+
+    __slots__ = ("_allows_null", "_kind", "_null_slot", "_numbers", "_objects", "_tables")
+
+    def __init__(self, *, allows_null: bool = False) -> None:
+        self._allows_null = allows_null
+        self._kind: KeyKind | None = None  # from the first key on
+        self._objects = _Slots()
+        self._numbers = Int64Codes()  # ints, instants in their unit, or the bits of floats
+        self._null_slot: int | None = None  # among numbers
+        self._tables: OrderedDict[NameTable, SlotArray] = OrderedDict()  # code -> slot, as far as the table was known
+
+    def __repr__(self) -> str:
+        return f"<SlotIndex of {self.num_slots} keys>"
+
+    @property
+    def num_slots(self) -> int:
+        """How many keys there are."""
+        return len(self._objects) + self._numbers.num_codes + (self._null_slot is not None)
+
+    def keys(self) -> list[Any]:
+        """The exact key of each slot (``flowlet.keys.exact_key``; of a null ``NULL_KEY``)."""
+        if self._kind is KeyKind.OBJECT:
+            return list(self._objects)
+        keys: list[Any] = self._numbers.keys.tolist()
+        if self._kind is KeyKind.FLOAT:
+            keys = [exact_key(key) for key in self._numbers.keys.view(np.float64).tolist()]
+        if self._null_slot is not None:
+            keys.insert(self._null_slot, NULL_KEY)
+        return keys
+
+    def slots(self, column: Column) -> SlotArray | None:
+        """The slot of each key; None if the keys are of another kind than those before, or cannot be keys."""
+        match column:
+            case CodedColumn(codes=codes, names=names):
+                return self._of_codes(codes, names.names, self._table(names))
+            case ConstantColumn(value=value):
+                slots = self._of_values([value])
+                return None if slots is None else np.full(len(column), slots[0])
+            case ListColumn(values=values, value_type=value_type):
+                return self._of_values(values, value_type)
+            case ArrowColumn(array=array):
+                return self._of_arrow(array)
+            case _:
+                return self._of_numbers(column)
+
+    def _is_of(self, kind: KeyKind) -> bool:
+        if self._kind is None:
+            self._kind = kind
+        return self._kind is kind
+
+    # -- numbers
+
+    def _of_numbers(self, column: Column) -> SlotArray | None:
+        numbers = numbers_of(column)
+        if numbers is None:
+            return self._of_values(column.to_list())
+        if numbers.is_instant and not self._allows_null:
+            return None
+        if numbers.array.dtype == np.float64:
+            return self._of_wide(numbers, _float_bits(numbers.array), KeyKind.FLOAT)
+        return self._of_wide(numbers, numbers.array, KeyKind.INT)
+
+    def _of_wide(self, numbers: Numbers, keys: NDArray[np.int64], kind: KeyKind) -> SlotArray | None:
+        if (numbers.is_valid is not None and not self._allows_null) or not self._is_of(kind):
+            return None
+        if numbers.is_valid is None:
+            return self._past_null(self._numbers.add(keys))
+        return self._with_nulls(keys, numbers.is_valid)
+
+    def _with_nulls(self, keys: NDArray[np.int64], is_valid: NDArray[np.bool_]) -> SlotArray:
+        num_before = self._numbers.num_codes
+        slots = np.empty(len(keys), np.int32)
+        codes = self._numbers.add(keys[is_valid])
+        if self._null_slot is None:
+            # Where the first null is: behind the keys that were seen before it.
+            seen = codes[: int(is_valid.argmin())]
+            self._null_slot = max(num_before, int(seen.max(initial=-1)) + 1)
+        slots[is_valid] = self._past_null(codes)
+        slots[~is_valid] = self._null_slot
+        return slots
+
+    def _past_null(self, codes: SlotArray) -> SlotArray:
+        if self._null_slot is not None:
+            codes += codes >= self._null_slot
+        return codes
+
+    # -- anything else
+
+    def _of_values(self, values: list[Any], value_type: type | None = None) -> SlotArray | None:
+        kind = value_type or exact_type(values)
+        if kind is int:
+            try:
+                return self._of_numbers(ArrayColumn(np.fromiter(values, np.int64, len(values))))
+            except OverflowError:
+                return None  # such keys would be of both kinds
+        if kind is float:
+            return self._of_numbers(ArrayColumn(np.fromiter(values, np.float64, len(values))))
+        if int in set(map(type, values)) or not self._is_of(KeyKind.OBJECT):
+            return None
+        try:
+            exact = self._exact_with_nulls(values) if kind in (None, type(None)) else exact_keys(values)
+        except KeyTypeError:
+            return None
+        return np.fromiter(map(self._objects.__getitem__, exact), np.int32, len(values))
+
+    def _exact_with_nulls(self, values: list[Any]) -> list[Any]:
+        if not self._allows_null:
+            return exact_keys(values)
+        return [NULL_KEY if value is None else exact_key(value) for value in values]
+
+    # -- codes
+
+    def _table(self, names: NameTable) -> SlotArray:
+        """Code -> slot, -1 where the code was not used so far; as long as the table is."""
+        remap = self._tables.get(names)
+        if remap is not None and len(remap) == len(names):
+            return remap
+        if remap is None and len(self._tables) >= _MAX_TABLES:
+            self._tables.popitem(last=False)
+        known = _unknown(0) if remap is None else remap
+        self._tables[names] = remap = np.concatenate((known, _unknown(len(names) - len(known))))
+        return remap
+
+    def _of_codes(self, codes: NDArray[Any], names: list[Any], remap: SlotArray) -> SlotArray | None:
+        slots: SlotArray = remap.take(codes)
+        if slots.min(initial=0) != _UNKNOWN:
+            return slots
+        # Only names that occur are keys: others came with records that a filter dropped.
+        fresh = _firsts(codes[slots == _UNKNOWN], len(names))
+        added = self._of_values([names[code] for code in fresh.tolist()])
+        if added is None:
+            return None
+        remap[fresh] = added
+        return remap.take(codes)
+
+    def _of_arrow(self, array: Any) -> SlotArray | None:
+        import pyarrow as pa
+
+        kinds, kind = pa.types, array.type
+        if kinds.is_timestamp(kind):
+            if kind.unit == "ns":
+                return None
+            return self._of_numbers(ArrowColumn(array.cast(pa.timestamp("us", kind.tz))))
+        if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind):
+            array = array.dictionary_encode()
+        elif not kinds.is_dictionary(kind):
+            return self._of_numbers(ArrowColumn(array))
+        names = array.dictionary.to_pylist()
+        indices = array.indices
+        if indices.null_count:
+            indices = indices.cast(pa.int64()).fill_null(len(names))
+            names.append(None)
+        return self._of_codes(indices.to_numpy(zero_copy_only=False), names, _unknown(len(names)))
+
+
+def _unknown(num_codes: int) -> SlotArray:
+    return np.full(num_codes, _UNKNOWN, np.int32)
+
+
+def _firsts(codes: NDArray[Any], num_codes: int) -> NDArray[np.intp]:
+    """The different codes in the order of first sight."""
+    first_row = np.full(num_codes, -1)
+    # Of several rows for one code the last one written stays: the first.
+    first_row[codes[::-1]] = np.arange(len(codes))[::-1]
+    present = np.flatnonzero(first_row >= 0)
+    return present[first_row[present].argsort()]
+
+
+def _float_bits(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """One pattern for every NaN."""
+    bits: NDArray[np.int64] = values.view(np.int64)
+    is_nan = np.isnan(values)
+    return np.where(is_nan, _CANONICAL_NAN, bits) if is_nan.any() else bits

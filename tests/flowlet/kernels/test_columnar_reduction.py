@@ -1,0 +1,224 @@
+"""Reductions in columns beside the functions that work on single records."""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ListColumn, Shape, columns_of
+from flowlet.datastream.aggregations import Extreme
+from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
+from flowlet.keys import exact_key
+from tests.flowlet.serde.exact import exact
+
+AGGREGATES = list(Aggregate)
+TEXTS = st.sampled_from(["a", "b", "c\0"])
+INTS = st.integers(-3, 3) | st.integers(-(2**62), 2**62)
+# No NaN: of several NaNs it is not defined which one a sum is.
+FLOATS = st.sampled_from([0.0, -0.0, 0.1, 1e308, -1e308, math.inf]) | st.floats(allow_nan=False)
+PAIRS = st.tuples(TEXTS, INTS)
+TRIPLES = st.tuples(st.sampled_from(["x", "y", None]) | INTS, st.integers(0, 4), INTS)
+FLOAT_KEYS = st.tuples(st.sampled_from([0.0, -0.0, math.nan, -math.nan, 1.5]), st.integers(0, 9), st.booleans())
+
+
+def add(position: int) -> Callable[[Any, Any], Any]:
+    def reduce(so_far: Any, record: Any) -> Any:
+        fields = list(so_far)
+        fields[position] += record[position]
+        return tuple(fields)
+
+    return reduce
+
+
+def function_of(aggregate: Aggregate, position: int) -> Callable[[Any, Any], Any]:
+    if aggregate.is_sum:
+        return add(position)
+    return Extreme(aggregate.value, position, is_largest=aggregate.is_largest, keeps_record=aggregate.keeps_record).reduce
+
+
+def loop(records: list[Any], key_of: Callable[[Any], Any], reduce: Callable[[Any, Any], Any], state: dict[Any, Any]) -> list[Any]:
+    running = []
+    for record in records:
+        key = exact_key(key_of(record))
+        state[key] = reduce(state[key], record) if key in state else record
+        running.append(state[key])
+    return running
+
+
+def last_of_each(records: list[Any], running: list[Any], key_of: Callable[[Any], Any]) -> list[Any]:
+    last = {exact_key(key_of(record)): row for row, record in enumerate(records)}
+    return [running[row] for row in sorted(last.values())]
+
+
+def columns(records: list[Any]) -> Columns:
+    found = columns_of(records)
+    assert found is not None
+    return found
+
+
+def chunks_of(records: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[Any]]]:
+    return st.lists(st.lists(records, min_size=1, max_size=12), max_size=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_batch", [False, True], ids=["each row", "each key and chunk"])
+@pytest.mark.parametrize("aggregate", AGGREGATES, ids=lambda aggregate: aggregate.value)
+@pytest.mark.parametrize(
+    ("records", "key", "position"),
+    [(PAIRS, 0, 1), (st.tuples(TEXTS, FLOATS), 0, 1), (TRIPLES, 1, 2), (TRIPLES, 1, -1), (FLOAT_KEYS, 0, 1)],
+    ids=["ints", "floats", "triples", "from the end", "float keys"],
+)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_results_are_those_of_a_loop_over_records(
+    records: st.SearchStrategy[Any], key: int, position: int, aggregate: Aggregate, is_batch: bool, data: st.DataObject
+) -> None:
+    """As long as chunks are taken; whoever refuses one leaves the state of those before it, and has reason to."""
+    reduction, state = ColumnarReduction(aggregate, position), dict[Any, Any]()
+    reduce, key_of = function_of(aggregate, position), lambda record: record[key]
+
+    for chunk in data.draw(chunks_of(records)):
+        table, before = columns(chunk), dict(state)
+        running = loop(chunk, key_of, reduce, state)
+        if is_batch:
+            done = reduction.advance_batch(table, table.fields[key])
+            found = None if done is None else done[0]
+            expected = last_of_each(chunk, running, key_of)
+        else:
+            found, expected = reduction.advance(table, table.fields[key]), running
+        if found is None:
+            assert needs_a_loop(aggregate, chunk, position, running)
+            state = before
+            break
+        assert exact(found.to_list()) == exact(expected)
+
+    final = reduction.columns()
+    assert exact(dict(zip(reduction.keys(), [] if final is None else final.to_list(), strict=True))) == exact(state)
+
+
+def needs_a_loop(aggregate: Aggregate, chunk: list[Any], position: int, running: list[Any]) -> bool:
+    values = [record[position] for record in chunk]
+    if any(isinstance(value, float) for value in values):
+        return not aggregate.is_sum and any(value == 0 and math.copysign(1, value) < 0 for value in values)
+    bound = max(abs(record[position]) for record in running)
+    return aggregate.is_sum and bound + max(map(abs, values)) * len(values) >= 2**62
+
+
+def test_rows_of_a_batch_say_which_records_came_last() -> None:
+    table = columns([("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5)])
+
+    found = ColumnarReduction(Aggregate.SUM, 1).advance_batch(table, table.fields[0])
+
+    assert found is not None
+    assert found[0].to_list() == [("a", 4), ("c", 4), ("b", 7)]
+    assert found[1].tolist() == [2, 3, 4]
+
+
+REFUSED = {
+    "another shape": [1, 2],
+    "another length": [("a", 1, 2)],
+    "another type": [("a", 1.5)],
+    "bool": [("a", True)],
+    "text": [("a", "x")],
+    "beyond 64 bits": [("a", 2**63)],
+    "a sum beyond 64 bits": [("a", 2**63 - 1), ("a", 2**63 - 1)],
+    "a mixture": [("a", 1), ("b", None)],
+    "keys that are none": [(["a"], 1)],
+    "keys of another kind": [(1, 1)],
+}
+
+
+@pytest.mark.parametrize("others", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_changes_nothing(others: list[Any]) -> None:
+    reduction = ColumnarReduction(Aggregate.SUM, 1)
+    first = columns([("a", 1), ("b", 2), ("a", 3)])
+    assert reduction.advance(first, first.fields[0]) is not None
+    table = columns([*others, ("new", 1)] if type(others[0]) is tuple and len(others[0]) == 2 else others)
+
+    assert reduction.advance(table, table.fields[0]) is None
+    assert reduction.advance_batch(table, table.fields[0]) is None
+
+    assert reduction.keys() == ["a", "b"]
+    assert reduction.columns().to_list() == [("a", 4), ("b", 2)]  # type: ignore[union-attr]  # there are some
+    assert len(reduction) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregate", AGGREGATES, ids=lambda aggregate: aggregate.value)
+@given(chunks=chunks_of(PAIRS), rest=chunks_of(PAIRS))
+@settings(max_examples=30)
+def test_a_reduction_goes_on_from_results(aggregate: Aggregate, chunks: list[list[Any]], rest: list[list[Any]]) -> None:
+    reduction, restored = ColumnarReduction(aggregate, 1), ColumnarReduction(aggregate, 1)
+    for chunk in chunks:
+        table = columns(chunk)
+        reduction.advance(table, table.fields[0])
+    results = reduction.columns()
+
+    if results is not None:
+        assert restored.load(reduction.keys(), results)
+
+    for chunk in rest:
+        table = columns(chunk)
+        found, expected = restored.advance(table, table.fields[0]), reduction.advance(table, table.fields[0])
+        assert (None if found is None else found.to_list()) == (None if expected is None else expected.to_list())
+
+
+NULLABLE = st.lists(st.lists(st.tuples(TEXTS | st.none(), st.none() | st.integers(-9, 9)), min_size=1, max_size=9), max_size=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.timestamp("ms"), pa.date32()], ids=str)
+@pytest.mark.parametrize("is_batch", [False, True], ids=["each row", "each key and chunk"])
+@pytest.mark.parametrize("aggregate", [Aggregate.SUM, Aggregate.MIN, Aggregate.MAX], ids=lambda aggregate: aggregate.value)
+@given(chunks=NULLABLE)
+@settings(max_examples=30)
+def test_nulls_are_skipped_where_that_is_wanted(aggregate: Aggregate, is_batch: bool, kind: Any, chunks: list[list[Any]]) -> None:
+    """A missing key is one more key; a result is null until there is a value."""
+    reduction = ColumnarReduction(aggregate, "v", skips_nulls=True)
+    combines: dict[Aggregate, Callable[[Any, Any], Any]] = {Aggregate.SUM: operator.add, Aggregate.MIN: min, Aggregate.MAX: max}
+    combine = combines[aggregate]
+    state: dict[Any, Any] = {}
+
+    for chunk in chunks:
+        keys, values = (list(field) for field in zip(*chunk, strict=True))
+        fields = (ArrowColumn(pa.array(keys, pa.string())), ArrowColumn(pa.array(values, kind)))
+        table = Columns(len(chunk), fields, Shape.ROW, ("k", "v"))
+        running = []
+        for key, value in chunk:
+            so_far = state.get(key)
+            state[key] = value if so_far is None else so_far if value is None else combine(so_far, value)
+            running.append((key, state[key]))
+        done = reduction.advance_batch(table, fields[0]) if is_batch else reduction.advance(table, fields[0])
+
+        if aggregate.is_sum and kind in (pa.timestamp("ms"), pa.date32()):
+            assert done is None
+            return
+        found = done[0] if isinstance(done, tuple) else done
+        expected = last_of_each(chunk, running, lambda record: (record[0],)) if is_batch else running
+        expected_values = pa.array([value for _, value in expected], kind).to_pylist()
+        assert found is not None
+        assert [tuple(row) for row in found.to_list()] == list(zip([key for key, _ in expected], expected_values, strict=True))
+
+
+def test_where_nulls_are_not_skipped_they_are_refused() -> None:
+    fields = (ListColumn(["a", "b"]), ArrowColumn(pa.array([1, None])))
+
+    assert ColumnarReduction(Aggregate.SUM, 1).advance(Columns(2, fields, Shape.TUPLE), fields[0]) is None
+    assert ColumnarReduction(Aggregate.MIN_BY, 1, skips_nulls=True).advance(Columns(2, fields, Shape.TUPLE), fields[0]) is None
+
+
+def test_scalars_are_fields_of_their_own() -> None:
+    table = Columns(4, (ArrayColumn(np.array([1, 2, 3, 4])),), Shape.SCALAR)
+
+    found = ColumnarReduction(Aggregate.SUM, 0).advance(table, ArrayColumn(np.array([1, 0, 1, 0])))
+
+    assert found is not None
+    assert found.to_list() == [1, 2, 4, 6]
+    for field in (1, -1, "v"):
+        assert ColumnarReduction(Aggregate.SUM, field).advance(table, table.fields[0]) is None

@@ -1,0 +1,148 @@
+"""Slots are those of a dictionary of exact keys, whatever the columns are."""
+
+import datetime
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable, column_of
+from flowlet.kernels.slot_index import NULL_KEY, SlotIndex
+from flowlet.keys import exact_key
+
+INTS = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.sampled_from([0.0, -0.0, 1.0, math.nan, -math.nan, math.inf]) | st.floats()
+TEXTS = st.sampled_from(["a", "b", "", "a\0", "é"])
+
+
+def expected(chunks: list[list[Any]]) -> tuple[list[list[int]], list[Any]]:
+    slots: dict[Any, int] = {}
+    found = [[slots.setdefault(NULL_KEY if key is None else exact_key(key), len(slots)) for key in chunk] for chunk in chunks]
+    return found, list(slots)
+
+
+def check(index: SlotIndex, columns: list[Column], chunks: list[list[Any]]) -> None:
+    found = []
+    for column in columns:
+        slots = index.slots(column)
+        assert slots is not None
+        assert slots.dtype == np.int32
+        found.append(slots.tolist())
+    assert (found, index.keys()) == expected(chunks)
+    assert index.num_slots == len(index.keys())
+
+
+def chunks_of(keys: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[Any]]]:
+    return st.lists(st.lists(keys, min_size=1, max_size=12), max_size=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [column_of, ListColumn], ids=["as inspected", "as a list"])
+@pytest.mark.parametrize("keys", [INTS, FLOATS, TEXTS, st.booleans(), st.binary(max_size=2), st.tuples(TEXTS, INTS | st.none())])
+@given(data=st.data())
+def test_keys_of_one_type(make: Any, keys: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    chunks = data.draw(chunks_of(keys))
+
+    check(SlotIndex(), [make(chunk) for chunk in chunks], chunks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        (INTS, pa.int64()),
+        (st.integers(-3, 3), pa.int8()),
+        (st.integers(0, 3), pa.uint64()),
+        (FLOATS, pa.float64()),
+        (TEXTS, pa.string()),
+        (TEXTS, pa.large_string()),
+        (TEXTS, pa.dictionary(pa.int8(), pa.string())),
+        (st.binary(max_size=2), pa.binary()),
+        (st.booleans(), pa.bool_()),
+    ],
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
+)
+@given(data=st.data())
+def test_arrow_columns_with_nulls(keys: st.SearchStrategy[Any], kind: Any, data: st.DataObject) -> None:
+    """Null is one more key, in the order of first sight like the others."""
+    chunks = data.draw(chunks_of(keys | st.none()))
+
+    check(SlotIndex(allows_null=True), [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks], chunks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ms", "UTC"), pa.timestamp("us")], ids=str)
+@given(chunks=chunks_of(st.integers(-5, 5) | st.none()))
+def test_instants_are_keys_in_microseconds_where_the_key_is_a_column(kind: Any, chunks: list[list[int | None]]) -> None:
+    step = {"s": 1_000_000, "ms": 1_000, "us": 1}[kind.unit]
+    columns: list[Column] = [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks]
+
+    check(SlotIndex(allows_null=True), columns, [[None if key is None else key * step for key in chunk] for chunk in chunks])
+
+
+def test_where_the_key_is_no_column_neither_nulls_nor_instants_are_keys() -> None:
+    for values, kind in [
+        ([1, None], pa.int64()),
+        (["a", None], pa.string()),
+        ([1], pa.timestamp("us")),
+        ([datetime.date(2024, 1, 1)], pa.date32()),
+    ]:
+        assert SlotIndex().slots(ArrowColumn(pa.array(values, kind))) is None
+    assert SlotIndex(allows_null=True).slots(ArrowColumn(pa.array([1], pa.timestamp("ns")))) is None
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), max_size=6), st.lists(TEXTS, min_size=10, max_size=10))
+def test_codes_of_tables_that_grow(chunks: list[list[int]], extra: list[str]) -> None:
+    """Of two tables in turn; names that no record has are no keys."""
+    tables = NameTable(), NameTable()
+    values, columns = [], []
+    for number, chunk in enumerate(chunks):
+        table = tables[number % 2]
+        while len(table) <= max(chunk):
+            table.names.append(f"{extra[len(table)]}{len(table) % 4}")
+        columns.append(CodedColumn(np.array(chunk, np.uint16), table))
+        values.append(columns[-1].to_list())
+
+    index, found = SlotIndex(), []
+    for column in columns:
+        found.append(index.slots(column).tolist())  # type: ignore[union-attr]  # asserted by the comparison
+
+    assert (found, index.keys()) == expected(values)
+
+
+def test_only_so_many_tables_are_remembered() -> None:
+    index = SlotIndex()
+
+    for number in range(1_000):
+        slots = index.slots(CodedColumn(np.array([0, 1], np.uint16), NameTable(["a", f"b{number % 3}"])))
+        assert slots is not None
+        assert slots.tolist() == [0, 1 + number % 3]
+
+    assert len(index._tables) <= 256
+
+
+def test_a_column_of_another_kind_is_refused() -> None:
+    """Then 1, 1.0 and True would have to be told apart."""
+    ints = SlotIndex()
+    assert ints.slots(ArrayColumn(np.array([1, 2]))) is not None
+    for other in (ArrayColumn(np.array([1.0])), ListColumn(["a"]), ListColumn([True]), ConstantColumn("a", 2), ListColumn([1, "a"])):
+        assert ints.slots(other) is None
+    assert ints.keys() == [1, 2]
+
+    texts = SlotIndex()
+    assert texts.slots(ListColumn(["a"])) is not None
+    for other in (ArrayColumn(np.array([1])), ConstantColumn(1, 3), ListColumn([2**64]), ListColumn([["a"]]), ListColumn([None])):
+        assert texts.slots(other) is None
+    assert texts.keys() == ["a"]
+
+
+def test_constants_and_lists_find_the_same_slots() -> None:
+    index = SlotIndex()
+
+    assert index.slots(ConstantColumn("b", 3)).tolist() == [0, 0, 0]  # type: ignore[union-attr]  # a str is a key
+    assert index.slots(ListColumn(["a", "b"])).tolist() == [1, 0]  # type: ignore[union-attr]  # as above
+    assert index.slots(ConstantColumn("a", 2)).tolist() == [1, 1]  # type: ignore[union-attr]  # as above
