@@ -1,6 +1,7 @@
 """Records as a struct of arrays: columns, the tables of dictionary codes, and what a list of records looks like."""
 
 from flowlet.columns.column import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable
+from flowlet.columns.concatenation import try_concatenate
 from flowlet.columns.inspection import column_of, columns_of
 from flowlet.columns.table import Columns, Shape
 
@@ -16,4 +17,5 @@ __all__ = [
     "Shape",
     "column_of",
     "columns_of",
+    "try_concatenate",
 ]

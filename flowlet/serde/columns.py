@@ -1,4 +1,4 @@
-"""Columns of values as bytes and back.
+"""Lists of values as columns of bytes and back.
 
 Hot path.  A column's kind follows from the exact types of its values, looked at once per chunk; then C code does the rest.  One core,
 chunks of 2,000, encode + decode per value: str 20 + 17 ns, int 17 + 8 ns; (str, int) tuples 75 + 42 ns (``bench wordcount``).
@@ -6,11 +6,7 @@ chunks of 2,000, encode + decode per value: str 20 + 17 ns, int 17 + 8 ns; (str,
 Side:       pure.
 Invariants: values come back with the exact types, signs, NaN bits and (lone) surrogates that they went in with; the kind never changes a
             value.  Records that shared a mutable object within a column share its copy afterwards; between columns nothing is shared.
-Units:      sizes in bytes; numbers inside columns little-endian, in headers big-endian as all of Flink's.
-Format:     ``u8 kind, u32 size, size bytes``.  PICKLE: cloudpickle of the list.  CONSTANT: a column of one value, which all have.  INT8 ..
-            INT64, FLOAT64: raw.  BOOL: one byte each.  TEXT: UTF-8 (with surrogates) joined by NUL.  TEXT_SIZES, BYTES: a column of ints
-            (sizes: in characters, in bytes), then everything joined.  TUPLES: u16 number of fields, then a column for each.
-Absent:     dictionaries, decoding into numpy or Arrow columns.
+Format:     ``column_format``.
 """
 
 import itertools
@@ -23,21 +19,31 @@ import cloudpickle
 import numpy as np
 
 from flowlet.errors import SerdeError
+from flowlet.serde.column_format import (
+    BOOL,
+    BYTES,
+    CONSTANT,
+    ENCODING,
+    FIELDS,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    MAX_FIELDS,
+    NUMBERS,
+    PICKLE,
+    SURROGATES,
+    TEXT,
+    TEXT_SIZES,
+    TUPLES,
+    check_end,
+    check_length,
+    column_at,
+    framed,
+)
 
 MAX_TUPLE_DEPTH: Final = 4  # of tuples in tuples; deeper ones are pickled
-MAX_TUPLE_FIELDS: Final = 255
-(_PICKLE, _CONSTANT, _INT8, _INT16, _INT32, _INT64, _FLOAT64, _BOOL, _TEXT, _TEXT_SIZES, _BYTES, _TUPLES) = range(12)
-_HEADER: Final = struct.Struct(">BI")
-_FIELDS: Final = struct.Struct(">H")
-_ENCODING: Final = "utf-8"
-_SURROGATES: Final = "surrogatepass"
-_DTYPES: Final[dict[int, "np.dtype[Any]"]] = {
-    _INT8: np.dtype("<i1"),
-    _INT16: np.dtype("<i2"),
-    _INT32: np.dtype("<i4"),
-    _INT64: np.dtype("<i8"),
-    _FLOAT64: np.dtype("<f8"),
-}
 # A constant column in the column of sizes in the innermost tuple.
 _MAX_COLUMN_DEPTH: Final = MAX_TUPLE_DEPTH + 2
 # From here on a narrower integer is worth the two passes that find and make it.  Not measured closely.
@@ -55,17 +61,17 @@ def encode_column(values: Sequence[Any], *, depth: int = 0) -> bytes:
     if kind is int:
         return _constant(values) or _encode_ints(values)
     if kind is str:
-        return _constant(values) or _encode_text(values)
+        return encode_texts(values)
     if kind is tuple and depth < MAX_TUPLE_DEPTH:
         return _encode_tuples(values, depth)
     if kind is float:
-        return _column(_FLOAT64, struct.pack(f"<{len(values)}d", *values))
+        return framed(FLOAT64, struct.pack(f"<{len(values)}d", *values))
     if kind is bool:
-        return _constant(values) or _column(_BOOL, bytes(values))
+        return _constant(values) or framed(BOOL, bytes(values))
     if kind is bytes:
-        return _constant(values) or _column(_BYTES, encode_column(list(map(len, values))), b"".join(values))
+        return _constant(values) or framed(BYTES, encode_column(list(map(len, values))), b"".join(values))
     if kind is type(None) and len(values) > 1:
-        return _column(_CONSTANT, _encode_pickle([None]))
+        return framed(CONSTANT, _encode_pickle([None]))
     return _encode_pickle(values)
 
 
@@ -77,19 +83,10 @@ def decode_column(view: memoryview, offset: int, num_values: int, *, depth: int 
     """
     if depth > _MAX_COLUMN_DEPTH:
         raise SerdeError(f"columns in more than {_MAX_COLUMN_DEPTH} columns")
-    kind, size = _HEADER.unpack_from(view, offset)
-    start = offset + _HEADER.size
-    end = start + size
-    if end > len(view):
-        raise SerdeError(f"a column of {size} bytes ends {end - len(view)} bytes behind its chunk")
-    values = _decode(kind, view[start:end], num_values, depth)
-    if len(values) != num_values:
-        raise SerdeError(f"a column of kind {kind} has {len(values)} values in a chunk of {num_values} records")
+    kind, payload, end = column_at(view, offset)
+    values = decode_payload(kind, payload, num_values, depth)
+    check_length(kind, values, num_values)
     return values, end
-
-
-def _column(kind: int, *payload: bytes) -> bytes:
-    return b"".join((_HEADER.pack(kind, sum(map(len, payload))), *payload))
 
 
 def _constant(values: Sequence[Any]) -> bytes | None:
@@ -97,7 +94,7 @@ def _constant(values: Sequence[Any]) -> bytes | None:
     first = values[0]
     # The last value tells most columns apart at once.
     if len(values) > 1 and values[-1] == first and values.count(first) == len(values):
-        return _column(_CONSTANT, encode_column([first]))
+        return framed(CONSTANT, encode_column([first]))
     return None
 
 
@@ -107,24 +104,29 @@ def _encode_ints(values: Sequence[int]) -> bytes:
     except struct.error:  # beyond 64 bits
         return _encode_pickle(values)
     if len(values) < _MIN_NARROWED:
-        return _column(_INT64, raw)
-    wide = np.frombuffer(raw, _DTYPES[_INT64])
-    low, high = int(wide.min()), int(wide.max())
+        return framed(INT64, raw)
+    return encode_int64(np.frombuffer(raw, NUMBERS[INT64]))
+
+
+def encode_int64(array: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
+    """An array of int64, in as few bytes per value as will do.  There is at least one value."""
+    low, high = int(array.min()), int(array.max())
+    if low == high and len(array) > 1:
+        return framed(CONSTANT, encode_column([low]))
     bits = max(high.bit_length(), (~low).bit_length())
-    if bits < 8:
-        return _column(_INT8, wide.astype(_DTYPES[_INT8]).tobytes())
-    if bits < 16:
-        return _column(_INT16, wide.astype(_DTYPES[_INT16]).tobytes())
-    if bits < 32:
-        return _column(_INT32, wide.astype(_DTYPES[_INT32]).tobytes())
-    return _column(_INT64, raw)
+    kind = INT8 if bits < 8 else INT16 if bits < 16 else INT32 if bits < 32 else INT64
+    return framed(kind, array.astype(NUMBERS[kind], copy=False).tobytes())
 
 
-def _encode_text(values: Sequence[str]) -> bytes:
+def encode_texts(values: Sequence[str]) -> bytes:
+    """Values that are all exactly str; there is at least one."""
+    constant = _constant(values)
+    if constant is not None:
+        return constant
     joined = "\0".join(values)
     if joined.count("\0") == len(values) - 1:
-        return _column(_TEXT, joined.encode(_ENCODING, _SURROGATES))
-    return _column(_TEXT_SIZES, encode_column(list(map(len, values))), "".join(values).encode(_ENCODING, _SURROGATES))
+        return framed(TEXT, joined.encode(ENCODING, SURROGATES))
+    return framed(TEXT_SIZES, encode_column(list(map(len, values))), "".join(values).encode(ENCODING, SURROGATES))
 
 
 def _encode_tuples(values: Sequence[tuple[Any, ...]], depth: int) -> bytes:
@@ -132,52 +134,57 @@ def _encode_tuples(values: Sequence[tuple[Any, ...]], depth: int) -> bytes:
         columns = list(zip(*values, strict=True))
     except ValueError:  # of different lengths
         return _encode_pickle(values)
-    if len(columns) > MAX_TUPLE_FIELDS:
+    if len(columns) > MAX_FIELDS:
         return _encode_pickle(values)
-    return _column(_TUPLES, _FIELDS.pack(len(columns)), *[encode_column(column, depth=depth + 1) for column in columns])
+    return framed(TUPLES, FIELDS.pack(len(columns)), *[encode_column(column, depth=depth + 1) for column in columns])
 
 
 def _encode_pickle(values: Sequence[Any]) -> bytes:
     try:
-        return _column(_PICKLE, cloudpickle.dumps(list(values), protocol=pickle.HIGHEST_PROTOCOL))
+        return framed(PICKLE, cloudpickle.dumps(list(values), protocol=pickle.HIGHEST_PROTOCOL))
     except Exception as error:
         types = ", ".join(sorted({type(value).__name__ for value in values}))
         raise SerdeError(f"records with values of type {types} cannot be pickled to be sent: {type(error).__name__}: {error}") from error
 
 
-def _decode(kind: int, payload: memoryview, num_values: int, depth: int) -> Sequence[Any]:
-    if kind == _TEXT:
-        return str(payload, _ENCODING, _SURROGATES).split("\0")
-    if kind == _CONSTANT:
+def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) -> Sequence[Any]:
+    """The values of a column of which kind and payload are known; their number is to be checked.
+
+    Raises:
+        SerdeError, ValueError, struct.error: this is no such column.
+    """
+    if kind == TEXT:
+        return str(payload, ENCODING, SURROGATES).split("\0")
+    if kind == CONSTANT:
         (value,), end = decode_column(payload, 0, 1, depth=depth + 1)
-        _check_end(end, payload)
+        check_end(end, payload)
         return [value] * num_values
-    if kind in _DTYPES:
-        values: list[Any] = np.frombuffer(payload, _DTYPES[kind]).tolist()
+    if kind in NUMBERS:
+        values: list[Any] = np.frombuffer(payload, NUMBERS[kind]).tolist()
         return values
-    if kind == _TUPLES:
+    if kind == TUPLES:
         return _decode_tuples(payload, num_values, depth)
-    if kind == _PICKLE:
+    if kind == PICKLE:
         return _decode_pickle(payload)
-    if kind == _BOOL:
+    if kind == BOOL:
         if not {0, 1}.issuperset(payload):
             raise SerdeError("a column of truth values holds other bytes than 0 and 1")
         return list(map(bool, payload))
-    if kind in (_TEXT_SIZES, _BYTES):
+    if kind in (TEXT_SIZES, BYTES):
         sizes, end = decode_column(payload, 0, num_values, depth=depth + 1)
-        joined = bytes(payload[end:]) if kind == _BYTES else str(payload[end:], _ENCODING, _SURROGATES)
+        joined = bytes(payload[end:]) if kind == BYTES else str(payload[end:], ENCODING, SURROGATES)
         return _cut(joined, sizes)
     raise SerdeError(f"unknown kind of column {kind}")
 
 
 def _decode_tuples(payload: memoryview, num_values: int, depth: int) -> list[tuple[Any, ...]]:
-    (num_fields,) = _FIELDS.unpack_from(payload)
+    (num_fields,) = FIELDS.unpack_from(payload)
     columns = []
-    end = _FIELDS.size
+    end = FIELDS.size
     for _ in range(num_fields):
         column, end = decode_column(payload, end, num_values, depth=depth + 1)
         columns.append(column)
-    _check_end(end, payload)
+    check_end(end, payload)
     return list(zip(*columns, strict=True)) if columns else [()] * num_values
 
 
@@ -196,8 +203,3 @@ def _cut(joined: Any, sizes: Sequence[Any]) -> list[Any]:
     if any(type(size) is not int or size < 0 for size in sizes) or (ends[-1] if ends else 0) != len(joined):
         raise SerdeError(f"sizes of a column do not add up to the {len(joined)} that are there")
     return [joined[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-
-
-def _check_end(end: int, payload: memoryview) -> None:
-    if end != len(payload):
-        raise SerdeError(f"{len(payload) - end} bytes are left behind the last column")

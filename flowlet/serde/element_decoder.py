@@ -10,18 +10,22 @@ Source:     Flink ``StreamElementSerializer.deserialize``.
 import struct
 from typing import Final
 
+from flowlet.columns import Columns
 from flowlet.errors import SerdeError
 from flowlet.records import ACTIVE, IDLE, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
-from flowlet.serde.columns import decode_column
+from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.data_view import DataInput
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
     CHUNK_VERSION,
+    DICTIONARY_HEADER,
+    DICTIONARY_VERSION,
     FLAG_TIMESTAMPS,
     MAX_CHUNK_RECORDS,
     STATUS_ACTIVE,
     STATUS_IDLE,
     TAG_CHUNK,
+    TAG_DICTIONARY,
     TAG_INTERNAL_WATERMARK,
     TAG_LATENCY_MARKER,
     TAG_RECORD,
@@ -30,6 +34,7 @@ from flowlet.serde.element_serializer import (
     TAG_WATERMARK,
     TAG_WATERMARK_STATUS,
 )
+from flowlet.serde.table_reader import decode_records, decode_timestamps
 from flowlet.serde.type_serializer import TypeSerializer
 
 _WATERMARK: Final = struct.Struct(">Bq")
@@ -42,16 +47,17 @@ _BACKLOG: Final = {0: RecordAttributes(is_backlog=False), 1: RecordAttributes(is
 
 
 class ElementDecoder:
-    """Reads elements; no state.
+    """Reads the elements of one channel, in their order.
 
     Args:
         values: reads the values of single records (tags 0 and 1); None: there are none.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_values", "dictionary")
 
     def __init__(self, values: TypeSerializer | None) -> None:
         self._values = values
+        self.dictionary = ChannelDictionary()
 
     def __repr__(self) -> str:
         return f"StreamElementSerializer({'' if self._values is None else repr(self._values)})"
@@ -65,9 +71,11 @@ class ElementDecoder:
         tag = body[0]
         try:
             if tag == TAG_CHUNK:
-                elements.append(_decode_chunk(body))
+                elements.append(_decode_chunk(body, self.dictionary))
             elif tag in (TAG_RECORD, TAG_RECORD_WITH_TIMESTAMP):
                 self._decode_record(tag, body, elements)
+            elif tag == TAG_DICTIONARY:
+                _define(self.dictionary, body)
             else:
                 elements.append(_decode_control(tag, body))
         except SerdeError as error:
@@ -85,7 +93,7 @@ class ElementDecoder:
         if source.remaining:
             raise SerdeError(f"broken serialization: {self._values!r} left {source.remaining} of {len(body)} bytes")
         last = elements[-1] if elements else None
-        if type(last) is not Chunk or (last.timestamps is None) is not (timestamp is None):
+        if type(last) is not Chunk or last.columns is not None or (last.timestamps is None) is not (timestamp is None):
             last = Chunk([], None if timestamp is None else [])
             elements.append(last)
         last.values.append(value)
@@ -108,7 +116,14 @@ def _decode_control(tag: int, body: memoryview) -> StreamElement:
     raise SerdeError(f"found tag {tag}")
 
 
-def _decode_chunk(body: memoryview) -> Chunk:
+def _define(dictionary: ChannelDictionary, body: memoryview) -> None:
+    _, version = DICTIONARY_HEADER.unpack_from(body)
+    if version != DICTIONARY_VERSION:
+        raise SerdeError(f"a dictionary of version {version}, known is version {DICTIONARY_VERSION}")
+    dictionary.define(body[DICTIONARY_HEADER.size :])
+
+
+def _decode_chunk(body: memoryview, dictionary: ChannelDictionary) -> Chunk:
     _, version, flags, num_records = CHUNK_HEADER.unpack_from(body)
     if version != CHUNK_VERSION or flags & ~FLAG_TIMESTAMPS:
         raise SerdeError(f"a chunk of version {version} with flags {flags}, known is version {CHUNK_VERSION}")
@@ -116,9 +131,10 @@ def _decode_chunk(body: memoryview) -> Chunk:
         raise SerdeError(f"a chunk of {num_records} records, allowed are {MAX_CHUNK_RECORDS}")
     offset, timestamps = CHUNK_HEADER.size, None
     if flags & FLAG_TIMESTAMPS:
-        column, offset = decode_column(body, offset, num_records)
-        timestamps = list(column)
-    values, offset = decode_column(body, offset, num_records)
+        timestamps, offset = decode_timestamps(body, offset, num_records)
+    records, offset = decode_records(body, offset, num_records, dictionary)
     if offset != len(body):
         raise SerdeError(f"{len(body) - offset} bytes are left behind the chunk")
-    return Chunk(list(values), timestamps)
+    if isinstance(records, Columns):
+        return Chunk.of_columns(records, timestamps)
+    return Chunk(records, None if timestamps is None else timestamps.tolist())

@@ -16,7 +16,7 @@ from flowlet.errors import SerdeError
 from flowlet.records import StreamElement
 from flowlet.serde.element_decoder import ElementDecoder
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
-from flowlet.serde.element_serializer import LENGTH
+from flowlet.serde.element_serializer import LENGTH, serialize_dictionary
 from flowlet.serde.spill_file import SpillFile
 from flowlet.serde.type_serializer import TypeSerializer
 
@@ -56,10 +56,14 @@ class ElementDeserializer:
         return self._num_gathered > 0
 
     def unconsumed(self, piece_bytes: int) -> Iterator[bytes]:
-        """What was fed of the element that is not complete, in pieces: fed to another deserializer, they bring it to the same place.
+        """What codes stand for, and what was fed of the element that is not complete; in pieces.
 
-        A checkpoint that overtakes records keeps them (Flink's ``getUnconsumedBuffer``).  Take all of them before the next ``feed``.
+        Fed to another deserializer, they bring it to the same place.  A checkpoint that overtakes records keeps them (Flink's
+        ``getUnconsumedBuffer``).  Take all of them before the next ``feed``.
         """
+        definition = serialize_dictionary(self._decoder.dictionary)
+        for start in range(0, len(definition), piece_bytes):
+            yield definition[start : start + piece_bytes]
         if self._spilled is not None:
             yield from self._spilled.pieces(piece_bytes)
         for start in range(0, len(self._partial), piece_bytes):

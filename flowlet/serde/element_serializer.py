@@ -7,8 +7,9 @@ Format: ``i32 length`` and then that many bytes, beginning with a tag.  0, a rec
         record without: value.  2, watermark: i64 milliseconds.  3, latency marker: i64 milliseconds, 16 bytes of the operator's id, i32
         subtask.  4, status: i32, 0 active, -1 idle.  5, attributes of records: u8, 1: they are backlog.  6, watermark of one
         subpartition: i32 subpartition, i64 milliseconds.  64, a chunk of records: u8 version, u8 flags (1: has timestamps), u32 number
-        of records, [column of timestamps], column of values.  Big-endian.
-Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tag 64 is ours.  Cutting the bytes into buffers is
+        of records, [column of timestamps], column of values.  65, what the codes of the channel stand for: u8 version, u32 generation,
+        u32 number of texts, column of texts; only in front of data in flight that is kept with a checkpoint.  Big-endian.
+Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags 64 and 65 are ours.  Cutting the bytes into buffers is
         ``ResultPartition.emit_record``'s.
 """
 
@@ -17,9 +18,11 @@ from typing import Final, assert_never
 
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark, WatermarkStatus
+from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.columns import encode_column
 from flowlet.serde.data_view import DataOutput
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
+from flowlet.serde.table_writer import CodeWriter, encode_table, encode_timestamps
 from flowlet.serde.type_serializer import TypeSerializer
 
 TAG_RECORD_WITH_TIMESTAMP: Final = 0
@@ -30,13 +33,16 @@ TAG_WATERMARK_STATUS: Final = 4
 TAG_RECORD_ATTRIBUTES: Final = 5
 TAG_INTERNAL_WATERMARK: Final = 6
 TAG_CHUNK: Final = 64
+TAG_DICTIONARY: Final = 65
 CHUNK_VERSION: Final = 1
+DICTIONARY_VERSION: Final = 1
 FLAG_TIMESTAMPS: Final = 1
 STATUS_ACTIVE: Final = 0
 STATUS_IDLE: Final = -1
 MAX_CHUNK_RECORDS: Final = 1 << 20  # what a receiver takes in one chunk
 LENGTH: Final = struct.Struct(">i")
 CHUNK_HEADER: Final = struct.Struct(">BBBI")
+DICTIONARY_HEADER: Final = struct.Struct(">BB")
 _FRAMED_WATERMARK: Final = struct.Struct(">iBq")
 _FRAMED_LATENCY_MARKER: Final = struct.Struct(">iBq16si")
 _FRAMED_STATUS: Final = struct.Struct(">iBi")
@@ -63,17 +69,21 @@ class StreamElementSerializer:
     def __repr__(self) -> str:
         return f"StreamElementSerializer({'' if self._values is None else repr(self._values)})"
 
-    def serialize(self, element: StreamElement) -> bytes:
+    def serialize(self, element: StreamElement, codes: CodeWriter | None = None) -> bytes:
         """The element behind its length; or, for a chunk with a serializer of values, all its records so.
 
         A chunk of several records may come out larger than a receiver takes (``max_element_bytes``): then send it in parts.
+
+        Args:
+            element: what is to be sent.
+            codes: the dictionary of the channel, if it has one.
 
         Raises:
             SerdeError: the chunk has too many records, or a record is not of the declared type, cannot be pickled, or is alone too large;
                 the message says which.
         """
         if type(element) is Chunk:
-            return self._serialize_chunk(element) if self._values is None else self._serialize_records(element, self._values)
+            return self._serialize_chunk(element, codes) if self._values is None else self._serialize_records(element, self._values)
         match element:
             case Watermark(timestamp=timestamp):
                 return _framed(_FRAMED_WATERMARK, TAG_WATERMARK, timestamp)
@@ -90,16 +100,21 @@ class StreamElementSerializer:
             case _:
                 assert_never(element)
 
-    def _serialize_chunk(self, chunk: Chunk) -> bytes:
+    def _serialize_chunk(self, chunk: Chunk, codes: CodeWriter | None) -> bytes:
         num_records = len(chunk)
         if num_records > MAX_CHUNK_RECORDS:
             raise SerdeError(f"a chunk of {num_records} records, at most {MAX_CHUNK_RECORDS} go into one")
-        values = encode_column(chunk.values)
-        timestamps = b"" if chunk.timestamps is None else encode_column(chunk.timestamps)
+        columns = chunk.columns if num_records else None
+        if columns is None:
+            values = encode_column(chunk.values)
+            timestamps = b"" if chunk.timestamps is None else encode_column(chunk.timestamps)
+        else:
+            values = encode_table(columns, codes)
+            timestamps = b"" if chunk.timestamp_array is None else encode_timestamps(chunk.timestamp_array)
         length = CHUNK_HEADER.size + len(timestamps) + len(values)
         if num_records == 1:
             self._check_length(length)
-        flags = 0 if chunk.timestamps is None else FLAG_TIMESTAMPS
+        flags = FLAG_TIMESTAMPS if chunk.has_timestamps else 0
         return b"".join((_FRAMED_CHUNK_HEADER.pack(length, TAG_CHUNK, CHUNK_VERSION, flags, num_records), timestamps, values))
 
     def _serialize_records(self, chunk: Chunk, values: TypeSerializer) -> bytes:
@@ -124,6 +139,15 @@ class StreamElementSerializer:
     def _check_length(self, length: int) -> None:
         if length > self._max_element_bytes:
             raise SerdeError(f"a record takes {length} bytes, more than the {self._max_element_bytes} that can be sent: split it up")
+
+
+def serialize_dictionary(dictionary: ChannelDictionary) -> bytes:
+    """The element that brings another reader of the same channel to the same dictionary; nothing if that is empty."""
+    definition = dictionary.definition()
+    if definition is None:
+        return b""
+    header = DICTIONARY_HEADER.pack(TAG_DICTIONARY, DICTIONARY_VERSION)
+    return LENGTH.pack(len(header) + len(definition)) + header + definition
 
 
 def _framed(layout: struct.Struct, tag: int, *fields: int | bytes) -> bytes:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import SerdeError
-from flowlet.serde import columns as module
+from flowlet.serde import column_format as module
 from flowlet.serde.columns import decode_column, encode_column
 from tests.flowlet.serde.exact import Level, columns, exact
 
@@ -141,23 +141,23 @@ def column(kind: int, payload: bytes) -> bytes:
 
 CORRUPT = {
     "unknown kind": (column(99, b""), 1),
-    "ends behind the chunk": (struct.pack(">BI", module._TEXT, 100) + b"abc", 1),
-    "too few texts": (column(module._TEXT, b"a\0b"), 3),
-    "too many texts": (column(module._TEXT, b"a\0b"), 1),
-    "not UTF-8": (column(module._TEXT, b"\xff"), 1),
-    "no multiple of the width": (column(module._INT32, b"\0" * 7), 2),
-    "too few integers": (column(module._INT16, b"\0" * 4), 3),
-    "a truth value of 2": (column(module._BOOL, b"\2"), 1),
-    "a constant with a rest": (column(module._CONSTANT, encode_column([1]) + b"x"), 5),
-    "a constant of two values": (column(module._CONSTANT, encode_column([1, 2])), 5),
+    "ends behind the chunk": (struct.pack(">BI", module.TEXT, 100) + b"abc", 1),
+    "too few texts": (column(module.TEXT, b"a\0b"), 3),
+    "too many texts": (column(module.TEXT, b"a\0b"), 1),
+    "not UTF-8": (column(module.TEXT, b"\xff"), 1),
+    "no multiple of the width": (column(module.INT32, b"\0" * 7), 2),
+    "too few integers": (column(module.INT16, b"\0" * 4), 3),
+    "a truth value of 2": (column(module.BOOL, b"\2"), 1),
+    "a constant with a rest": (column(module.CONSTANT, encode_column([1]) + b"x"), 5),
+    "a constant of two values": (column(module.CONSTANT, encode_column([1, 2])), 5),
     "no header": (b"\1\0", 1),
-    "tuples with a rest": (column(module._TUPLES, struct.pack(">H", 1) + encode_column([1]) + b"x"), 1),
-    "tuples without their number of fields": (column(module._TUPLES, b"\0"), 1),
-    "a pickle of something else": (column(module._PICKLE, cloudpickle.dumps((1,))), 1),
-    "a broken pickle": (column(module._PICKLE, b"\x80\x05garbage"), 1),
-    "sizes beyond the text": (column(module._TEXT_SIZES, encode_column([1, 5]) + b"ab"), 2),
-    "negative sizes": (column(module._BYTES, encode_column([3, -1]) + b"ab"), 2),
-    "sizes that are none": (column(module._BYTES, encode_column([True, True]) + b"ab"), 2),
+    "tuples with a rest": (column(module.TUPLES, struct.pack(">H", 1) + encode_column([1]) + b"x"), 1),
+    "tuples without their number of fields": (column(module.TUPLES, b"\0"), 1),
+    "a pickle of something else": (column(module.PICKLE, cloudpickle.dumps((1,))), 1),
+    "a broken pickle": (column(module.PICKLE, b"\x80\x05garbage"), 1),
+    "sizes beyond the text": (column(module.TEXT_SIZES, encode_column([1, 5]) + b"ab"), 2),
+    "negative sizes": (column(module.BYTES, encode_column([3, -1]) + b"ab"), 2),
+    "sizes that are none": (column(module.BYTES, encode_column([True, True]) + b"ab"), 2),
 }
 
 
@@ -170,12 +170,12 @@ def test_a_corrupt_column_is_refused(name: str) -> None:
         decode_column(memoryview(data), 0, num_values)
 
 
-@pytest.mark.parametrize("kind", [module._CONSTANT, module._BYTES, module._TUPLES])
+@pytest.mark.parametrize("kind", [module.CONSTANT, module.BYTES, module.TUPLES])
 def test_columns_nested_without_end_are_refused(kind: int) -> None:
     """Not by running out of stack."""
     data = encode_column([1])
     for _ in range(5_000):
-        data = column(kind, (struct.pack(">H", 1) if kind == module._TUPLES else b"") + data)
+        data = column(kind, (struct.pack(">H", 1) if kind == module.TUPLES else b"") + data)
 
     with pytest.raises(SerdeError, match="columns in more than 6 columns"):
         decode_column(memoryview(data), 0, 1)

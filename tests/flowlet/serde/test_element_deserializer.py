@@ -199,7 +199,11 @@ def test_runs_of_single_records_are_one_chunk() -> None:
 def test_single_records_and_chunks_may_share_a_channel() -> None:
     deserializer = ElementDeserializer(values=serializer_for(Types.STRING()))
 
-    assert feed(deserializer, serialize(Chunk(["a"])) + typed(Chunk(["b"])) + serialize(Chunk([1]))) == [Chunk(["a", "b"]), Chunk([1])]
+    assert feed(deserializer, serialize(Chunk(["a"])) + typed(Chunk(["b"])) + serialize(Chunk([1]))) == [
+        Chunk(["a"]),
+        Chunk(["b"]),
+        Chunk([1]),
+    ]
 
 
 @pytest.mark.parametrize("step", [1, 5, 10_000])

@@ -1,0 +1,97 @@
+"""The texts that the codes of one channel stand for, as its reader knows them.
+
+Hot path, per column.
+
+Side:       pure.
+Rules:      a sender numbers texts from 0 on and sends each, once, in front of the first codes that need it.  When its dictionary is full
+            it begins a new generation: then nothing is known, and the next codes come with all that they need.  A column that builds on
+            texts of another generation, or on more or fewer than were sent, is corrupt.
+Invariants: every code that comes out stands for a text of its table; tables only grow, and a new generation is a new table.
+Units:      codes are u16; sizes in characters.
+Absent:     the sender's side, which must also know the channel of each text: ``flowlet/task/key_dictionary.py``.
+"""
+
+import struct
+from typing import Final
+
+import numpy as np
+
+from flowlet.columns import CodedColumn, NameTable
+from flowlet.errors import SerdeError
+from flowlet.serde.column_format import CODED, CODES, check_end, framed
+from flowlet.serde.columns import decode_column, encode_column
+
+MAX_TEXTS: Final = 1 << 16  # what codes of 16 bits can tell apart
+_HEADER: Final = struct.Struct(">III")
+_DEFINITION: Final = struct.Struct(">II")
+
+
+def encode_codes(generation: int, num_known: int, new_texts: list[str], codes: "np.ndarray[tuple[int], np.dtype[np.uint16]]") -> bytes:
+    """A column of codes, the texts in front that its reader does not know.
+
+    Args:
+        generation: of the dictionary; counts from 0.
+        num_known: how many texts of it the reader knows.
+        new_texts: the next ones.
+        codes: of the values.
+    """
+    texts = encode_column(new_texts) if new_texts else b""
+    raw = codes.astype(CODES, copy=False).tobytes()
+    return framed(CODED, _HEADER.pack(generation, num_known, len(new_texts)), texts, raw)
+
+
+class ChannelDictionary:
+    """One reader's; it begins empty."""
+
+    __slots__ = ("_generation", "_table")
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._table = NameTable()
+
+    def __repr__(self) -> str:
+        return f"<ChannelDictionary, generation {self._generation}: {len(self._table)} texts>"
+
+    def read(self, payload: memoryview, num_values: int) -> CodedColumn:
+        """The column whose payload this is; learns the texts that come with it.
+
+        Raises:
+            SerdeError, ValueError, struct.error: the column is corrupt, or is not the next one of its channel.
+        """
+        generation, num_known, num_new = _HEADER.unpack_from(payload)
+        start = self._learn(payload, _HEADER.size, generation, num_known, num_new) if num_new else _HEADER.size
+        if generation != self._generation or num_known + num_new != len(self._table):
+            raise SerdeError(f"codes for {num_known} texts of generation {generation}, known are {self!r}")
+        codes = np.frombuffer(payload[start:], CODES).astype(np.uint16)
+        if len(codes) != num_values:
+            raise SerdeError(f"{len(codes)} codes in a chunk of {num_values} records")
+        if num_values and int(codes.max()) >= len(self._table):
+            raise SerdeError(f"code {int(codes.max())} of {self!r}")
+        return CodedColumn(codes, self._table)
+
+    def define(self, payload: memoryview) -> None:
+        """Forget everything and learn the texts of a definition.
+
+        Raises:
+            SerdeError, ValueError, struct.error: it is corrupt.
+        """
+        generation, num_texts = _DEFINITION.unpack_from(payload)
+        check_end(self._learn(payload, _DEFINITION.size, generation, 0, num_texts), payload)
+
+    def definition(self) -> bytes | None:
+        """What makes another dictionary equal to this one; None while it is empty."""
+        texts = self._table.names
+        return _DEFINITION.pack(self._generation, len(texts)) + encode_column(texts) if texts else None
+
+    def _learn(self, payload: memoryview, offset: int, generation: int, num_known: int, num_new: int) -> int:
+        if num_known and (generation != self._generation or num_known != len(self._table)):
+            raise SerdeError(f"texts that follow the first {num_known} of generation {generation}, known are {self!r}")
+        if num_known + num_new > MAX_TEXTS:
+            raise SerdeError(f"a dictionary of {num_known + num_new} texts, at most {MAX_TEXTS} can be told apart")
+        texts, end = decode_column(payload, offset, num_new)
+        if list(map(type, texts)).count(str) != num_new:
+            raise SerdeError("a dictionary of other values than texts")
+        if not num_known:
+            self._generation, self._table = generation, NameTable()
+        self._table.names += texts
+        return end

@@ -1,0 +1,164 @@
+"""Columns out of bytes; Python objects are made where there is no other way.
+
+Hot path: C code per column.
+
+Side:       pure.
+Invariants: what comes out stands for the values that were sent, and lies in memory of its own.
+Format:     ``column_format``.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, ConstantColumn, ListColumn, Shape
+from flowlet.errors import SerdeError
+from flowlet.serde.channel_dictionary import ChannelDictionary
+from flowlet.serde.column_format import (
+    ARRAY,
+    ARRAY_TYPES,
+    ARROW,
+    BOOL,
+    BYTES,
+    CODED,
+    CONSTANT,
+    FIELDS,
+    FLOAT64,
+    NUMBERS,
+    PICKLE,
+    ROWS,
+    TEXT,
+    TEXT_SIZES,
+    TUPLES,
+    check_end,
+    check_length,
+    column_at,
+)
+from flowlet.serde.columns import decode_column, decode_payload
+
+_FIELD_DEPTH: Final = 1
+_TIMESTAMP_BITS: Final = 63  # without the sign
+# What is read as a list; of texts, bytes and tuples the exact type is known.
+_LISTS: Final = {TEXT: str, TEXT_SIZES: str, BYTES: bytes, TUPLES: tuple}
+_NATIVE_TYPES: Final = tuple(dtype.newbyteorder("=") for dtype in ARRAY_TYPES)
+
+
+def decode_records(view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Columns | list[Any], int]:
+    """The records in the column at ``offset``, as columns or, where there are none, as a list; and the offset behind them.
+
+    Args:
+        view: the chunk.
+        offset: of the column.
+        num_records: how many there are.
+        dictionary: of the channel; learns what comes with codes.
+
+    Raises:
+        SerdeError, ValueError, struct.error: these are no such records.
+    """
+    kind, payload, end = column_at(view, offset)
+    if kind in (PICKLE, BYTES):
+        values = decode_payload(kind, payload, num_records, 0)
+        check_length(kind, values, num_records)
+        return list(values), end
+    if kind == TUPLES:
+        return _tuples(payload, num_records, dictionary), end
+    if kind == ROWS:
+        return _rows(payload, num_records, dictionary), end
+    return Columns(num_records, (_column(kind, payload, num_records, dictionary),), Shape.SCALAR), end
+
+
+def decode_timestamps(view: memoryview, offset: int, num_records: int) -> tuple["np.ndarray[Any, np.dtype[np.int64]]", int]:
+    """The timestamps in the column at ``offset``, and the offset behind it.
+
+    Raises:
+        SerdeError, ValueError, struct.error: these are no timestamps.
+    """
+    kind, payload, end = column_at(view, offset)
+    if kind in NUMBERS and kind != FLOAT64:
+        array = np.frombuffer(payload, NUMBERS[kind]).astype(np.int64)
+        check_length(kind, array, num_records)
+        return array, end
+    values = decode_payload(kind, payload, num_records, 0)
+    check_length(kind, values, num_records)
+    if list(map(type, values)).count(int) != len(values) or max(map(int.bit_length, values), default=0) > _TIMESTAMP_BITS:
+        raise SerdeError("timestamps that are not all integers of 64 bits")
+    return np.array(values, np.int64), end
+
+
+def _tuples(payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns | list[Any]:
+    (num_fields,) = FIELDS.unpack_from(payload)
+    if not num_fields:
+        check_end(FIELDS.size, payload)
+        return [()] * num_records
+    return Columns(num_records, _fields(payload, FIELDS.size, num_fields, num_records, dictionary), Shape.TUPLE)
+
+
+def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns:
+    (num_fields,) = FIELDS.unpack_from(payload)
+    names, start = decode_column(payload, FIELDS.size, num_fields, depth=_FIELD_DEPTH)
+    if not num_fields or list(map(type, names)).count(str) != num_fields:
+        raise SerdeError(f"rows of {num_fields} fields with other names than texts")
+    return Columns(num_records, _fields(payload, start, num_fields, num_records, dictionary), Shape.ROW, tuple(names))
+
+
+def _fields(payload: memoryview, start: int, num_fields: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Column, ...]:
+    fields = []
+    for _ in range(num_fields):
+        kind, inner, start = column_at(payload, start)
+        fields.append(_column(kind, inner, num_records, dictionary))
+    check_end(start, payload)
+    return tuple(fields)
+
+
+def _column(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDictionary) -> Column:
+    column = _read(kind, payload, num_values, dictionary)
+    check_length(kind, column, num_values)
+    return column
+
+
+def _read(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDictionary) -> Column:
+    if kind == CODED:
+        return dictionary.read(payload, num_values)
+    if kind in NUMBERS:
+        array = np.frombuffer(payload, NUMBERS[kind])
+        return ArrayColumn(array.astype(np.float64 if kind == FLOAT64 else np.int64))
+    if kind == CONSTANT:
+        (value,), end = decode_column(payload, 0, 1, depth=_FIELD_DEPTH + 1)
+        check_end(end, payload)
+        return ConstantColumn(value, num_values)
+    if kind == BOOL:
+        return ArrayColumn(_truth_values(payload))
+    if kind == ARRAY:
+        return ArrayColumn(_array(payload))
+    if kind == ARROW:
+        return ArrowColumn(_arrow_array(payload))
+    values = decode_payload(kind, payload, num_values, _FIELD_DEPTH)
+    return ListColumn(values if isinstance(values, list) else list(values), _LISTS.get(kind))
+
+
+def _truth_values(payload: memoryview) -> Any:
+    raw = np.frombuffer(payload, np.uint8)
+    if raw.max(initial=0) > 1:
+        raise SerdeError("a column of truth values holds other bytes than 0 and 1")
+    return raw.astype(np.bool_)
+
+
+def _array(payload: memoryview) -> Any:
+    if not payload or payload[0] >= len(ARRAY_TYPES):
+        raise SerdeError(f"an array of unknown type {payload[0] if payload else None}")
+    return np.frombuffer(payload[1:], ARRAY_TYPES[payload[0]]).astype(_NATIVE_TYPES[payload[0]])
+
+
+def _arrow_array(payload: memoryview) -> Any:
+    import pyarrow as pa  # takes longer than all of this package, and who has no Arrow column does not need it
+
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(bytes(payload))) as reader:
+            batch = reader.read_next_batch()
+        # Offsets that point outside of it are refused, not followed.
+        batch.validate(full=True)
+    except (pa.ArrowException, EOFError, OSError, StopIteration, ValueError) as error:
+        raise SerdeError(f"no Arrow array: {type(error).__name__}: {error}") from error
+    if batch.num_columns != 1:
+        raise SerdeError(f"a record batch of {batch.num_columns} fields instead of an Arrow array")
+    return batch.column(0)
