@@ -7,21 +7,12 @@ Source: Flink ``CopyingChainingOutput``, ``TypeSerializer.copy``; PyFlink record
 """
 
 import copy
-import datetime
-import decimal
-import uuid
-from itertools import chain
-from types import NoneType
 from typing import Any
 
 from flowlet.errors import FlowletError
+from flowlet.fusing.unchanging import UNCHANGING, are_unchanging, can_change
 from flowlet.operators.user_function import preview
 from flowlet.records import Chunk
-
-_UNCHANGING = frozenset(
-    {str, int, float, bool, bytes, complex, NoneType, decimal.Decimal, uuid.UUID}
-    | {datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
-)
 
 
 def copy_chunk(chunk: Chunk) -> Chunk:
@@ -42,22 +33,15 @@ def copy_value(value: Any) -> Any:
     return _copy_value(value) if can_change(value) else value
 
 
-def can_change(value: Any) -> bool:
-    """Whether ``copy_value`` would copy it."""
-    kind = type(value)
-    return kind not in _UNCHANGING and not (kind is tuple and _UNCHANGING.issuperset(map(type, value)))
-
-
 def copy_values(values: list[Any]) -> list[Any]:
     """A list of copies; records that cannot change are their own.
 
     Raises:
         FlowletError: a record cannot be copied.
     """
-    kinds = set(map(type, values))
-    if kinds <= _UNCHANGING or (kinds == {tuple} and _UNCHANGING.issuperset(map(type, chain.from_iterable(values)))):
+    if are_unchanging(values):
         return values.copy()
-    return [value if type(value) in _UNCHANGING else _copy_value(value) for value in values]
+    return [value if type(value) in UNCHANGING else _copy_value(value) for value in values]
 
 
 def _copy_value(value: Any) -> Any:

@@ -21,8 +21,9 @@ from typing import Any
 
 from flowlet.common.types import Row
 from flowlet.errors import JobGraphError
+from flowlet.fusing.unchanging import can_change
 from flowlet.keys import are_plain
-from flowlet.operators.copying import can_change, copy_value, copy_values
+from flowlet.operators.copying import copy_value, copy_values
 from flowlet.operators.key_selection import KeyedOperator
 from flowlet.operators.user_function import last_of
 from flowlet.records import MAX_TIMESTAMP, Chunk
