@@ -11,7 +11,8 @@ from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.connectors.base import DiscardingSink
-from flowlet.datastream.connectors.file_system import FileSource
+from flowlet.datastream.connectors.file_system import FileSink, FileSource
+from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
@@ -137,8 +138,13 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return PrintSink(step.identifier, name=node.name)
         case SinkTransformation() if isinstance(step.sink, DiscardingSink):
             return DiscardSink(name=node.name)
+        case SinkTransformation(sink=FileSink(base_path=path, writer_factory=ParquetWriterFactory() as files)):
+            from flowlet.operators.parquet_sink import ParquetSink  # with it comes pyarrow, which most jobs do without
+
+            return ParquetSink(path, files.row_type, utc_timestamp=files.utc_timestamp, name=node.name)
         case SinkTransformation():
-            raise JobGraphError(f"operator {node.name!r}: a {type(step.sink).__name__} cannot be run; use DiscardingSink() or print()")
+            known = "DiscardingSink(), a FileSink or print()"
+            raise JobGraphError(f"operator {node.name!r}: a {type(step.sink).__name__} cannot be run; use {known}")
         case _:
             raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
 

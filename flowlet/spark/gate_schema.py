@@ -33,28 +33,28 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.errors import FlowletError
+from flowlet.serde.arrow_types import arrow_type_of
 
 _TimeType = LocalTimeTypeInfo.TimeType
 
-# Spark's type, Flink's, and Arrow's where a whole column may travel as it is.
-_LEAVES: Final[tuple[tuple[st.DataType, TypeInformation, pa.DataType | None], ...]] = (
-    (st.StringType(), Types.STRING(), pa.string()),
-    (st.BooleanType(), Types.BOOLEAN(), pa.bool_()),
-    (st.ByteType(), Types.BYTE(), pa.int8()),
-    (st.ShortType(), Types.SHORT(), pa.int16()),
-    (st.IntegerType(), Types.INT(), pa.int32()),
-    (st.LongType(), Types.LONG(), pa.int64()),
-    (st.FloatType(), Types.FLOAT(), pa.float32()),
-    (st.DoubleType(), Types.DOUBLE(), pa.float64()),
-    (st.BinaryType(), Types.PRIMITIVE_ARRAY(Types.BYTE()), pa.binary()),
-    (st.DateType(), Types.SQL_DATE(), pa.date32()),
-    (st.DateType(), LocalTimeTypeInfo(_TimeType.LOCAL_DATE), pa.date32()),
-    (st.TimestampType(), Types.SQL_TIMESTAMP(), pa.timestamp("us")),
-    (st.TimestampType(), Types.INSTANT(), None),
-    (st.TimestampNTZType(), LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME), pa.timestamp("us")),
+# Values of the first type of a kind become the second type; a gate of any of them takes such a column.
+_LEAVES: Final[tuple[tuple[st.DataType, TypeInformation], ...]] = (
+    (st.StringType(), Types.STRING()),
+    (st.BooleanType(), Types.BOOLEAN()),
+    (st.ByteType(), Types.BYTE()),
+    (st.ShortType(), Types.SHORT()),
+    (st.IntegerType(), Types.INT()),
+    (st.LongType(), Types.LONG()),
+    (st.FloatType(), Types.FLOAT()),
+    (st.DoubleType(), Types.DOUBLE()),
+    (st.BinaryType(), Types.PRIMITIVE_ARRAY(Types.BYTE())),
+    (st.DateType(), Types.SQL_DATE()),
+    (st.DateType(), LocalTimeTypeInfo(_TimeType.LOCAL_DATE)),
+    (st.TimestampType(), Types.SQL_TIMESTAMP()),
+    (st.TimestampType(), Types.INSTANT()),
+    (st.TimestampNTZType(), LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME)),
 )
-_SPARK: Final[Mapping[TypeInformation, st.DataType]] = {flink: spark for spark, flink, _ in _LEAVES}
-_ARROW: Final[Mapping[TypeInformation, pa.DataType | None]] = {flink: arrow for _, flink, arrow in _LEAVES}
+_SPARK: Final[Mapping[TypeInformation, st.DataType]] = {flink: spark for spark, flink in _LEAVES}
 
 
 class SchemaMismatchError(FlowletError):
@@ -204,7 +204,7 @@ def type_info_of(data_type: st.DataType) -> TypeInformation:
 
 
 def _leaf_of(data_type: st.DataType) -> TypeInformation:
-    for spark, flink, _ in _LEAVES:
+    for spark, flink in _LEAVES:
         if _is_same(data_type, spark):
             return flink
     raise SchemaMismatchError(f"no gate takes values of Spark's type {data_type.simpleString()}")
@@ -229,7 +229,7 @@ def _column(gate: str, name: str, type_info: TypeInformation) -> GateColumn:
         spark_type_of(type_info)
     except SchemaMismatchError as error:
         raise SchemaMismatchError(f"column {name!r} of gate {gate!r}: {error}; declare the gate with a type that Spark has") from None
-    return GateColumn(name, type_info, _ARROW.get(type_info))
+    return GateColumn(name, type_info, arrow_type_of(type_info) if type_info in _SPARK else None)
 
 
 def _common_schema(columns: Iterable[GateColumn]) -> pa.Schema | None:
@@ -268,7 +268,7 @@ def _fits_arrow(found: st.DataType, declared: pa.DataType) -> bool:
         case st.ArrayType() if pa.types.is_list(declared):
             return _fits_arrow(found.elementType, declared.value_type)
         case _:
-            return any(_is_same(found, spark) and arrow == declared for spark, _, arrow in _LEAVES)
+            return any(_is_same(found, spark) and arrow_type_of(flink) == declared for spark, flink in _LEAVES)
 
 
 def _type_info_of_arrow(declared: pa.DataType) -> TypeInformation:
@@ -277,7 +277,7 @@ def _type_info_of_arrow(declared: pa.DataType) -> TypeInformation:
         return LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME) if declared.tz is None else Types.SQL_TIMESTAMP()
     if pa.types.is_large_string(declared):
         return Types.STRING()
-    return next((flink for _, flink, arrow in _LEAVES if arrow == declared), Types.PICKLED_BYTE_ARRAY())
+    return next((flink for _, flink in _LEAVES if arrow_type_of(flink) == declared), Types.PICKLED_BYTE_ARRAY())
 
 
 def _require(schema: GateSchema, name: str, found: str, fits: bool, wanted: str) -> None:  # noqa: FBT001 - the outcome of a comparison

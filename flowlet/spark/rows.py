@@ -9,20 +9,20 @@ Source:     what PySpark hands out: ``pyspark.sql.types.Row``, and batches as in
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import repeat
 from operator import eq
-from typing import Any, Final, NoReturn
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as st
 
 from flowlet.common.typeinfo import ArrowTypeInfo, RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
 from flowlet.common.types import Row
+from flowlet.serde.arrow_types import exact_array
+from flowlet.serde.type_serializer import ValueMismatchError, preview
 from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, type_info_of
-from flowlet.spark.values import classes_of, in_utc, value_converter
-
-_NONE: Final = frozenset({type(None)})
-_PREVIEW_CHARACTERS: Final = 80
+from flowlet.spark.values import in_utc, value_converter
 
 
 class RowConverter:
@@ -67,7 +67,7 @@ class RowConverter:
         if not _are_alike(rows, fields, len(columns)):
             odd = next(row for row in rows if not _are_alike([row], fields, len(columns)))
             takes = ", ".join(column.name for column in columns)
-            raise SchemaMismatchError(f"the row {_preview(odd)} does not fit gate {self._schema.gate!r}, which takes the columns {takes}")
+            raise SchemaMismatchError(f"the row {preview(odd)} does not fit gate {self._schema.gate!r}, which takes the columns {takes}")
 
     def _payload(self, values: Sequence[Sequence[Any]]) -> pa.RecordBatch | list[Any]:
         schema = self._schema
@@ -78,15 +78,12 @@ class RowConverter:
         return [batch] if isinstance(schema.type_info, ArrowTypeInfo) else batch
 
     def _array(self, column: GateColumn, values: Sequence[Any]) -> pa.Array:
-        allowed = classes_of(column.type_info)
-        if allowed is not None and not set(map(type, values)) - _NONE <= allowed:
-            self._refuse(column, next(value for value in values if value is not None and type(value) not in allowed))
         if isinstance(column.type_info, TimestampTypeInfo) and not self._clock_is_utc:
-            values = [None if value is None else in_utc(value, clock_is_utc=False) for value in values]
+            values = [in_utc(value, clock_is_utc=False) if type(value) is datetime else value for value in values]
         try:
-            return pa.array(values, type=column.arrow_type, from_pandas=False)
-        except (pa.ArrowException, OverflowError, UnicodeError):
-            self._refuse(column, next(value for value in values if not _fits(value, column.arrow_type)))
+            return exact_array(values, column.arrow_type)
+        except ValueMismatchError as error:
+            raise self._refusal(column, error.reason) from error
 
     def _converted(self, column: GateColumn, values: Sequence[Any]) -> list[Any]:
         convert = value_converter(column.type_info, clock_is_utc=self._clock_is_utc)
@@ -95,14 +92,12 @@ class RowConverter:
             try:
                 converted.append(convert(value))
             except (TypeError, ValueError, OverflowError, KeyError):
-                self._refuse(column, value)
+                reason = f"{preview(value)} of type {type(value).__name__} is no {column.type_info!r}"
+                raise self._refusal(column, reason) from None
         return converted
 
-    def _refuse(self, column: GateColumn, value: Any) -> NoReturn:
-        raise SchemaMismatchError(
-            f"column {column.name!r}: {_preview(value)} of type {type(value).__name__} is no {column.type_info!r}, "
-            f"which gate {self._schema.gate!r} takes there"
-        )
+    def _refusal(self, column: GateColumn, reason: str) -> SchemaMismatchError:
+        return SchemaMismatchError(f"column {column.name!r}: {reason}, which gate {self._schema.gate!r} takes there")
 
 
 class BatchConverter:
@@ -180,16 +175,3 @@ def _are_alike(rows: list[Any], fields: list[str] | None, width: int) -> bool:
 
 def _fields_of(row: Any) -> Any:
     return getattr(row, "__fields__", None)
-
-
-def _fits(value: Any, arrow_type: pa.DataType) -> bool:
-    try:
-        pa.array([value], type=arrow_type, from_pandas=False)
-    except (pa.ArrowException, OverflowError, UnicodeError):
-        return False
-    return True
-
-
-def _preview(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _PREVIEW_CHARACTERS else text[: _PREVIEW_CHARACTERS - 3] + "..."

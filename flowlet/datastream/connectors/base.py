@@ -2,7 +2,7 @@
 
 Side:   pure.  A connector describes; the task that runs it opens files and sockets.
 Source: PyFlink ``pyflink.datastream.connectors.base``; Flink ``DiscardingSink``.
-Absent: ``DeliveryGuarantee``; sinks that write somewhere.
+Absent: ``DeliveryGuarantee``.
 """
 
 __all__ = ["DiscardingSink", "Sink", "Source"]

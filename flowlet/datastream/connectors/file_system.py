@@ -1,17 +1,18 @@
-"""``FileSource``: the lines of text files.
+"""``FileSource``: the lines of text files.  ``FileSink``: records in files of a bulk format.
 
-Side:   pure.  Files are opened by the tasks that read them, so paths are paths on the TaskManagers' machines.
+Side:   pure.  Files are opened by the tasks that read or write them, so paths are paths on the TaskManagers' machines.
 Source: PyFlink ``pyflink.datastream.connectors.file_system``.
-Absent: ``monitor_continuously``, bulk formats, enumerators and split assigners of one's own, ``FileSink``.
+Absent: ``monitor_continuously``, reading bulk formats, enumerators and split assigners of one's own; row formats, buckets, rolling and
+        compaction of the sink.
 """
 
 from typing import final
 
 from flowlet.common.checks import is_name
-from flowlet.datastream.connectors.base import Source
+from flowlet.datastream.connectors.base import Sink, Source
 from flowlet.errors import JobGraphError
 
-__all__ = ["FileSource", "FileSourceBuilder", "StreamFormat"]
+__all__ = ["BulkWriterFactory", "FileSink", "FileSource", "FileSourceBuilder", "StreamFormat"]
 
 
 @final
@@ -82,3 +83,46 @@ class FileSourceBuilder:
     def build(self) -> FileSource:
         """The source."""
         return FileSource(self._stream_format, self._paths)
+
+
+class BulkWriterFactory:
+    """Base of what makes the writers of a ``FileSink``; from ``ParquetBulkWriters``."""
+
+    __slots__ = ()
+
+
+class FileSink(Sink):
+    """Records in files of one folder; made by ``FileSink.for_bulk_format``.
+
+    Each subtask writes one file, ``part-<subtask>-<random>``.  A file gets its name when the input has ended and everything is in it;
+    before, its name begins with a dot, which readers leave out, and when the job fails it is removed.
+    """
+
+    __slots__ = ("base_path", "writer_factory")
+
+    def __init__(self, base_path: str, writer_factory: BulkWriterFactory) -> None:
+        self.base_path = base_path
+        self.writer_factory = writer_factory
+
+    @staticmethod
+    def for_bulk_format(base_path: str, writer_factory: BulkWriterFactory) -> "FileSink.BulkFormatBuilder":
+        """A builder of a sink into this folder, which is made where it does not exist.
+
+        Raises:
+            JobGraphError: an argument is not of its kind.
+        """
+        return FileSink.BulkFormatBuilder(base_path, writer_factory)
+
+    class BulkFormatBuilder:
+        """Makes a ``FileSink``."""
+
+        def __init__(self, base_path: str, writer_factory: BulkWriterFactory) -> None:
+            if not is_name(base_path):
+                raise JobGraphError(f"a file sink writes into a folder given as text, got {base_path!r}")
+            if not isinstance(writer_factory, BulkWriterFactory):
+                raise JobGraphError(f"a file sink needs a format such as ParquetBulkWriters.for_row_type(...), got {writer_factory!r}")
+            self._sink = FileSink(base_path, writer_factory)
+
+        def build(self) -> "FileSink":
+            """The sink."""
+            return self._sink

@@ -96,7 +96,8 @@ def test_a_value_that_is_not_exactly_of_its_type_is_refused_with_its_column(type
     message = refusal(named(type_info), (good.get(type_info),), (wrong,))
 
     assert message.startswith("column 'value': ")
-    assert f" of type {type(wrong).__name__} is no {type_info!r}, which gate 'clicks' takes there" in message
+    assert f" of type {type(wrong).__name__} is no " in message
+    assert message.endswith(", which gate 'clicks' takes there")
 
 
 def test_a_row_of_another_shape_is_refused() -> None:
