@@ -1,16 +1,20 @@
 """One case at least for every operator that reads records: what it is, and what it is fed."""
 
 import asyncio
+import atexit
 import decimal
 import fractions
 import operator
 import random
+import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flowlet.common.time import Duration
+from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
@@ -33,6 +37,7 @@ from flowlet.operators.async_wait import AsyncWaitOperator
 from flowlet.operators.base import StreamOperator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
+from flowlet.operators.parquet_sink import ParquetSink
 from flowlet.operators.process import CoProcessOperator, ProcessOperator
 from flowlet.operators.sinks import DiscardSink, FunctionSink, PrintSink
 from flowlet.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
@@ -41,6 +46,8 @@ from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOper
 MakeRecord = Callable[[random.Random], Any]
 
 ODD, LATE = OutputTag("odd"), OutputTag("late")
+FOLDER = tempfile.mkdtemp(prefix="flowlet-tests-")
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 POISON = 13  # functions of the failing cases raise at it
 
 
@@ -64,6 +71,11 @@ class Case:
 
 def small_int(rng: random.Random) -> int:
     return rng.randrange(-5, 20)
+
+
+def number_or_text(rng: random.Random) -> tuple[int | str]:
+    """Now and then of another type than declared."""
+    return (rng.randrange(100) if rng.random() < 0.95 else "text",)
 
 
 def often_nothing(rng: random.Random) -> int:
@@ -433,4 +445,5 @@ CASES: dict[str, Case] = {
     "print": Case(lambda: PrintSink("sink"), mixed_record),
     "function sink": Case(lambda: FunctionSink(Remember()), small_int),
     "discard": Case(DiscardSink, small_int),
+    "parquet": Case(lambda: ParquetSink(FOLDER, Types.ROW([Types.LONG()])), number_or_text),
 }
