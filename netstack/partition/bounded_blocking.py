@@ -340,6 +340,10 @@ class BoundedBlockingSubpartitionReader:
         """Tell the producer that everything up to the end of data was processed."""
         self._subpartition.parent.on_all_data_processed(self._subpartition.index)
 
+    def hand_back(self) -> None:
+        """``release``: others may come in any case."""
+        self.release()
+
     def release(self) -> None:
         """Read no more; the second call does nothing."""
         with self._lock:

@@ -530,6 +530,12 @@ class PipelinedSubpartition:
             view = self._view
         run_all(calls + ([] if view is None else [view.listener.notify_data_available]))
 
+    def take_back(self, view: "PipelinedSubpartitionView") -> None:
+        """For ``view``, which polled nothing: another one may be made; it is told of what is queued."""
+        with self._lock:
+            if self._view is view:
+                self._view = None
+
     def release_by_view(self) -> None:
         """For the view: the consumer wants no more."""
         with self._lock:
@@ -653,6 +659,11 @@ class PipelinedSubpartitionView:
         with self._lock:
             was_open, self._is_view_released = not self._is_view_released, True
         return was_open
+
+    def hand_back(self) -> None:
+        """End a view that nothing was polled from: another one may take its place, and finds everything."""
+        if self.retire():
+            self._subpartition.take_back(self)
 
     def release(self) -> None:
         """Mark the subpartition consumed, and drop what is left in it; the second call does nothing."""

@@ -465,6 +465,8 @@ class ResultPartition:
     def create_subpartition_view(self, index: int, listener: BufferAvailabilityListener, last: int | None = None) -> ResultSubpartitionView:
         """A view of subpartition ``index``, or of all from ``index`` to ``last``: for pipelined types the one view there is.
 
+        A range is read as a whole or refused as a whole: of one that is refused nothing is lost or consumed.
+
         Raises:
             PartitionNotFoundError: the partition or subpartition was released.
             LocalProtocolError: there is no such subpartition, it is read already, or it is not finished (blocking types).
@@ -480,7 +482,7 @@ class ResultPartition:
             for number in range(index, last + 1):
                 union.add_view(number, self._create_view(number, union.listener_of(number)))
         except BaseException:
-            union.release()
+            union.hand_back()
             raise
         union.start()
         return union

@@ -8,7 +8,7 @@ Units:      backlog in data buffers.
 Lock order: ``UnionResultSubpartitionView._lock`` is a leaf: views are polled, and the listener is called, outside it.  One thread at a
             time looks ahead; whoever finds another one doing so goes by what is there, and is told afterwards.
 Source:     Flink ``UnionResultSubpartitionView``, ``RoundRobinSubpartitionSelector``.  What was told before all views existed is kept and
-            passed on by ``start``.
+            passed on by ``start``.  A range that cannot be had consumes nothing; in Flink it consumes the subpartitions that it got.
 """
 
 import threading
@@ -47,7 +47,7 @@ class UnionResultSubpartitionView:
     """The reader's end of a range of subpartitions.
 
     Threading: one thread polls; everything else from any thread.
-    Life cycle: made; a view added for each subpartition, under the listener made for it; ``start``; ``release``.
+    Life cycle: made; a view added for each subpartition, under the listener made for it; ``start`` or ``hand_back``; ``release``.
     """
 
     def __init__(self, listener: BufferAvailabilityListener, subpartitions: range) -> None:
@@ -248,6 +248,10 @@ class UnionResultSubpartitionView:
     def acknowledge_all_data_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed, in every subpartition."""
         run_all([view.acknowledge_all_data_processed for view in self._views.values()])
+
+    def hand_back(self) -> None:
+        """End a union that was not started: not all of its subpartitions can be had, and others may read those that it has."""
+        run_all([view.hand_back for view in self._views.values()])
 
     def release(self) -> None:
         """Mark every subpartition consumed, and drop what is left; the second call does nothing."""

@@ -103,5 +103,8 @@ class ResultSubpartitionView(Protocol):
     def acknowledge_all_data_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
 
+    def hand_back(self) -> None:
+        """End a view that nothing was polled from: another one may take its place, and finds everything."""
+
     def release(self) -> None:
         """Mark the subpartition consumed, and drop what is left in it; the second call does nothing."""

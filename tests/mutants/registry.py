@@ -5,8 +5,10 @@ Invariants: ``old`` stands exactly once in its module (``test_mutants.py`` check
             passes without the patch.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.own_bugs import OWN_BUGS
 
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _HANDLERS: Final = "tests/netstack/handlers/test_hist_handlers.py"
@@ -14,23 +16,9 @@ _HISTORY: Final = "tests/netstack/partition/test_history.py"
 _POOLS: Final = "tests/netstack/buffer/test_local_buffer_pool_scenarios.py"
 _MANAGER: Final = "tests/netstack/gate/test_buffer_manager.py"
 _ORDERS: Final = "tests/netstack/gate/test_gate_orders.py"
-_RUNS: Final = "tests/netstack/handlers/test_handler_runs.py"
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One bug."""
-
-    id: str
-    flink: str
-    breaks: str
-    module: str
-    old: str
-    new: str
-    killed_by: str
-
-
-MUTANTS: Final = (
+FLINK_BUGS: Final = (
     # ---------------------------------------------------------------- A. lost wake-ups
     Mutant(
         "flush_tells_nobody",
@@ -355,51 +343,6 @@ MUTANTS: Final = (
         "    _recycle_all(messages)\n    return OutboundFrame(views, None)",
         _SIM,
     ),
-    # ---------------------------------------------------------------- runs of several buffers: bugs of this stack's own
-    Mutant(
-        "run_overdraws_its_credit",
-        "run",
-        "a run is as long as the gather write, not as the credit",
-        "netstack.handlers.view_reader",
-        "        run = poll_run(min(max_segments, num_credits))\n",
-        "        run = poll_run(max_segments)\n",
-        f"{_RUNS}::test_a_reader_that_is_alone_sends_what_it_has_as_one_run",
-    ),
-    Mutant(
-        "run_looks_for_old_data_too_early",
-        "run",
-        "the gate is not told of a run whose predecessor the task polled, without a look at what comes, while it was queued",
-        "netstack.gate.remote_channel",
-        "                rest.extend(zip(buffers, range(sequence_number, end), strict=True))\n",
-        "                num_buffers = 10**9 if not rest else -1\n"
-        "                rest.extend(zip(buffers, range(sequence_number, end), strict=True))\n",
-        "tests/netstack/gate/test_remote_runs.py::test_the_gate_is_told_if_nothing_is_left_of_what_was_there_before",
-    ),
-    Mutant(
-        "less_than_a_lump_is_never_announced",
-        "run",
-        "a sender without any credit waits until half of the initial one has come together",
-        "netstack.gate.buffer_manager",
-        "(self.num_unannounced < self._lump and self.num_granted > self.num_spent)",
-        "self.num_unannounced < self._lump",
-        f"{_MANAGER}::test_a_sender_without_credit_is_told_of_every_new_one",
-    ),
-    Mutant(
-        "run_of_nothing",
-        "run",
-        "empty data buffers become a run, which the task gets instead of the sender's credit",
-        "netstack.wire.decoder",
-        " or length == BUFFER_RESPONSE_HEADER_BYTES:",
-        ":",
-        f"{_RUNS}::test_empty_buffers_in_a_row_are_credit_at_once",
-    ),
-    Mutant(
-        "run_takes_shared_segments",
-        "run",
-        "a segment that was copied for a checkpoint goes home with the run, although the copy is still to be written",
-        "netstack.buffer.builder",
-        "        if self._made_lease is not None or self._read:\n",
-        "        if self._read:\n",
-        "tests/netstack/partition/test_subpartition_runs.py::test_a_barrier_that_times_out_copies_segments_and_leaves_them_in_the_queue",
-    ),
 )
+
+MUTANTS: Final = (*FLINK_BUGS, *OWN_BUGS)

@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 
+from tests.mutants.mutant import Mutant
 from tests.mutants.patching import ROOT
-from tests.mutants.registry import MUTANTS, Mutant
+from tests.mutants.registry import MUTANTS
 
 TIMEOUT_S = 120.0
 _TESTS_FAILED = 1  # pytest's exit statuses

@@ -93,6 +93,9 @@ class ScriptedView:
     def acknowledge_all_data_processed(self) -> None:
         self.orders.append("acknowledge")
 
+    def hand_back(self) -> None:
+        self.orders.append("hand back")
+
     def release(self) -> None:
         self.num_released += 1
         self.is_released = True

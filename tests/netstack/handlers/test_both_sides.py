@@ -13,7 +13,7 @@ from netstack.ids import ResultPartitionID
 from netstack.wire.codec import SERVER_MESSAGE_IDS, encode
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, Event, OtherEvent
-from netstack.wire.messages import BufferResponse, PartitionRequest
+from netstack.wire.messages import BufferResponse, ErrorCode, ErrorResponse, PartitionRequest
 from tests.netstack.handlers.client_side import EXCLUSIVE, Client
 from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, partition_id_of, receiver_of
 from tests.netstack.handlers.test_flink_request_client import StateChecker
@@ -263,3 +263,23 @@ def test_a_range_of_subpartitions_is_one_flow(both: BothSides) -> None:
     responses = [each for each in sent if isinstance(each, BufferResponse)]
     assert sorted(each.subpartition for each in responses if each.data_type.is_buffer) == [0, 0, 1, 1, 2, 2]
     assert [each.sequence_number for each in responses] == list(range(len(sent)))
+
+
+def test_a_refused_range_leaves_everything_for_its_rightful_readers(both: BothSides) -> None:
+    """One subpartition of it is taken: the receiver is told, and the others are there for whoever asks next, byte for byte."""
+    partition = both.server.partition(1, num_subpartitions=3)
+    for index in range(3):
+        fill(partition, 2, index)
+    partition.finish()
+    name: ResultPartitionID = partition_id_of(1)
+
+    both.server.receive(PartitionRequest(name, 1, 1, receiver_of(1), 20))
+    both.server.receive(PartitionRequest(name, 0, 2, receiver_of(2), 20))
+    both.server.receive(PartitionRequest(name, 0, 0, receiver_of(3), 20))
+    both.server.receive(PartitionRequest(name, 2, 2, receiver_of(4), 20))
+    sent = both.server.sent()
+
+    errors = [each for each in sent if isinstance(each, ErrorResponse)]
+    assert [(each.code, each.about) for each in errors] == [(ErrorCode.SUBPARTITION_TAKEN, receiver_of(2))]
+    data = [each.receiver for each in sent if isinstance(each, BufferResponse) and each.data_type.is_buffer]
+    assert sorted(data) == sorted([receiver_of(1), receiver_of(3), receiver_of(4)] * 2)

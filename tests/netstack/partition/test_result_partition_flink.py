@@ -677,16 +677,54 @@ def test_a_range_of_subpartitions_is_one_view() -> None:
 
 
 def test_a_range_that_cannot_be_read_is_refused_as_a_whole() -> None:
-    """ResultPartition.createSubpartitionView: what was opened of it is given back."""
+    """Unlike Flink, whose ResultPartition.createSubpartitionView consumes what it had opened: nothing of it is touched."""
     it = Producing(3, with_views=False)
-    it.views = [it.partition.create_subpartition_view(1, RecordingListener())]
+    taken = it.partition.create_subpartition_view(2, RecordingListener())
+    for index in range(3):
+        it.partition.emit_record(bytes([index]) * (SIZE + 1), index)
 
     with pytest.raises(LocalProtocolError, match="2 to 3 are none of them"):
         it.partition.create_subpartition_view(2, RecordingListener(), 3)
     with pytest.raises(LocalProtocolError, match="can only be consumed once"):
-        it.partition.create_subpartition_view(0, RecordingListener(), 1)
+        it.partition.create_subpartition_view(0, RecordingListener(), 2)
+    it.partition.check_invariants()
+    listeners = [RecordingListener(), RecordingListener()]
+    it.views = [*(it.partition.create_subpartition_view(index, listener) for index, listener in enumerate(listeners)), taken]
+    it.partition.finish()
 
-    assert [it.subpartition(index).is_released for index in range(3)] == [True, False, False]
+    assert [listener.count for listener in listeners] == [2, 2], "of what was there already, and of the end"
+    assert [read(view) for view in it.views] == [(bytes([index]) * (SIZE + 1), [EndOfPartition()]) for index in range(3)]
+    it.close()
+
+
+def test_a_refused_range_that_is_told_late_disturbs_nobody() -> None:
+    """A producer that was about to tell the reader of a range: the range is no more, and the next reader was told by itself."""
+    it = Producing(2, with_views=False)
+    taken = it.partition.create_subpartition_view(1, RecordingListener())
+    refused = RecordingListener()
+    it.partition.emit_record(bytes(SIZE + 1), 0)
+
+    with pytest.raises(LocalProtocolError, match="can only be consumed once"):
+        it.partition.create_subpartition_view(0, refused, 1)
+    it.partition.fail(RuntimeError("late"))
+
+    assert refused.count == 0
+    it.views = [taken]
+    it.close()
+
+
+def test_a_range_with_a_consumed_subpartition_takes_nothing_of_the_others() -> None:
+    """The consumer of one has gone: whoever asks for it and others is refused, and the others can still be read."""
+    it = Producing(3, with_views=False)
+    it.partition.create_subpartition_view(1, RecordingListener()).release()
+
+    with pytest.raises(PartitionNotFoundError, match="its subpartition 1 was consumed"):
+        it.partition.create_subpartition_view(0, RecordingListener(), 2)
+    it.views = [it.partition.create_subpartition_view(index, RecordingListener()) for index in (0, 2)]
+    it.partition.finish()
+
+    assert [read(view) for view in it.views] == [(b"", [EndOfPartition()])] * 2
+    assert not it.partition.is_released
     it.close()
 
 
