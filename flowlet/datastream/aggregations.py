@@ -1,37 +1,67 @@
-"""``min``, ``max``, ``min_by`` and ``max_by`` of keyed streams, as reductions.
+"""Built-in aggregations of keyed streams as reductions: ``sum`` of a column, ``min``, ``max``, ``min_by`` and ``max_by``.
 
-Side:       pure.  Pickled with the job, called on the thread of one task.
+Side:       pure.  Pickled with the job, called on the thread of one task; in columns the operator does the same without calling.
 Invariants: records are not changed; of equal ones the first stays.
 Source:     PyFlink ``KeyedStream.min`` and the others.
 """
 
 import copy
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 from flowlet.common.types import Row
 from flowlet.datastream.functions import ReduceFunction
 
-__all__ = ["Extreme"]
+__all__ = ["Aggregation", "Extreme", "KnownReduction", "Total"]
 
 
-class Extreme(ReduceFunction):
-    """The smallest or largest field so far, in the first record of its key, or with ``keeps_record`` in the record that has it.
+@dataclass(frozen=True, slots=True)
+class KnownReduction:
+    """What a reduction does, for those who can do it without calling it.
 
-    Records are tuples, lists, rows, or values themselves (position 0).
+    ``method``: of ``KeyedStream``.  ``field``: a position or name; None: the records themselves, which are numbers.  ``num_fields``: of the
+    tuples for which this holds; None: for records of any length.  ``skips_nulls``: a field that is None is as good as no record.
     """
 
-    def __init__(self, method: str, position: int | str, *, is_largest: bool, keeps_record: bool) -> None:
+    method: str
+    field: int | str | None
+    num_fields: int | None = None
+    skips_nulls: bool = False
+
+
+class Aggregation(ReduceFunction):
+    """Of one field.
+
+    Args:
+        method: what it is called.
+        position: of the field, or its name.
+        skips_nulls: whether a field that is None is as good as no record, as it is in columns; else it fails.
+    """
+
+    def __init__(self, method: str, position: int | str, *, skips_nulls: bool = False) -> None:
         self._method = method
         self._position = position
-        self._is_largest = is_largest
-        self._keeps_record = keeps_record
+        self._skips_nulls = skips_nulls
+
+    @property
+    def known(self) -> KnownReduction:
+        """What it does."""
+        return KnownReduction(self._method, self._position, skips_nulls=self._skips_nulls)
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         """The record so far, or what takes its place."""
         so_far, field = self._field(value1), self._field(value2)
-        if not (field > so_far if self._is_largest else field < so_far):
+        if self._skips_nulls and field is None:
             return value1
-        return value2 if self._keeps_record else self._with_field(value1, field)
+        return self._combine(value1, so_far, value2, field)
+
+    @abstractmethod
+    def _combine(self, value1: Any, so_far: Any, value2: Any, field: Any) -> Any:
+        """The result of two records, whose fields are given; only the first one's may be a null that is skipped."""
+
+    def _is_null(self, field: Any) -> bool:
+        return self._skips_nulls and field is None
 
     def _field(self, record: Any) -> Any:
         if not isinstance(record, tuple | list | Row):
@@ -61,3 +91,30 @@ class Extreme(ReduceFunction):
 
     def _refused(self, record: Any) -> TypeError:
         return TypeError(f"{self._method}({self._position!r}) finds no such field in a {type(record).__name__}")
+
+
+class Extreme(Aggregation):
+    """The smallest or largest field so far, in the first record of its key, or with ``keeps_record`` in the record that has it.
+
+    Records are tuples, lists, rows, or values themselves (position 0).
+    """
+
+    def __init__(self, method: str, position: int | str, *, is_largest: bool, keeps_record: bool, skips_nulls: bool = False) -> None:
+        super().__init__(method, position, skips_nulls=skips_nulls)
+        self._is_largest = is_largest
+        self._keeps_record = keeps_record
+
+    def _combine(self, value1: Any, so_far: Any, value2: Any, field: Any) -> Any:
+        if not self._is_null(so_far) and not (field > so_far if self._is_largest else field < so_far):
+            return value1
+        return value2 if self._keeps_record else self._with_field(value1, field)
+
+
+class Total(Aggregation):
+    """The sum of a field so far, in the first record of its key."""
+
+    def __init__(self, position: int | str, *, skips_nulls: bool = False) -> None:
+        super().__init__("sum", position, skips_nulls=skips_nulls)
+
+    def _combine(self, value1: Any, so_far: Any, value2: Any, field: Any) -> Any:
+        return self._with_field(value1, field if self._is_null(so_far) else so_far + field)

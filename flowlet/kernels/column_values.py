@@ -6,7 +6,6 @@ Side:       pure.
 Invariants: the numbers are exactly the column's; what cannot be one such array (bool, ints beyond 64 bits, mixed types) is refused.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,17 +22,40 @@ _INSTANT: Final = np.dtype("datetime64[us]")
 
 
 @dataclass(frozen=True, slots=True)
+class NumberKind:
+    """What the numbers stand for.
+
+    ``is_instant``: microseconds, or the unit of ``arrow_type``, since the epoch.
+    """
+
+    is_instant: bool = False
+    arrow_type: Any = None  # of an instant that came from Arrow
+
+    def column(self, array: NDArray[Any], is_valid: NDArray[np.bool_] | None) -> Column:
+        """Results as a column; ``is_valid`` False: a null, None: there are none."""
+        if self.is_instant and self.arrow_type is None:
+            instants = array.view(_INSTANT)
+            return ArrayColumn(instants if is_valid is None else np.where(is_valid, instants, np.datetime64("NaT")))
+        if self.arrow_type is None and is_valid is None:
+            return ArrayColumn(array)
+        import pyarrow as pa  # takes long, and who has no Arrow column does not need it
+
+        if self.arrow_type is not None and pa.types.is_date32(self.arrow_type):
+            array = array.astype(np.int32)
+        whole = pa.array(array, mask=None if is_valid is None else ~is_valid)
+        return ArrowColumn(whole if self.arrow_type is None else whole.view(self.arrow_type))
+
+
+@dataclass(frozen=True, slots=True)
 class Numbers:
     """A column for arithmetic.
 
-    ``array``: int64 or float64; anything where there is a null.  ``is_valid``: False for nulls; None where there are none.  ``column_of``:
-    makes a column of the kind that these were out of results and their validity.
+    ``array``: int64 or float64; anything where there is a null.  ``is_valid``: False for nulls; None where there are none.
     """
 
     array: NDArray[Any]
     is_valid: NDArray[np.bool_] | None = None
-    is_instant: bool = False
-    column_of: "Callable[[NDArray[Any], NDArray[np.bool_] | None], Column]" = lambda array, is_valid: _plain_column(array, is_valid)
+    kind: NumberKind = NumberKind()
 
 
 def numbers_of(column: Column) -> Numbers | None:
@@ -57,25 +79,12 @@ def wide(array: NDArray[Any]) -> NDArray[Any] | None:
     return None
 
 
-def _plain_column(array: NDArray[Any], is_valid: NDArray[np.bool_] | None) -> Column:
-    if is_valid is None:
-        return ArrayColumn(array)
-    import pyarrow as pa  # only columns that came from Arrow have nulls
-
-    return ArrowColumn(pa.array(array, mask=~is_valid))
-
-
 def _of_array(array: NDArray[Any]) -> Numbers | None:
     if array.dtype == _INSTANT:
         is_valid = ~np.isnat(array)
-        return Numbers(array.view(np.int64), None if is_valid.all() else is_valid, is_instant=True, column_of=_instants)
+        return Numbers(array.view(np.int64), None if is_valid.all() else is_valid, NumberKind(is_instant=True))
     numbers = wide(array)
     return None if numbers is None else Numbers(numbers)
-
-
-def _instants(array: NDArray[Any], is_valid: NDArray[np.bool_] | None) -> Column:
-    instants = array.view(_INSTANT)
-    return ArrayColumn(instants if is_valid is None else np.where(is_valid, instants, np.datetime64("NaT")))
 
 
 def _of_constant(value: Any, num_values: int) -> Numbers | None:
@@ -96,11 +105,4 @@ def _of_arrow(array: Any) -> Numbers | None:
     numbers = wide((plain if is_valid is None else plain.fill_null(0)).to_numpy(zero_copy_only=False))
     if numbers is None:
         return None
-    if not is_instant:
-        return Numbers(numbers, is_valid)
-
-    def column_of(results: NDArray[Any], is_result: NDArray[np.bool_] | None) -> Column:
-        whole = pa.array(results.astype(np.int32) if kinds.is_date32(kind) else results, mask=None if is_result is None else ~is_result)
-        return ArrowColumn(whole.view(kind))
-
-    return Numbers(numbers, is_valid, is_instant=True, column_of=column_of)
+    return Numbers(numbers, is_valid, NumberKind(is_instant=True, arrow_type=kind) if is_instant else NumberKind())

@@ -11,20 +11,18 @@ Rules:      a null in the field changes nothing, where nulls are skipped at all;
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import Column, Columns, ListColumn, Shape
+from flowlet.columns import Column, Columns, Shape
 from flowlet.kernels.accumulators import Accumulator, ExtremeAccumulator, LastRows, SumAccumulator
-from flowlet.kernels.column_values import Numbers, numbers_of
+from flowlet.kernels.column_values import NumberKind, Numbers, numbers_of
 from flowlet.kernels.field_stores import FieldStore, grown, store_for
 from flowlet.kernels.grouping import Grouping, IndexArray, group
 from flowlet.kernels.running import accumulate, new_extremes, rows_of_extremes
 from flowlet.kernels.slot_index import SlotArray, SlotIndex
-
-RECORD: Final = -1  # the key is the record itself
 
 
 class Aggregate(Enum):
@@ -65,8 +63,10 @@ class Layout:
         """That of a table."""
         return cls(columns.shape, len(columns.fields), columns.field_names)
 
-    def position(self, field: int | str) -> int | None:
-        """Where a field is, as records themselves see it; None if they have no such field."""
+    def position(self, field: int | str | None) -> int | None:
+        """Where a field is, as records themselves see it; None if they have no such field.  Field None: the record, if it is a scalar."""
+        if field is None:
+            return 0 if self.shape is Shape.SCALAR else None
         if isinstance(field, str):
             return self.field_names.index(field) if field in self.field_names else None
         if self.shape is Shape.SCALAR:
@@ -79,20 +79,22 @@ class ColumnarReduction:
 
     Args:
         aggregate: what is kept.
-        field: of the records, by position or name.
+        field: of the records, by position or name; None: the records, which are scalars.
+        num_fields: of the tuples that records must be; None: anything with that field.
         skips_nulls: whether a null in the field is as good as no record, and None and instants are keys; else chunks with one are refused.
     """
 
-    def __init__(self, aggregate: Aggregate, field: int | str, *, skips_nulls: bool = False) -> None:
+    def __init__(self, aggregate: Aggregate, field: int | str | None, *, num_fields: int | None = None, skips_nulls: bool = False) -> None:
         self._aggregate = aggregate
         self._field = field
+        self._num_fields = num_fields
         self._skips_nulls = skips_nulls
         self._index = SlotIndex(allows_null=skips_nulls)
         self._layout: Layout | None = None  # from the first records on, as everything below
         self._position = 0
         self._stores: list[FieldStore] = []  # of all fields; that of the one that is aggregated holds what its records had
         self._accumulator: Accumulator | None = None
-        self._last: Numbers | None = None  # the field as it came last, for its kind
+        self._kind: NumberKind | None = None  # of the field
         self._has_value: NDArray[np.bool_] | None = None  # by slot; None: all have
         self._num_slots = 0
         self._last_rows = LastRows()
@@ -105,7 +107,7 @@ class ColumnarReduction:
 
     def advance(self, columns: Columns, keys: Column) -> Columns | None:
         """The result after each record, or None: see above."""
-        found = self._start(columns, keys)
+        found = self._start_rows(columns, keys)
         if found is None:
             return None
         numbers, slots, num_slots = found
@@ -122,7 +124,7 @@ class ColumnarReduction:
 
     def advance_batch(self, columns: Columns, keys: Column) -> tuple[Columns, IndexArray] | None:
         """The result of each key after its last record among these, and those records' rows; or None."""
-        found = self._start(columns, keys)
+        found = self._start_rows(columns, keys)
         if found is None:
             return None
         numbers, slots, num_slots = found
@@ -157,42 +159,51 @@ class ColumnarReduction:
         return self._output(slots, self._accumulator.at(slots), has_value)
 
     def load(self, keys: list[Any], columns: Columns) -> bool:
-        """Begin with a result for each of these keys, which are exact ones, and themselves keys; False if that is not possible."""
+        """Begin with a result for each of these exact keys; False if that is not possible, and then not with anything."""
         assert not self._num_slots, "nothing came before"
-        found = self._start(columns, ListColumn(keys))
-        if found is None or found[0].is_valid is not None:
+        numbers = self._start(columns)
+        if numbers is None or not self._index.load(keys):
             return False
-        numbers, _, num_slots = found
+        self._accept(columns, numbers)
         assert self._accumulator is not None, "made by _start"
-        self._accumulator.load(numbers.array)
-        self._append(columns, num_slots)
+        self._accumulator.load(self._filled(numbers))
+        self._append(columns, len(keys))
+        self._has_value = numbers.is_valid
         return True
 
     # -- what comes in
 
-    def _start(self, columns: Columns, keys: Column) -> tuple[Numbers, SlotArray, int] | None:
-        """The field's numbers and the slots; None if they are not for this."""
+    def _start_rows(self, columns: Columns, keys: Column) -> tuple[Numbers, SlotArray, int] | None:
+        """The field's numbers, the slots, and how many slots there are then; None if they are not for this."""
+        numbers = self._start(columns)
+        slots = None if numbers is None else self._index.slots(keys)
+        if numbers is None or slots is None:
+            return None
+        self._accept(columns, numbers)
+        return numbers, slots, self._index.num_slots
+
+    def _accept(self, columns: Columns, numbers: Numbers) -> None:
+        """The first records decide what all must be like."""
+        if not self._stores:
+            self._stores = [store_for(column, is_replaced=self._aggregate.keeps_record) for column in columns.fields]
+        self._kind = numbers.kind
+        assert self._accumulator is not None, "made by _start"
+        self._accumulator.grow(self._index.num_slots)
+
+    def _start(self, columns: Columns) -> Numbers | None:
+        """The field's numbers; None if they are not for this."""
         if not self._is_of_layout(columns):
             return None
         numbers = numbers_of(columns.fields[self._position])
         if numbers is None or (numbers.is_valid is not None and not self._takes_nulls):
             return None
-        if numbers.is_instant and (self._aggregate.is_sum or not self._skips_nulls):
+        if numbers.kind.is_instant and (self._aggregate.is_sum or not self._skips_nulls):
             return None
-        if self._last is not None and self._last.is_instant is not numbers.is_instant:
+        if self._kind is not None and self._kind != numbers.kind:
             return None
         if self._accumulator is None:
             self._accumulator = self._new_accumulator(numbers.array.dtype)
-        if not self._accumulator.takes(numbers.array):
-            return None
-        slots = self._index.slots(keys)
-        if slots is None:
-            return None
-        if not self._stores:
-            self._stores = [store_for(column, is_replaced=self._aggregate.keeps_record) for column in columns.fields]
-        self._last = numbers
-        self._accumulator.grow(self._index.num_slots)
-        return numbers, slots, self._index.num_slots
+        return numbers if self._accumulator.takes(numbers.array) else None
 
     @property
     def _takes_nulls(self) -> bool:
@@ -202,10 +213,13 @@ class ColumnarReduction:
         layout = Layout.of(columns)
         if self._layout is None:
             position = layout.position(self._field)
-            if position is None:
+            if position is None or not self._are_wanted(layout):
                 return False
             self._layout, self._position = layout, position
         return layout == self._layout
+
+    def _are_wanted(self, layout: Layout) -> bool:
+        return self._num_fields is None or (layout.shape is Shape.TUPLE and layout.num_fields == self._num_fields)
 
     def _new_accumulator(self, dtype: "np.dtype[Any]") -> Accumulator:
         if self._aggregate.is_sum:
@@ -274,9 +288,9 @@ class ColumnarReduction:
     # -- what comes out
 
     def _output(self, slots: SlotArray, results: NDArray[Any], has_value: NDArray[np.bool_] | None) -> Columns:
-        assert self._last is not None, "something came in"
+        assert self._kind is not None, "something came in"
         fields = [store.take(slots) for store in self._stores]
-        fields[self._position] = self._last.column_of(results, has_value)
+        fields[self._position] = self._kind.column(results, has_value)
         return self._columns(fields)
 
     def _columns(self, fields: list[Column]) -> Columns:

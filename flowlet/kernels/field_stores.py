@@ -101,7 +101,7 @@ class NumberStore:
 
     def _numbers(self, column: Column) -> NDArray[Any] | None:
         numbers = numbers_of(column)
-        if numbers is None or numbers.is_valid is not None or numbers.is_instant or numbers.array.dtype != self._array.dtype:
+        if numbers is None or numbers.is_valid is not None or numbers.kind.is_instant or numbers.array.dtype != self._array.dtype:
             return None
         return numbers.array
 
@@ -172,7 +172,7 @@ def store_for(column: Column, *, is_replaced: bool) -> FieldStore:
     """An empty store that suits a column, and whose values may be replaced if so."""
     # Arrow's columns may have nulls later.
     numbers = None if isinstance(column, ArrowColumn) else numbers_of(column)
-    if numbers is None or numbers.is_valid is not None or numbers.is_instant:
+    if numbers is None or numbers.is_valid is not None or numbers.kind.is_instant:
         return ReplacedObjectStore() if is_replaced else ObjectStore()
     return NumberStore(numbers.array.dtype, is_replaced=is_replaced)
 

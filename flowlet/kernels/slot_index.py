@@ -29,6 +29,7 @@ _CANONICAL_NAN: Final = 0x7FF8 << 48
 # One table per producer's generation of its dictionary is in use at a time; old ones go.  Not measured.
 _MAX_TABLES: Final = 256
 _UNKNOWN: Final = -1
+_FLOAT_FIELDS: Final = 2  # of the exact key of a float: its type, its bits
 
 
 class KeyKind(Enum):
@@ -85,6 +86,27 @@ class SlotIndex:
             keys.insert(self._null_slot, NULL_KEY)
         return keys
 
+    def load(self, keys: list[Any]) -> bool:
+        """Give the slots 0, 1, 2, ... to these exact keys, all different; False if they are not all of one kind."""
+        assert not self.num_slots, "no key came before"
+        plain = [key for key in keys if key != NULL_KEY]
+        kinds = set(map(type, plain))
+        if kinds == {int}:
+            values, self._kind = plain, KeyKind.INT
+        elif kinds == {tuple} and all(len(key) == _FLOAT_FIELDS and key[0] is float for key in plain):
+            values, self._kind = [bits - (bits >> 63 << 64) for _, bits in plain], KeyKind.FLOAT
+        else:
+            self._kind = KeyKind.OBJECT
+            self._objects.update(zip(keys, range(len(keys)), strict=True))
+            return int not in kinds
+        try:
+            self._numbers.add(np.array(values, np.int64))
+        except OverflowError:
+            return False
+        if len(plain) < len(keys):
+            self._null_slot = keys.index(NULL_KEY)
+        return True
+
     def slots(self, column: Column) -> SlotArray | None:
         """The slot of each key; None if the keys are of another kind than those before, or cannot be keys."""
         match column:
@@ -111,7 +133,7 @@ class SlotIndex:
         numbers = numbers_of(column)
         if numbers is None:
             return self._of_values(column.to_list())
-        if numbers.is_instant and not self._allows_null:
+        if numbers.kind.is_instant and not self._allows_null:
             return None
         if numbers.array.dtype == np.float64:
             return self._of_wide(numbers, _float_bits(numbers.array), KeyKind.FLOAT)

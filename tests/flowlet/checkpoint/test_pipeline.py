@@ -24,8 +24,9 @@ from flowlet.datastream import KeyedProcessFunction
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.operators.base import StreamOperator
-from flowlet.operators.keyed import KeyedSumOperator, RunningState
+from flowlet.operators.keyed import KeyedSumOperator
 from flowlet.operators.process import ProcessOperator
+from flowlet.operators.running import RunningState
 from flowlet.operators.source import Source, SourceOperator, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer

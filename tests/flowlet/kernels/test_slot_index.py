@@ -146,3 +146,21 @@ def test_constants_and_lists_find_the_same_slots() -> None:
     assert index.slots(ConstantColumn("b", 3)).tolist() == [0, 0, 0]  # type: ignore[union-attr]  # a str is a key
     assert index.slots(ListColumn(["a", "b"])).tolist() == [1, 0]  # type: ignore[union-attr]  # as above
     assert index.slots(ConstantColumn("a", 2)).tolist() == [1, 1]  # type: ignore[union-attr]  # as above
+
+
+@given(st.lists(FLOATS | st.none()) | st.lists(INTS | st.none()) | st.lists(TEXTS | st.booleans() | st.none()))
+def test_an_index_goes_on_from_its_keys(keys: list[Any]) -> None:
+    _, distinct = expected([keys])
+    index = SlotIndex(allows_null=True)
+
+    assert index.load(distinct)
+
+    assert index.keys() == distinct
+    if distinct and NULL_KEY not in distinct:
+        column = column_of(keys)
+        assert index.slots(column).tolist() == expected([keys])[0][0]  # type: ignore[union-attr]  # keys of one kind
+
+
+@pytest.mark.parametrize("keys", [[1, "a"], [2**70], [1, 2**70], [1, exact_key(1.0)]])
+def test_keys_of_several_kinds_are_no_index(keys: list[Any]) -> None:
+    assert not SlotIndex().load(keys)
