@@ -24,13 +24,18 @@ from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConfigError, LocalProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
+from netstack.flow.offer_book import GateShape
 from netstack.gate.input_channel import InputChannel, PartitionStateChecker
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.offered_gate import OfferedInputGate
+from netstack.gate.offered_gates import OfferedGates
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
+from netstack.handlers.offers import OfferedPartitionClient, OfferedPartitionsHandler
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.handlers.request_server import PartitionRequestServerHandler
+from netstack.handlers.roles import ConnectionRoles
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
 from netstack.loop_timers import LoopTimers
@@ -39,6 +44,7 @@ from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.codec import SERVER_MESSAGE_IDS
+from netstack.wire.offers import PartitionOffer
 
 _log = structlog.get_logger(__name__)
 
@@ -67,6 +73,7 @@ class NetworkEnvironment:
         self.config = config
         self.buffer_pool = NetworkBufferPool(config.num_segments, config.segment_size_bytes)
         self._timers = LoopTimers(loop)
+        self.offered_gates = OfferedGates()
         self.partition_manager = ResultPartitionManager(timers=self._timers)
         self._loop = loop
         self._connections = ConnectionManager(config, loop)
@@ -120,10 +127,14 @@ class NetworkEnvironment:
     def _server_handlers(self) -> tuple[ChannelHandler, ...]:
         queue = PartitionRequestQueue(self.config, self._loop)
         self._queues.add(queue)
+        server = PartitionRequestServerHandler(self.config, self._loop, self.partition_manager, queue)
+        offers = OfferedPartitionsHandler(self._loop, self.offered_gates)
         return (
             MessageEncoder(),
-            MessageDecoder.of(self.config, accepted_ids=SERVER_MESSAGE_IDS),
-            PartitionRequestServerHandler(self.config, self._loop, self.partition_manager, queue),
+            MessageDecoder.of(self.config, offers, accepted_ids=SERVER_MESSAGE_IDS),
+            ConnectionRoles((server, queue), offers),
+            offers,
+            server,
             queue,
         )
 
@@ -231,6 +242,42 @@ class NetworkEnvironment:
             raise
         self._warn_of_usage()
         return gate
+
+    def create_offered_gate(self, owner: str, job_id: bytes, subtask: int, shape: GateShape) -> OfferedInputGate:
+        """A gate that producers outside the cluster find at this process's data port, from now on until it is closed.
+
+        Args:
+            owner: who reads; named in errors.
+            job_id: 16 bytes; with the gate's name it is what a producer's token is good for.
+            subtask: which one of the gate's.
+            shape: what offers have to agree with.
+
+        Raises:
+            ConfigError: a channel would have neither exclusive nor floating buffers.
+            InsufficientNetworkBuffersError: not even one floating buffer is left.
+            LocalProtocolError: that gate is there already.
+            ResourceClosedError: the environment was closed.
+        """
+        self._check_open()
+        config = self.config
+        if not config.exclusive_buffers_per_channel and not config.floating_buffers_per_gate:
+            raise ConfigError(f"{owner}: exclusive_buffers_per_channel and floating_buffers_per_gate are 0: it could never receive")
+        gate = OfferedInputGate(owner, shape, self._offered_channel, decompressor=BufferDecompressor(config.segment_size_bytes))
+        try:
+            if config.floating_buffers_per_gate:
+                gate.set_buffer_pool(self._floating_pool(owner))
+            self.offered_gates.add(job_id, subtask, gate)
+        except BaseException:
+            gate.close()
+            raise
+        return gate
+
+    def _offered_channel(
+        self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient
+    ) -> RemoteInputChannel:
+        channel = RemoteInputChannel(gate, index, new_input_channel_id(), offer.result_partition, offer.subtask, client)
+        channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel, 0.0)  # the loop waits for nobody
+        return channel
 
     def _channel(self, gate: SingleInputGate, index: int, spec: ChannelSpec) -> InputChannel:
         config = self.config

@@ -10,9 +10,10 @@ from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
+from flowlet.operators.remote_gate_source import RemoteGateSource
 from flowlet.operators.source import SourceOperator
-from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, VertexMessage, WatermarkAlignmentMessage
-from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
+from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
+from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner, dump_type
 
 __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
 
@@ -63,7 +64,17 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         operator_names=vertex.operator_names,
         chain=dump_chain(vertex.chain, vertex.name),
         watermark_alignment=_alignment(vertex),
+        remote_gate=_remote_gate(vertex),
     )
+
+
+def _remote_gate(vertex: JobVertex) -> RemoteGateMessage | None:
+    head = vertex.chain[0].operator
+    source = head.source if isinstance(head, SourceOperator) else None
+    if not isinstance(source, RemoteGateSource):
+        return None
+    key_blob = b"" if source.key_groups is None else dump_partitioner(source.key_groups, f"gate {source.name}")
+    return RemoteGateMessage(source.name, source.type_name, source.fingerprint, dump_type(source.type_info), key_blob, source.producers)
 
 
 def _alignment(vertex: JobVertex) -> WatermarkAlignmentMessage | None:

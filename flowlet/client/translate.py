@@ -13,6 +13,7 @@ from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.connectors.base import DiscardingSink
 from flowlet.datastream.connectors.file_system import FileSink, FileSource
 from flowlet.datastream.formats.parquet import ParquetWriterFactory
+from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
@@ -44,6 +45,7 @@ from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
 from flowlet.operators.process import CoProcessOperator, ProcessOperator
+from flowlet.operators.remote_gate_source import RemoteGateSource
 from flowlet.operators.sinks import DiscardSink, PrintSink
 from flowlet.operators.source import CollectionSource, Source, SourceOperator
 from flowlet.operators.text_source import TextLineSource
@@ -178,6 +180,8 @@ def _reading(step: SourceTransformation) -> Source:
         return CollectionSource(step.source)
     if isinstance(step.source, FileSource):
         return TextLineSource(step.source.paths, step.source.stream_format.charset_name)
+    if isinstance(step.source, RemoteGate):
+        return RemoteGateSource(step.source.name, step.source.type_info, step.source.producers)
     if isinstance(step.source, SourceFunction):
         return BlockingSource(step.source)
     source: Source = step.source

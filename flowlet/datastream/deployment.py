@@ -24,14 +24,14 @@ def job_manager_address(configuration: Configuration, variables: Mapping[str, st
         ConfigError: an option or variable is no address; the message names it.
     """
     if configuration.contains_key(JOB_MANAGER_OPTION):
-        return _parsed(configuration.get_string(JOB_MANAGER_OPTION, ""), f"option {JOB_MANAGER_OPTION!r}")
+        return parsed_address(configuration.get_string(JOB_MANAGER_OPTION, ""), f"option {JOB_MANAGER_OPTION!r}")
     for option in _ADDRESS_OPTIONS:
         if configuration.contains_key(option):
             host = configuration.get_string(option, "").strip()
             port = configuration.get_integer(_PORT_OPTION, _DEFAULT_PORT)
             return _checked(host, port, f"options {option!r} and {_PORT_OPTION!r}")
     address = variables.get(JOB_MANAGER_VARIABLE, "").strip()
-    return _parsed(address, f"environment variable {JOB_MANAGER_VARIABLE}") if address else None
+    return parsed_address(address, f"environment variable {JOB_MANAGER_VARIABLE}") if address else None
 
 
 def is_in_process(variables: Mapping[str, str]) -> bool:
@@ -46,7 +46,12 @@ def is_in_process(variables: Mapping[str, str]) -> bool:
     return value == "inprocess"
 
 
-def _parsed(address: str, where: str) -> tuple[str, int]:
+def parsed_address(address: str, where: str) -> tuple[str, int]:
+    """Host and port of ``host:port``.
+
+    Raises:
+        ConfigError: it is something else; names ``where`` it was found.
+    """
     host, colon, port = address.strip().removeprefix("http://").rstrip("/").rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal():
         raise ConfigError(f"{where} is {address!r}; it must be host:port, such as 127.0.0.1:{_DEFAULT_PORT}")

@@ -25,6 +25,7 @@ from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.deployment import is_in_process, job_manager_address
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
+from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import ConfigError, FlowletError, JobGraphError
@@ -232,6 +233,38 @@ class StreamExecutionEnvironment:
                 strategy=watermark_strategy,
                 is_bounded=bool(getattr(source, "is_bounded", True)),
                 output_type=type_info or PickledBytesTypeInfo(),
+                parallelism=self.get_parallelism(),
+            )
+        )
+
+    def from_remote_gate(
+        self,
+        name: str,
+        type_info: TypeInformation | None = None,
+        producers: int | None = None,
+        watermark_strategy: WatermarkStrategy | None = None,
+    ) -> DataStream:
+        """What producers outside the cluster push into the gate ``name``, such as the tasks of a Spark job.  Not in PyFlink.
+
+        They find the gate by its name (``flowlet.ingest.open_gate``), any number of them, whenever they like.  The gate ends after
+        ``producers`` partitions, or, whatever that says, when the job is told to finish it (``JobClient.finish_gate``).  A ``key_by``
+        right behind it routes at the producers, so that its records travel only once.
+
+        Raises:
+            JobGraphError: an argument is not of its kind.
+        """
+        if type_info is not None:
+            _check_type(type_info, "from_remote_gate")
+        if watermark_strategy is not None and not isinstance(watermark_strategy, WatermarkStrategy):
+            raise JobGraphError(f"from_remote_gate() needs a WatermarkStrategy or None, got {watermark_strategy!r}")
+        output_type = type_info or PickledBytesTypeInfo()
+        return self._source(
+            SourceTransformation(
+                name=f"Gate {name}",
+                source=RemoteGate(name, output_type, producers),
+                strategy=watermark_strategy,
+                is_bounded=False,
+                output_type=output_type,
                 parallelism=self.get_parallelism(),
             )
         )

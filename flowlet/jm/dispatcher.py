@@ -18,6 +18,7 @@ import structlog
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.jm.config import JobManagerConfig
+from flowlet.jm.gates import gate_names
 from flowlet.jm.job_document import Document, job_overview_item
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import SlotPool, assign_tasks, needed_slots
@@ -79,6 +80,12 @@ class Dispatcher:
         check_job_graph(job, self._config.max_tasks_per_job)
         if job.job_id in self._jobs:
             raise DuplicateJobError(f"a job with the id {job.job_id} was submitted before")
+        for name in gate_names(job):
+            other = self.job_with_gate(name)
+            if other is not None and not other.is_ended:
+                raise DuplicateJobError(
+                    f"the running job {other.job.name!r} ({other.job_id}) has a gate {name!r} already; choose another name"
+                )
         num_active = len(self._jobs) - len(self._ended)
         if self._is_closing or num_active >= self._config.max_active_jobs:
             raise BusyError(
@@ -95,6 +102,15 @@ class Dispatcher:
     def job(self, job_id: str) -> JobMaster | None:
         """The job with this id, unless it is unknown or forgotten."""
         return self._jobs.get(job_id)
+
+    def job_with_gate(self, gate: str) -> JobMaster | None:
+        """The job that has this remote gate: the one that runs, else the last one that did."""
+        found = [master for master in self._jobs.values() if gate in gate_names(master.job)]
+        return next((master for master in found if not master.is_ended), found[-1] if found else None)
+
+    def gate_names(self) -> list[str]:
+        """The remote gates of all jobs that have not ended."""
+        return sorted(name for master in self._jobs.values() if not master.is_ended for name in gate_names(master.job))
 
     def jobs(self) -> Iterator[JobMaster]:
         """All known jobs, in the order of submission."""

@@ -31,7 +31,8 @@ from flowlet.graph.execution_graph import (
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm import failures
 from flowlet.jm.deployment import DeploymentPlan, TaskManagerLocation
-from flowlet.jm.job_document import JobView
+from flowlet.jm.gates import gate_document, gate_vertex
+from flowlet.jm.job_document import Document, JobView
 from flowlet.jm.scheduler import attempt_id, execution_vertices
 from flowlet.jm.submission import without_code
 from flowlet.jm.watermark_alignment import SourceSubtask
@@ -166,6 +167,22 @@ class JobMaster:
         """Where the client reads an edge; the tasks are deployed."""
         assert self._plan is not None, "deployed"
         return self._plan.external_channels(edge)
+
+    def gate_document(self, name: str, secret: bytes) -> Document:
+        """What producers need to know of one of the job's gates; the tasks are deployed."""
+        vertex = gate_vertex(self.job, name)
+        assert vertex is not None, "asked for a gate of this job"
+        assert vertex.remote_gate is not None, "it is one"
+        attempts = [attempt_id(self.job_id, vertex.id, subtask) for subtask in range(vertex.parallelism)]
+        return gate_document(self.job, vertex.remote_gate, [self._locations[each] for each in attempts], secret, self._clock())
+
+    async def wait_until_running(self, timeout_s: float) -> bool:
+        """Whether every task runs (or the job has ended), at the latest after ``timeout_s``."""
+        return await self._wait_until(lambda: self.is_ended or self._are_running(), timeout_s)
+
+    def _are_running(self) -> bool:
+        states = [execution.state for execution in self.graph.executions.values()]
+        return all(state is ExecutionState.RUNNING or state.is_terminal for state in states)
 
     async def wait_until_ended(self, timeout_s: float) -> bool:
         """Whether the job has ended, at the latest after ``timeout_s``."""

@@ -53,6 +53,7 @@ class RestApi:
                 web.patch("/jobs/{job_id}", self.cancel),
                 web.get("/jobs/{job_id}/execution-result", self.execution_result),
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
+                web.get("/gates/{gate}", self.gate),
                 web.get("/rpc/taskmanager", self.task_manager),
             ]
         )
@@ -119,6 +120,18 @@ class RestApi:
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")
         return _json([channel_document(channel) for channel in master.external_channels(edge)])
+
+    async def gate(self, request: web.Request) -> web.Response:
+        """Where a remote gate is, and a token for it: 404 if no job has it, 410 if its job has ended, 204 if it is not ready in time."""
+        name = request.match_info["gate"]
+        master = self._dispatcher.job_with_gate(name)
+        if master is None:
+            return error_response(404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}")
+        if not await master.wait_until_running(self._long_poll_s(request)):
+            return web.Response(status=204)
+        if master.is_ended:
+            return error_response(410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
+        return _json(master.gate_document(name, self._config.secret))
 
     async def task_manager(self, request: web.Request) -> web.StreamResponse:
         """The WebSocket of one TaskManager, until it ends."""

@@ -13,7 +13,9 @@ from flowlet.common.execution_config import MAX_MAX_PARALLELISM
 from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
-from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, VertexMessage, WatermarkAlignmentMessage
+from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
+from netstack.flow.gate_access import MAX_GATE_NAME_BYTES
+from netstack.wire.offers import FINGERPRINT_BYTES
 
 MAX_NAME_CHARS = 1_000
 MAX_OPERATORS_PER_VERTEX = 1_000
@@ -23,6 +25,8 @@ MAX_INPUTS_PER_OPERATOR = 63  # Flink's: one bit each in an input selection
 # A report and an announcement per subtask of a source in each interval.
 MIN_ALIGNMENT_INTERVAL_MS = 10
 MAX_ALIGNMENT_INTERVAL_MS = 3_600_000
+MAX_GATE_PRODUCERS = 1_000_000  # each is remembered once complete
+MAX_GATE_CODE_BYTES = 1024 * 1024  # kept, unlike all other code, as long as the job is known
 MAX_CODE_BYTES_PER_VERTEX = 48 * 1024 * 1024
 
 
@@ -86,8 +90,21 @@ def _check_vertex(vertex: VertexMessage) -> None:
         raise JobGraphError(f"vertex {vertex.name!r}: {len(vertex.operator_names)} operators, not 1 to {MAX_OPERATORS_PER_VERTEX}")
     if vertex.watermark_alignment is not None:
         _check_alignment(vertex.name, vertex.watermark_alignment)
+    if vertex.remote_gate is not None:
+        _check_gate(vertex.name, vertex.remote_gate)
     for name in vertex.operator_names:
         _check_name(f"vertex {vertex.name!r}: an operator's name", name)
+
+
+def _check_gate(vertex_name: str, gate: RemoteGateMessage) -> None:
+    if not 1 <= len(gate.name.encode()) <= MAX_GATE_NAME_BYTES or not gate.name.isprintable():
+        raise JobGraphError(f"vertex {vertex_name!r}: the name of its remote gate must have 1 to {MAX_GATE_NAME_BYTES} printable bytes")
+    if len(gate.fingerprint) != FINGERPRINT_BYTES:
+        raise JobGraphError(f"gate {gate.name!r}: the fingerprint of its type has {len(gate.fingerprint)} bytes, not {FINGERPRINT_BYTES}")
+    if gate.producers is not None and not 1 <= gate.producers <= MAX_GATE_PRODUCERS:
+        raise JobGraphError(f"gate {gate.name!r}: {gate.producers} producers, not 1 to {MAX_GATE_PRODUCERS}")
+    if len(gate.type_blob) + len(gate.key_blob) > MAX_GATE_CODE_BYTES:
+        raise JobGraphError(f"gate {gate.name!r}: its type and key selector have more than {MAX_GATE_CODE_BYTES} bytes")
 
 
 def _check_alignment(vertex_name: str, alignment: WatermarkAlignmentMessage) -> None:

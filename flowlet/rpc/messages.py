@@ -23,6 +23,17 @@ class WatermarkAlignmentMessage(msgspec.Struct, frozen=True):
     update_interval_ms: int
 
 
+class RemoteGateMessage(msgspec.Struct, frozen=True):
+    """What a vertex begins with if producers outside the cluster push into it."""
+
+    name: str
+    type_name: str  # for people
+    fingerprint: bytes  # of the type, 16 bytes
+    type_blob: bytes  # the cloudpickled type, for producers alone
+    key_blob: bytes = b""  # the cloudpickled partitioner by which producers route; empty: in turns
+    producers: int | None = None  # how many partitions there will be
+
+
 class VertexMessage(msgspec.Struct, frozen=True):
     """One vertex of a submitted job; ``chain`` is the cloudpickled list of its chained operators."""
 
@@ -34,6 +45,7 @@ class VertexMessage(msgspec.Struct, frozen=True):
     operator_names: list[str]
     chain: bytes
     watermark_alignment: WatermarkAlignmentMessage | None = None  # of a vertex that begins with a source
+    remote_gate: RemoteGateMessage | None = None
 
 
 class EdgeMessage(msgspec.Struct, frozen=True):

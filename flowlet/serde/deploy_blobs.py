@@ -18,6 +18,7 @@ from flowlet.errors import FlowletError, JobSubmissionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flowlet.common.typeinfo import TypeInformation
     from flowlet.graph.job_graph import Chained
     from flowlet.graph.partitioner import Partitioner
     from flowlet.operators.chain import ChainedOperator
@@ -54,6 +55,31 @@ def dump_partitioner(partitioner: "Partitioner", edge: str) -> bytes:
         return bytes(cloudpickle.dumps(partitioner))
     except Exception as error:
         raise JobSubmissionError(f"edge {edge!r}: its partitioner cannot be sent to a TaskManager: {_describe(error)}") from error
+
+
+def dump_type(type_info: "TypeInformation") -> bytes:
+    """The blob of the type of a gate's records."""
+    return bytes(cloudpickle.dumps(type_info))
+
+
+def load_type(blob: bytes, gate: str) -> "TypeInformation":
+    """Open the type of a gate's records, in a producer outside the cluster.
+
+    Raises:
+        DeploymentError: as ``load_chain``.
+    """
+    type_info: TypeInformation = _load(blob, f"the type of gate {gate!r}")
+    return type_info
+
+
+def load_gate_partitioner(blob: bytes, gate: str) -> "Partitioner":
+    """Open what says how records travel to a gate, in a producer outside the cluster.
+
+    Raises:
+        DeploymentError: as ``load_chain``.
+    """
+    partitioner: Partitioner = _load(blob, f"the key selector of gate {gate!r}")
+    return partitioner
 
 
 def load_chain(blob: bytes, task_name: str) -> "list[ChainedOperator]":

@@ -5,8 +5,11 @@ Source: Flink ``SourceOperatorStreamTask``.
 Rules:  a source that has nothing just now is waited for if it can say when to ask again, and else asked again at once.
 """
 
+from collections.abc import Callable, Iterator
+
 import msgspec
 
+from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.source import SourceOperator
 from flowlet.records import MAX_WATERMARK
@@ -38,6 +41,13 @@ class SourceStreamTask(StreamTask):
         return msgspec.structs.replace(
             super().metrics(), source_progress=self._source.progress, watermark_alignment_drift_ms=self._source.alignment_drift_ms
         )
+
+    def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
+        gate = self.environment.offered_gate
+        if gate is not None:
+            reason = {ExecutionState.CANCELED: "its job was cancelled or has failed", ExecutionState.FAILED: "its task has failed"}
+            yield lambda: gate.close_with(reason.get(self.state, "it has come to its end"))
+        yield from super()._closers(mailbox=mailbox)
 
     def _process_input(self) -> InputStatus:
         if self._stopped is not None:

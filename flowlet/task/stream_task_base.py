@@ -389,7 +389,7 @@ class StreamTask(ABC):
     def metrics(self) -> TaskMetrics:
         """Counters since the start; any thread, cheap."""
         timings, rates = self._timings.snapshot(), self._timings.rates()
-        gates = [gate.statistics() for gate in self.environment.gates]
+        gates = [gate.statistics() for gate in self.environment.all_gates]
         partitions = [partition.statistics() for partition in self._partitions]
         return TaskMetrics(
             **checkpoint_metrics(self.checkpoints),

@@ -13,6 +13,7 @@ from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.graph.partitioner import Partitioner
 from flowlet.task.output_flusher import ScheduleTimer
 from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.offered_gate import OfferedInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.timers import Timers
 
@@ -62,12 +63,18 @@ class TaskEnvironment:
     schedule_timer: ScheduleTimer
     checkpointing: Checkpointing | None = None  # None: barriers are not expected
     report_watermark: Callable[[int], None] | None = None  # of a source that has an alignment group, on the task thread
+    offered_gate: OfferedInputGate | None = None  # of a source that producers outside the cluster push into
     gate_inputs: list[int] = field(default_factory=list)  # which input of the head each gate feeds, from 1; empty: all the first
 
     @property
     def task_name_with_subtask(self) -> str:
         """What people call the subtask: ``name (2/4)``, counted from one."""
         return f"{self.task_name} ({self.subtask + 1}/{self.parallelism})"
+
+    @property
+    def all_gates(self) -> list[SingleInputGate]:
+        """Those of its edges and the one for producers outside the cluster."""
+        return [*self.gates, *([] if self.offered_gate is None else [self.offered_gate])]
 
     def gates_by_input(self) -> list[list[SingleInputGate]]:
         """The gates of each input of the head, the first input first."""

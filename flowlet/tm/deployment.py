@@ -8,6 +8,9 @@ Source:     Flink ``TaskExecutor.submitTask``, ``NettyShuffleEnvironment.createI
 import asyncio
 from collections.abc import Callable
 
+from flowlet.operators.chain import ChainedOperator
+from flowlet.operators.remote_gate_source import RemoteGateSource
+from flowlet.operators.source import SourceOperator
 from flowlet.rpc.messages import InputChannelDescriptor, InputGateDescriptor, ResultPartitionDescriptor, TaskDeploymentDescriptor
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.task.stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
@@ -15,6 +18,7 @@ from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.offered_gate import OfferedInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 
 
@@ -75,16 +79,19 @@ def create_task_from_descriptor(
     chain = load_chain(descriptor.chain, descriptor.task_name)
     outputs: list[OutputEdge] = []
     gates: list[SingleInputGate] = []
+    offered_gate: OfferedInputGate | None = None
     try:
         for partition in descriptor.partitions:
             outputs.append(_create_output(descriptor, partition, network))  # noqa: PERF401 - after a failure we must know what there is
         for gate in descriptor.gates:
             gates.append(_create_gate(descriptor, gate, network, tm_id))  # noqa: PERF401
+        offered_gate = _create_offered_gate(descriptor, chain, network)
         environment = _create_environment(descriptor, gates, outputs, loop)
+        environment.offered_gate = offered_gate
         environment.report_watermark = report_watermark
         return create_stream_task(environment, chain)
     except BaseException as error:
-        _discard(gates, outputs, error)
+        _discard([*gates, *([] if offered_gate is None else [offered_gate])], outputs, error)
         raise
 
 
@@ -118,6 +125,20 @@ def _create_gate(
     descriptor: TaskDeploymentDescriptor, gate: InputGateDescriptor, network: NetworkEnvironment, tm_id: str
 ) -> SingleInputGate:
     return network.create_input_gate(owner_name(descriptor), [channel_spec(channel, tm_id) for channel in gate.channels])
+
+
+def _create_offered_gate(
+    descriptor: TaskDeploymentDescriptor, chain: list[ChainedOperator], network: NetworkEnvironment
+) -> OfferedInputGate | None:
+    """The gate of a task that begins with one for producers outside the cluster."""
+    head = chain[0].operator
+    source = head.source if isinstance(head, SourceOperator) else None
+    if not isinstance(source, RemoteGateSource):
+        return None
+    job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
+    gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
+    source.bind(gate)
+    return gate
 
 
 def channel_spec(channel: InputChannelDescriptor, tm_id: str | None) -> ChannelSpec:

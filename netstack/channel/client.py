@@ -17,6 +17,7 @@ from netstack.channel.protocol import HandlersFactory, NetworkChannel
 from netstack.channel.tls import client_context, timeouts
 from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError
+from netstack.flow.gate_access import GateIdentity
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.handlers.auth import AuthenticationHandler
 from netstack.ids import ConnectionID
@@ -24,9 +25,15 @@ from netstack.security import SecurityConfig, SecurityMode, is_loopback, require
 
 
 async def connect(
-    config: NetstackConfig, connection_id: ConnectionID, handlers_factory: HandlersFactory, timeout_s: float
+    config: NetstackConfig,
+    connection_id: ConnectionID,
+    handlers_factory: HandlersFactory,
+    timeout_s: float,
+    gate: GateIdentity | None = None,
 ) -> NetworkChannel:
     """A connected channel whose peer has shown that it knows the secret; its handlers have seen ``channel_active``.
+
+    ``gate``: to offer partitions to that gate and for nothing else; the secret of ``config`` is the token for it.
 
     Raises:
         AuthenticationError: the peer did not, or is not sure of us.
@@ -36,7 +43,7 @@ async def connect(
     security = required_security(config.security)
     if security.mode is not SecurityMode.TLS and not is_loopback(connection_id.host):
         raise ConnectError(f"cannot connect to {connection_id}: only loopback addresses are allowed with security mode {security.mode}")
-    return await _Attempt(config, security, connection_id, handlers_factory, timeout_s).run()
+    return await _Attempt(config, security, connection_id, handlers_factory, timeout_s, gate).run()
 
 
 class _LoopbackOnly(ChannelHandler):
@@ -72,7 +79,9 @@ class _Attempt:
         connection_id: ConnectionID,
         handlers_factory: HandlersFactory,
         timeout_s: float,
+        gate: GateIdentity | None,
     ) -> None:
+        self._gate = gate
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._security = security
@@ -137,6 +146,7 @@ class _Attempt:
             derive_key(security.secret),
             secrets.token_bytes(NONCE_BYTES),
             is_tls_required=security.mode is SecurityMode.TLS,
+            gate=self._gate,
         )
         authentication = AuthenticationHandler(
             handshake,

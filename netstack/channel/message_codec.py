@@ -50,6 +50,7 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
+from netstack.wire.offers import GateHello, OfferRefused, PartitionOffer
 
 _pack_header = BUFFER_RESPONSE_HEADER.pack
 _pack_numbers = BUFFER_RESPONSE_NUMBERS.pack
@@ -68,6 +69,9 @@ _ENCODABLE = (
     Hello,
     Proof,
     Ready,
+    GateHello,
+    PartitionOffer,
+    OfferRefused,
 )
 
 

@@ -92,6 +92,17 @@ class ChannelPipeline:
                 return ctx.handler
         return None
 
+    def remove_handler(self, handler: ChannelHandler) -> None:
+        """``remove``, by the handler itself.
+
+        Raises:
+            LocalProtocolError: it is not in this pipeline, or not any more.
+        """
+        ctx = next((each for each in self._contexts if each.handler is handler), None)
+        if ctx is None:
+            raise LocalProtocolError(f"{handler!r} is not in {self!r}")
+        self.remove(ctx)
+
     def remove(self, ctx: ChannelHandlerContext) -> None:
         """Take the handler of ``ctx`` out; it is told so.  ``ctx`` still leads to its old neighbours, for what the handler has left to say.
 

@@ -21,6 +21,7 @@ from netstack.channel.tls import server_context, timeouts
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.flow.admission import Admission, AdmissionStatistics
+from netstack.flow.gate_access import GateIdentity, gate_token
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.handlers.auth import AuthenticationHandler
 from netstack.handlers.limits import RateLimit
@@ -31,6 +32,7 @@ _log = structlog.get_logger(__name__)
 # From accept() to connection_made asyncio takes three turns of the loop (a task, then a callback), uvloop one.
 _ACCEPT_PASSES = 3
 _CLOSE_MARGIN_S = 0.2  # between a connection's own deadline, when it is cut, and its end, which is a turn of the loop away
+_NS_PER_MS = 1_000_000
 _LOGS_PER_S = 1.0  # about strangers, who could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count them all
 
 
@@ -188,7 +190,13 @@ class NetworkServer:
         if security.mode is SecurityMode.NONE:
             return NetworkChannel(self._config, lambda: (self._group, *self._handlers_factory()))
         authentication = AuthenticationHandler(
-            Handshake(Role.PRODUCER, self._key, secrets.token_bytes(NONCE_BYTES), is_tls_required=security.mode is SecurityMode.TLS),
+            Handshake(
+                Role.PRODUCER,
+                self._key,
+                secrets.token_bytes(NONCE_BYTES),
+                is_tls_required=security.mode is SecurityMode.TLS,
+                gate_key=self._gate_key,
+            ),
             asyncio.get_running_loop(),
             timeout_s=security.handshake_timeout_s,
             failure_delay_s=security.failure_delay_s,
@@ -198,6 +206,11 @@ class NetworkServer:
             logs=self._group.logs,
         )
         return NetworkChannel(self._config, lambda: (self._group, *behind_decoder(self._handlers_factory(), authentication)))
+
+    def _gate_key(self, gate: GateIdentity) -> bytes | None:
+        if gate.expires_ms * _NS_PER_MS < time.time_ns():
+            return None
+        return derive_key(gate_token(self._security.secret, gate))
 
     def _on_failed(self, _error: NetstackError) -> None:
         self._num_failed += 1

@@ -8,17 +8,21 @@ Invariants: phases only go forward; a failure is final.  The server proves nothi
 Flow:       client ``Hello`` -> server ``Hello`` -> client ``Proof`` -> server ``Proof``, ``Ready``.  The client is ready when it has all
             of this, the server when it has sent it.
 Source:     the CRAM family; reflection and downgrade are excluded by what the proof covers.  RFC 5929 (tls-unique) for the binding.
+Gates:      a producer that dials says ``GateHello``, which names one gate, and both ends use the key that follows from its token.
 Absent:     protection of what follows on the connection, and against somebody who relays it (TLS gives both), keys per job, resumption.
 """
 
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from netstack.errors import LocalProtocolError, NetstackError
-from netstack.wire.codec import CLIENT_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
+from netstack.flow.gate_access import GateIdentity
+from netstack.wire.codec import CLIENT_MESSAGE_IDS, GATE_MESSAGE_IDS, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
 from netstack.wire.messages import Hello, Message, Proof, Ready
+from netstack.wire.offers import GateHello
 
 PROTOCOL_VERSION_MIN: Final = 1
 PROTOCOL_VERSION_MAX: Final = 1
@@ -27,7 +31,8 @@ _KEY_LABEL: Final = b"netstack data port key v1"
 _CLIENT_LABEL: Final = b"netstack data port proof v1: client"
 _SERVER_LABEL: Final = b"netstack data port proof v1: server"
 
-HandshakeMessage: TypeAlias = Hello | Proof | Ready
+HandshakeMessage: TypeAlias = Hello | GateHello | Proof | Ready
+GateKey: TypeAlias = Callable[[GateIdentity], bytes | None]
 
 
 class Role(IntEnum):
@@ -37,6 +42,8 @@ class Role(IntEnum):
     """Dials, requests partitions and gives credit."""
     PRODUCER = 2
     """Listens and serves partitions."""
+    GATE = 3
+    """Listens to producers that dial, requests what they offer and gives credit."""
 
 
 class Phase(Enum):
@@ -64,6 +71,7 @@ class FailureReason(StrEnum):
     ROLE = "wrong role"
     REFLECTED = "our own nonce came back"
     PROOF = "wrong proof: the peer does not know the secret"
+    NO_GATE = "no token is good for that gate here, or its time is over"
     DOWNGRADED = "another version than the agreed one"
 
 
@@ -99,24 +107,52 @@ class Handshake:
     Life cycle: made with a fresh random ``nonce``; ``connected`` once, then ``receive`` until ``phase`` is READY or FAILED.
     """
 
-    __slots__ = ("_is_tls_required", "_key", "_mine", "_peer_role", "_theirs", "_tls_binding", "_version", "phase")
+    __slots__ = (
+        "_gate_key",
+        "_is_client",
+        "_is_tls_required",
+        "_key",
+        "_mine",
+        "_peer_role",
+        "_theirs",
+        "_tls_binding",
+        "_version",
+        "phase",
+    )
 
     def __init__(
-        self, role: Role, key: bytes, nonce: bytes, *, is_tls_required: bool = False, versions: VersionRange = VersionRange()
+        self,
+        role: Role,
+        key: bytes,
+        nonce: bytes,
+        *,
+        is_tls_required: bool = False,
+        versions: VersionRange = VersionRange(),
+        gate: GateIdentity | None = None,
+        gate_key: GateKey | None = None,
     ) -> None:
+        """``gate``: of a producer that dials, which offers to it; ``gate_key``: of a server, the key of a gate or None if there is none."""
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
         self.phase = Phase.NEW
         self._key = key
         self._is_tls_required = is_tls_required
-        self._mine = Hello(versions.least, versions.greatest, role, nonce)
-        self._peer_role = Role.PRODUCER if role is Role.CONSUMER else Role.CONSUMER
-        self._theirs: Hello | None = None
+        self._is_client = role is Role.CONSUMER or gate is not None
+        self._gate_key = gate_key
+        self._mine: Hello | GateHello
+        if gate is None:
+            self._mine = Hello(versions.least, versions.greatest, role, nonce)
+            self._peer_role = Role.PRODUCER if role is Role.CONSUMER else Role.CONSUMER
+        else:
+            self._mine = GateHello(versions.least, versions.greatest, nonce, gate)
+            self._peer_role = Role.GATE
+        self._theirs: Hello | GateHello | None = None
         self._tls_binding = b""
         self._version = 0
 
     def __repr__(self) -> str:
-        return f"<Handshake of a {Role(self._mine.role).name.lower()}, {self.phase.name.lower()}>"
+        what = "producer that dials" if isinstance(self._mine, GateHello) else Role(self._mine.role).name.lower()
+        return f"<Handshake of a {what}, {self.phase.name.lower()}>"
 
     @property
     def version(self) -> int:
@@ -126,7 +162,14 @@ class Handshake:
     @property
     def welcome_ids(self) -> frozenset[int]:
         """The messages that the peer may send once the connection is ready."""
-        return CLIENT_MESSAGE_IDS if self._is_client else SERVER_MESSAGE_IDS
+        if self._is_client:
+            return OFFERING_MESSAGE_IDS if isinstance(self._mine, GateHello) else CLIENT_MESSAGE_IDS
+        return SERVER_MESSAGE_IDS if self.peer_gate is None else GATE_MESSAGE_IDS
+
+    @property
+    def peer_gate(self) -> GateIdentity | None:
+        """The gate that the peer wants to offer partitions to; None for any other peer."""
+        return self._theirs.gate if isinstance(self._theirs, GateHello) else None
 
     @property
     def is_over(self) -> bool:
@@ -156,7 +199,11 @@ class Handshake:
             HandshakeFailedError: the peer is not who it should be, or speaks out of turn; the phase is FAILED from now on.
         """
         match self.phase, message:
+            case Phase.TRANSPORT_READY, GateHello() if not self._is_client and self._gate_key is not None:
+                return self._on_gate_hello(message, self._gate_key)
             case Phase.TRANSPORT_READY, Hello():
+                if message.role != self._peer_role:
+                    raise self._fail(FailureReason.ROLE)
                 return self._on_hello(message)
             case Phase.CHALLENGED, Proof(mac):
                 return self._on_proof(mac)
@@ -167,14 +214,16 @@ class Handshake:
             case _:
                 raise self._fail(FailureReason.UNEXPECTED)
 
-    @property
-    def _is_client(self) -> bool:
-        return self._mine.role == Role.CONSUMER
+    def _on_gate_hello(self, theirs: GateHello, gate_key: GateKey) -> list[HandshakeMessage]:
+        key = gate_key(theirs.gate)
+        if key is None:
+            raise self._fail(FailureReason.NO_GATE)
+        self._key = key
+        self._mine = Hello(self._mine.version_min, self._mine.version_max, Role.GATE, self._mine.nonce)
+        return self._on_hello(theirs)
 
-    def _on_hello(self, theirs: Hello) -> list[HandshakeMessage]:
+    def _on_hello(self, theirs: Hello | GateHello) -> list[HandshakeMessage]:
         mine = self._mine
-        if theirs.role != self._peer_role:
-            raise self._fail(FailureReason.ROLE)
         if hmac.compare_digest(theirs.nonce, mine.nonce):
             raise self._fail(FailureReason.REFLECTED)
         version = VersionRange(mine.version_min, mine.version_max).agree(VersionRange(theirs.version_min, theirs.version_max))
@@ -206,7 +255,7 @@ class Handshake:
         mine, theirs = self._mine, self._theirs
         assert theirs is not None, "nobody proves anything before both hellos are known"
         client, server = (mine, theirs) if self._is_client else (theirs, mine)
-        # Everything between the label and the binding has a fixed length, and no label is the beginning of another one.
+        # Everything between the label and the binding has a fixed length or begins with it, and no label is the beginning of another one.
         covered = b"".join((label, self._version.to_bytes(2, "big"), encode(client), encode(server), self._tls_binding))
         return Proof(hmac.digest(self._key, covered, "sha256"))
 

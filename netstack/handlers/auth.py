@@ -12,21 +12,32 @@ Source:     Netty's ``SslHandler`` and ``ProtocolNegotiationHandler`` for the sh
 import asyncio
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
 from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import MessageDecoder
 from netstack.errors import AuthenticationError, ConnectionLostError, LocalProtocolError, NetstackError
+from netstack.flow.gate_access import GateIdentity
 from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
 from netstack.handlers.limits import RateLimit
 from netstack.wire.codec import HANDSHAKE_MESSAGE_IDS
 from netstack.wire.messages import Hello, Proof, Ready
+from netstack.wire.offers import GateHello
 
 _log = structlog.get_logger(__name__)
 
 MAX_UNAUTHENTICATED_READ_BYTES = 512
 _MAX_REASON_CHARACTERS = 200  # it may quote what a stranger sent
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAuthenticated:
+    """User event, just before ``channel_active``: who the peer has shown to be."""
+
+    gate: GateIdentity | None
+    """The gate that it may offer partitions to, and nothing else; None: it knows the secret."""
 
 
 class AuthenticationHandler(ChannelHandler):
@@ -108,7 +119,7 @@ class AuthenticationHandler(ChannelHandler):
         """Take the next message of the handshake; what comes after a failure is not looked at."""
         if self._has_failed:
             return
-        assert isinstance(message, (Hello, Proof, Ready)), "the decoder understands nothing else"
+        assert isinstance(message, (Hello, GateHello, Proof, Ready)), "the decoder understands nothing else"
         try:
             messages = self._handshake.receive(message)
         except NetstackError as error:
@@ -151,6 +162,7 @@ class AuthenticationHandler(ChannelHandler):
         assert self._decoder is not None, "found when the handler was added"
         self._decoder.accept(self._handshake.welcome_ids)
         ctx.pipeline.remove(ctx)
+        ctx.fire_user_event_triggered(PeerAuthenticated(self._handshake.peer_gate))
         ctx.fire_channel_active()
         self._on_ready(ctx.channel)
 

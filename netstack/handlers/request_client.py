@@ -183,7 +183,10 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             case BacklogAnnouncement(receiver, backlog):
                 self._on_backlog(receiver, backlog)
             case _:
-                raise RemoteProtocolError(f"a client does not serve {type(message).__name__}")
+                self._on_other(message)
+
+    def _on_other(self, message: object) -> None:
+        raise RemoteProtocolError(f"a client does not serve {type(message).__name__}")
 
     def _on_buffer(self, response: BufferResponse) -> None:
         channel = self._channels.get(response[0])

@@ -5,7 +5,8 @@ Invariants: every encoded frame starts with its own length, the magic number and
             other refuses to decode (a credit below one, a negative backlog).
 Units:      lengths in bytes, all integers big endian.
 Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a throwable as Java would serialize it, of a class that makes Flink do
-            the right thing, with our code's name in front of its message.  ``Hello``, ``Proof`` and ``Ready`` are ours.
+            the right thing, with our code's name in front of its message.  ``Hello``, ``Proof`` and ``Ready`` are ours, and so is
+            what ``offers`` has.
 """
 
 import re
@@ -45,6 +46,17 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
+from netstack.wire.offers import (
+    GATE_HELLO_ID,
+    OFFER_DECODERS,
+    OFFER_FRAME_BYTES,
+    OFFER_REFUSED_ID,
+    PARTITION_OFFER_ID,
+    GateHello,
+    OfferRefused,
+    PartitionOffer,
+    encode_offer_message,
+)
 
 MAGIC: Final = 0xBADC0FFE
 FRAME_HEADER: Final = Struct(">IIB")
@@ -62,9 +74,12 @@ BUFFER_RESPONSE_NUMBERS: Final = Struct(">ii")
 NUMBERS_START: Final = Struct(">IIB16sii").size
 NUMBERS_END: Final = NUMBERS_START + BUFFER_RESPONSE_NUMBERS.size
 # Who understands what: Flink's two decoders know no more either.
-HANDSHAKE_MESSAGE_IDS: Final = frozenset({64, 65, 66})
+HANDSHAKE_MESSAGE_IDS: Final = frozenset({64, 65, 66, GATE_HELLO_ID})
 SERVER_MESSAGE_IDS: Final = frozenset({2, 3, 4, 5, 6, 7, 8, 10, 11})
 CLIENT_MESSAGE_IDS: Final = frozenset({BUFFER_RESPONSE_ID, 1, 9})
+# A gate that listens is a client that hears offers; a producer that dials is a server that hears refusals.
+GATE_MESSAGE_IDS: Final = CLIENT_MESSAGE_IDS | {PARTITION_OFFER_ID}
+OFFERING_MESSAGE_IDS: Final = SERVER_MESSAGE_IDS | {OFFER_REFUSED_ID}
 
 _REQUEST = Struct(">20s40sii16si")
 _NUMBER_AND_RECEIVER = Struct(">i16s")
@@ -207,6 +222,8 @@ def _encode_body(message: Message) -> tuple[int, bytes]:
             return 65, _checked_secret("proof", mac)
         case Ready(version):
             return 66, _VERSION.pack(version)
+        case GateHello() | PartitionOffer() | OfferRefused():
+            return encode_offer_message(message)
         case BufferResponse():
             raise LocalProtocolError("a BufferResponse is written as its header and its payload")
         case _:
@@ -374,6 +391,7 @@ FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
     64: (46, 46),
     65: (41, 41),
     66: (11, 11),
+    **OFFER_FRAME_BYTES,
 }
 _DECODERS: Final[dict[int, Callable[[memoryview], Message]]] = {
     1: _decode_error,
@@ -390,6 +408,7 @@ _DECODERS: Final[dict[int, Callable[[memoryview], Message]]] = {
     64: _decode_hello,
     65: lambda body: Proof(bytes(body)),
     66: lambda body: Ready(*_VERSION.unpack(body)),
+    **OFFER_DECODERS,
 }
 ALL_MESSAGE_IDS: Final = frozenset(FRAME_BYTES)
 

@@ -3,7 +3,8 @@
 Side:       pure.
 Invariants: a message is immutable.  The buffer of a ``BufferResponse`` belongs to whoever holds the message.
 Units:      credit and backlog in buffers, sizes in bytes.
-Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  ``Hello``, ``Proof`` and ``Ready`` are ours (ids from 64 on).
+Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  ``Hello``, ``Proof`` and ``Ready`` are ours (ids from 64 on), as those of
+            ``offers``.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from enum import IntEnum, unique
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from netstack.ids import InputChannelID, ResultPartitionID
+from netstack.wire.offers import GateHello, OfferRefused, PartitionOffer
 
 
 @unique
@@ -283,4 +285,7 @@ Message: TypeAlias = (
     | Hello
     | Proof
     | Ready
+    | GateHello
+    | PartitionOffer
+    | OfferRefused
 )

@@ -8,11 +8,17 @@ from typing import assert_never
 import pytest
 
 from netstack.errors import LocalProtocolError
+from netstack.flow.gate_access import GateIdentity, gate_token
 from netstack.flow.handshake import FailureReason, Handshake, HandshakeFailedError, HandshakeMessage, Phase, Role, VersionRange, derive_key
+from netstack.wire.codec import GATE_MESSAGE_IDS, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS
 from netstack.wire.messages import AddCredit, Hello, Message, Proof, Ready
+from netstack.wire.offers import GateHello
 from tests.netstack.wire.samples import RECEIVER
 
-KEY = derive_key(bytes(range(32)))
+SECRET = bytes(range(32))
+KEY = derive_key(SECRET)
+ENDS = (Role.CONSUMER, Role.PRODUCER)  # of an ordinary connection
+GATE = GateIdentity(b"J" * 16, "clicks", 9)
 NONCES = {Role.CONSUMER: b"c" * 32, Role.PRODUCER: b"p" * 32}
 
 
@@ -76,7 +82,7 @@ def test_both_are_ready_after_five_messages() -> None:
     assert said[2] != said[3]
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", ENDS)
 @pytest.mark.parametrize("phase", [Phase.TRANSPORT_READY, Phase.CHALLENGED, Phase.AUTHENTICATED, Phase.READY, Phase.FAILED])
 @pytest.mark.parametrize(
     "message", [Hello(1, 1, 1, b"x" * 32), Hello(1, 1, 2, b"x" * 32), Proof(bytes(32)), Ready(1), AddCredit(RECEIVER, 1)]
@@ -101,7 +107,7 @@ def test_nothing_is_taken_before_the_connection_is_there(message: Message) -> No
     assert reason_of(make(Role.PRODUCER, tls=True), message) is FailureReason.NOT_ENCRYPTED
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", ENDS)
 def test_without_the_tls_that_was_asked_for_it_does_not_begin(role: Role) -> None:
     machine = make(role, tls=True)
     with pytest.raises(HandshakeFailedError, match="before the connection was encrypted"):
@@ -120,10 +126,10 @@ def test_connecting_twice_and_a_short_nonce_are_bugs_of_ours() -> None:
         make(Role.CONSUMER, nonce=bytes(31))
 
 
-@pytest.mark.parametrize("stranger", Role)
+@pytest.mark.parametrize("stranger", ENDS)
 def test_another_secret_is_a_wrong_proof(stranger: Role) -> None:
     """Whichever end has it; the server notices first, and then has said nothing that depends on its secret."""
-    keys = {role: derive_key(bytes(32)) if role is stranger else KEY for role in Role}
+    keys = {role: derive_key(bytes(32)) if role is stranger else KEY for role in ENDS}
     client, server = make(Role.CONSUMER, keys[Role.CONSUMER]), make(Role.PRODUCER, keys[Role.PRODUCER])
 
     with pytest.raises(HandshakeFailedError) as raised:
@@ -265,6 +271,15 @@ def changed(message: HandshakeMessage, rng: random.Random) -> HandshakeMessage:
             variants = Proof(flipped(mac, rng)), Proof(mac[:31]), Proof(mac[::-1]), Proof(b""), Proof(rng.randbytes(32))
         case Ready(version):
             variants = (Ready(version + 1),)
+        case GateHello(least, greatest, nonce, gate):
+            variants = (
+                GateHello(least, greatest, flipped(nonce, rng), gate),
+                GateHello(least, greatest + 1, nonce, gate),
+                GateHello(least, greatest, nonce, replace(gate, expires_ms=gate.expires_ms + 1)),
+                GateHello(least, greatest, nonce, replace(gate, name="other")),
+                GateHello(least, greatest, nonce, replace(gate, job_id=bytes(16))),
+                Hello(least, greatest, Role.CONSUMER, nonce),
+            )
         case _:
             assert_never(message)
     return rng.choice(variants)
@@ -276,7 +291,7 @@ def flipped(data: bytes, rng: random.Random) -> bytes:
 
 
 def test_neither_key_nor_nonce_is_shown() -> None:
-    for role, phase in product(Role, (Phase.NEW, Phase.CHALLENGED)):
+    for role, phase in product(ENDS, (Phase.NEW, Phase.CHALLENGED)):
         assert repr(at(phase, role)) == f"<Handshake of a {role.name.lower()}, {phase.name.lower()}>"
 
 
@@ -284,3 +299,83 @@ def test_the_key_is_not_the_secret() -> None:
     """The control port signs with the secret itself: nothing of one port fits the other."""
     assert bytes(range(32)) != KEY
     assert derive_key(bytes(32)) != KEY
+
+
+# ---------------------------------------------------------------- producers that dial
+
+
+def dial(gate: GateIdentity = GATE, token: bytes | None = None) -> Handshake:
+    """A producer with the token for ``gate``, or with another one."""
+    key = derive_key(gate_token(SECRET, gate) if token is None else token)
+    return Handshake(Role.PRODUCER, key, b"d" * 32, gate=gate)
+
+
+def listen() -> Handshake:
+    """A server that knows the secret and has one gate."""
+    keys = {GATE: derive_key(gate_token(SECRET, GATE))}
+    return Handshake(Role.PRODUCER, KEY, b"p" * 32, gate_key=keys.get)
+
+
+def test_a_token_makes_both_ready_for_offers_and_nothing_else() -> None:
+    """The producer hears requests and refusals, the gate hears data and offers; the gate knows which gate it is about."""
+    producer, gate = dial(), listen()
+
+    said = talk(producer, gate)
+
+    assert producer.phase is gate.phase is Phase.READY
+    assert [type(message) for message in said] == [GateHello, Hello, Proof, Proof, Ready]
+    assert (producer.welcome_ids, gate.welcome_ids) == (OFFERING_MESSAGE_IDS, GATE_MESSAGE_IDS)
+    assert not gate.welcome_ids & SERVER_MESSAGE_IDS
+    assert (producer.peer_gate, gate.peer_gate) == (None, GATE)
+    assert repr(producer) == "<Handshake of a producer that dials, ready>"
+    assert repr(gate) == "<Handshake of a gate, ready>"
+
+
+@pytest.mark.parametrize(
+    "token", [gate_token(SECRET, replace(GATE, name="other")), gate_token(bytes(32), GATE), SECRET], ids=["another gate's", "old", "secret"]
+)
+def test_a_token_is_good_for_its_gate_alone(token: bytes) -> None:
+    producer, gate = dial(token=token), listen()
+    producer_said = producer.connected(tls_binding=None)
+    gate.connected(tls_binding=None)
+
+    [hello] = gate.receive(producer_said[0])
+    [proof] = producer.receive(hello)
+
+    assert reason_of(gate, proof) is FailureReason.PROOF
+
+
+@pytest.mark.parametrize("change", [{"name": "other"}, {"expires_ms": 10}, {"job_id": bytes(16)}])
+def test_a_gate_that_is_not_known_is_refused(change: dict[str, object]) -> None:
+    """The server says nothing that a key was used for."""
+    gate = listen()
+    gate.connected(tls_binding=None)
+
+    assert reason_of(gate, dial(replace(GATE, **change)).connected(tls_binding=None)[0]) is FailureReason.NO_GATE  # type: ignore[arg-type]  # one field each
+
+
+def test_a_token_does_not_open_partitions() -> None:
+    """Whoever has one and says hello as a consumer does not know the key of consumers."""
+    thief = Handshake(Role.CONSUMER, derive_key(gate_token(SECRET, GATE)), b"c" * 32)
+    server = listen()
+    server.connected(tls_binding=None)
+
+    [hello] = server.receive(thief.connected(tls_binding=None)[0])
+    [proof] = thief.receive(hello)
+
+    assert reason_of(server, proof) is FailureReason.PROOF
+
+
+def test_who_knows_no_gates_takes_no_gate_hello() -> None:
+    hello = dial().connected(tls_binding=None)[0]
+    for machine in (make(Role.PRODUCER), make(Role.CONSUMER)):
+        machine.connected(tls_binding=None)
+        assert reason_of(machine, hello) is FailureReason.UNEXPECTED
+
+
+def test_a_server_of_partitions_is_no_gate() -> None:
+    """A producer that dials takes nobody else for the gate, whatever keys it knows."""
+    producer = dial()
+    producer.connected(tls_binding=None)
+
+    assert reason_of(producer, Hello(1, 1, Role.PRODUCER, b"p" * 32)) is FailureReason.ROLE

@@ -1,5 +1,6 @@
 """One or more messages of every kind, with the frame that each one has on the wire."""
 
+from netstack.flow.gate_access import GateIdentity
 from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
 from netstack.wire.codec import encode, encode_buffer_response_header
 from netstack.wire.messages import (
@@ -22,7 +23,9 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
+from netstack.wire.offers import GateHello, OfferRefused, PartitionOffer, RefusalCode
 
+GATE = GateIdentity(b"J" * 16, "clicks", 9)
 RECEIVER = input_channel_id(1, 2)
 PARTITION = ResultPartitionID(partition_id(b"D" * 16, 7), execution_attempt_id(b"G" * 16, b"V" * 16, 3, 4))
 
@@ -44,6 +47,10 @@ CONTROL_MESSAGES: list[Message] = [
     Hello(1, 2, 3, bytes(range(32))),
     Proof(bytes(range(100, 132))),
     Ready(2),
+    GateHello(1, 2, bytes(range(32)), GATE),
+    PartitionOffer(b"O" * 16, PARTITION, 1, 2, 7, "jöb", 3, 5, 6, b"T" * 16),
+    OfferRefused(b"O" * 16, 1, RefusalCode.REPEATED_ATTEMPT, "twice — no"),
+    OfferRefused(b"O" * 16, 0, RefusalCode.UNKNOWN, ""),
 ]
 
 

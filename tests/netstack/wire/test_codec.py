@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
+from netstack.flow.gate_access import GateIdentity
 from netstack.ids import (
     ExecutionAttemptID,
     InputChannelID,
@@ -34,6 +35,7 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
+from netstack.wire.offers import GateHello, OfferRefused, PartitionOffer, RefusalCode
 from tests.netstack.wire.samples import CONTROL_MESSAGES, PARTITION, RECEIVER, response
 from tests.netstack.wire.throwables import FRAMES_THAT_FLINK_READS, THROWABLES_OF_FLINK
 
@@ -53,6 +55,15 @@ GOLDEN: list[tuple[Message, str]] = [
     (Hello(1, 2, 3, b"N" * 32), f"0000002E BADC0FFE 40 0001 0002 03 {'4E' * 32}"),
     (Proof(b"M" * 32), f"00000029 BADC0FFE 41 {'4D' * 32}"),
     (Ready(7), "0000000B BADC0FFE 42 0007"),
+    (
+        GateHello(1, 2, b"N" * 32, GateIdentity(b"J" * 16, "clicks", 9)),
+        f"0000004B BADC0FFE 43 0001 0002 {'4E' * 32} {'4A' * 16} 0000000000000009 {b'clicks'.hex()}",
+    ),
+    (
+        PartitionOffer(b"O" * 16, PARTITION, 1, 2, 7, "job", 2**32, 5, 6, b"T" * 16),
+        f"00000084 BADC0FFE 44 {'4F' * 16} {PARTITION_HEX} 00000001 00000002 00000007 {2**32:016X} 00000005 00000006 {'54' * 16} 6A6F62",
+    ),
+    (OfferRefused(b"O" * 16, 1, RefusalCode.WRONG_TYPE, "no"), f"00000020 BADC0FFE 45 {'4F' * 16} 00000001 03 6E6F"),
     (TaskEventRequest(b"ev", PARTITION, RECEIVER), f"0000005B BADC0FFE 03 00000002 6576 {PARTITION_HEX} {IDS}"),
     *FRAMES_THAT_FLINK_READS,
 ]

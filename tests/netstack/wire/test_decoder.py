@@ -14,8 +14,10 @@ from netstack.wire.codec import (
     ALL_MESSAGE_IDS,
     CLIENT_MESSAGE_IDS,
     FRAME_BYTES,
+    GATE_MESSAGE_IDS,
     HANDSHAKE_MESSAGE_IDS,
     MAX_FRAME_BYTES,
+    OFFERING_MESSAGE_IDS,
     SERVER_MESSAGE_IDS,
     encode,
 )
@@ -490,9 +492,11 @@ def test_only_accepted_messages_are_understood(accepted: frozenset[int], message
 
 
 def test_every_message_goes_to_one_side_or_belongs_to_the_handshake() -> None:
-    """The three sets are disjoint and leave nothing out."""
-    assert HANDSHAKE_MESSAGE_IDS | SERVER_MESSAGE_IDS | CLIENT_MESSAGE_IDS == ALL_MESSAGE_IDS == set(FRAME_BYTES)
-    assert len(HANDSHAKE_MESSAGE_IDS) + len(SERVER_MESSAGE_IDS) + len(CLIENT_MESSAGE_IDS) == len(ALL_MESSAGE_IDS)
+    """The three sets are disjoint and leave nothing out: gates and those who offer understand one message more each."""
+    assert HANDSHAKE_MESSAGE_IDS | OFFERING_MESSAGE_IDS | GATE_MESSAGE_IDS == ALL_MESSAGE_IDS == set(FRAME_BYTES)
+    assert len(HANDSHAKE_MESSAGE_IDS) + len(OFFERING_MESSAGE_IDS) + len(GATE_MESSAGE_IDS) == len(ALL_MESSAGE_IDS)
+    assert {68} == GATE_MESSAGE_IDS - CLIENT_MESSAGE_IDS
+    assert {69} == OFFERING_MESSAGE_IDS - SERVER_MESSAGE_IDS
 
 
 def test_more_messages_can_be_accepted_from_the_next_read_on() -> None:

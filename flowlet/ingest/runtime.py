@@ -1,0 +1,126 @@
+"""What all producers of one process share: a loop thread, network memory, connections.
+
+Side:       shared.
+Invariants: one per process, made when it is first needed, keyed by the process's id: a forked child makes its own and leaves its parent's
+            alone.  It lives until ``close_producers`` or the end of the process; killing the process is fine, gates see the
+            connections end.
+Units:      seconds.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from flowlet.ingest.stall import StallWatch
+from netstack.config import NetstackConfig
+from netstack.environment import NetworkEnvironment
+from netstack.eventloop import EventLoopThread
+from netstack.offering import OfferingNetwork
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+# Half of a TaskManager's: a producer writes a few partitions at a time.  Pages are touched only when used.
+NETWORK_MEMORY_BYTES: Final = 32 * 1024 * 1024
+_LOOK_INTERVAL_S: Final = 1.0
+_CLOSE_TIMEOUT_S: Final = 10.0
+
+
+class ProducerRuntime:
+    """Of one process.
+
+    Threading: any thread but the loop's.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = EventLoopThread.start("flowlet-producer")
+        try:
+            self.environment = NetworkEnvironment(NetstackConfig(network_memory_bytes=NETWORK_MEMORY_BYTES), self.loop)
+            self.offering = OfferingNetwork(self.environment, self.loop)
+        except BaseException:
+            self.loop.close()
+            raise
+        # Loop thread only.
+        self._watches: dict[StallWatch, str] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<ProducerRuntime of process {self.pid}, {self.offering!r}>"
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine on the loop."""
+        return self.loop.submit(coroutine).result()
+
+    def watch(self, watch: StallWatch, what: str) -> None:
+        """Warn, naming ``what``, when it waits for too long; until ``unwatch``."""
+        self.loop.execute_threadsafe(self._watch, watch, what)
+
+    def unwatch(self, watch: StallWatch) -> None:
+        """Look at it no more."""
+        self.loop.execute_threadsafe(self._unwatch, watch)
+
+    def _watch(self, watch: StallWatch, what: str) -> None:
+        self._watches[watch] = what
+        if self._timer is None:
+            self._timer = self.loop.loop.call_later(_LOOK_INTERVAL_S, self._look)
+
+    def _unwatch(self, watch: StallWatch) -> None:
+        self._watches.pop(watch, None)
+
+    def _look(self) -> None:
+        self._timer = None
+        for watch, what in self._watches.items():
+            waited_s = watch.overdue_s()
+            if waited_s is not None:
+                _log.warning("a producer waits for credit: the gate's job does not read", waits_for=what, seconds=round(waited_s))
+        if self._watches:
+            self._timer = self.loop.loop.call_later(_LOOK_INTERVAL_S, self._look)
+
+    async def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.offering.close()
+        await self.environment.close()
+
+    def close(self) -> None:
+        """End every connection; partitions that are not finished are aborted."""
+        try:
+            self.loop.submit(self._close()).result(_CLOSE_TIMEOUT_S)
+        finally:
+            self.loop.close()
+
+
+_lock = threading.Lock()
+_runtime: ProducerRuntime | None = None  # Guarded by _lock.
+
+
+def producer_runtime() -> ProducerRuntime:
+    """That of this process."""
+    global _runtime
+    with _lock:
+        if _runtime is None or _runtime.pid != os.getpid():
+            _runtime = ProducerRuntime()
+        return _runtime
+
+
+def close_producers() -> None:
+    """End all connections of this process to gates, and the thread behind them; the next producer begins anew."""
+    global _runtime
+    with _lock:
+        runtime, _runtime = _runtime, None
+    if runtime is not None and runtime.pid == os.getpid():
+        runtime.close()
+
+
+def _after_fork() -> None:
+    """The lock may have been held by a thread that the child does not have."""
+    global _lock, _runtime
+    _lock, _runtime = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,48 @@
+"""The remote gates of a job: where they are, and the tokens that let producers in.
+
+Side:       pure.
+Rules:      a gate's token is made anew for every question, good for ``TOKEN_LIFETIME_MS``; blobs are passed on unopened.
+Units:      milliseconds since the epoch.
+"""
+
+import base64
+from collections.abc import Sequence
+from typing import Final
+
+from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.jm.job_document import Document
+from flowlet.rpc.messages import JobGraphMessage, RemoteGateMessage, VertexMessage
+from netstack.flow.gate_access import GateIdentity, gate_token
+
+# A producer that knows the cluster's secret asks again when it is over; one that was only given a token has this long.
+TOKEN_LIFETIME_MS: Final = 24 * 3600 * 1000
+
+
+def gate_vertex(job: JobGraphMessage, name: str) -> VertexMessage | None:
+    """The vertex that begins with this gate, if the job has it."""
+    return next((vertex for vertex in job.vertices if vertex.remote_gate is not None and vertex.remote_gate.name == name), None)
+
+
+def gate_names(job: JobGraphMessage) -> list[str]:
+    """The names of all gates of a job."""
+    return [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
+
+
+def gate_document(
+    job: JobGraphMessage, gate: RemoteGateMessage, locations: Sequence[TaskManagerLocation], secret: bytes, now_ms: int
+) -> Document:
+    """All that a producer needs to offer partitions to a gate; ``locations`` by subtask."""
+    identity = GateIdentity(bytes.fromhex(job.job_id), gate.name, now_ms + TOKEN_LIFETIME_MS)
+    return {
+        "name": gate.name,
+        "job_id": job.job_id,
+        "job_name": job.name,
+        "type": gate.type_name,
+        "fingerprint": gate.fingerprint.hex(),
+        "type_blob": base64.b64encode(gate.type_blob).decode(),
+        "key_blob": base64.b64encode(gate.key_blob).decode(),
+        "producers": gate.producers,
+        "endpoints": [{"host": location.host, "port": location.data_port} for location in locations],
+        "expires_ms": identity.expires_ms,
+        "token": gate_token(secret, identity).hex(),
+    }

@@ -1,0 +1,136 @@
+"""Which offers one subtask of a gate has taken, and when there is nothing more to take.
+
+Side:       pure.
+Invariants: an attempt of a partition is admitted once, as far as the book remembers (``MAX_REMEMBERED`` attempts); every offer that was
+            admitted is ended once, complete or aborted; a partition counts once, however many of its attempts were complete.
+Units:      offers and partitions, counted.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from netstack.wire.offers import PartitionOffer, RefusalCode
+
+# A gate may live for ever.  About 10 MB when full; not measured.
+MAX_REMEMBERED: Final = 65_536
+_Attempt: TypeAlias = tuple[str, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an offer is not taken."""
+
+    code: RefusalCode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateShape:
+    """What every offer to a gate has to agree with.
+
+    ``num_producers``: how many partitions there will be; None: nobody knows.
+    """
+
+    name: str
+    type_name: str
+    fingerprint: bytes
+    num_subtasks: int = 1
+    num_producers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OfferCounts:
+    """Of one subtask, so far."""
+
+    num_open: int = 0
+    num_completed: int = 0
+    """Partitions, each counted once."""
+    num_aborted: int = 0
+    """Attempts."""
+    num_refused: int = 0
+    """Offers."""
+
+
+class OfferBook:
+    """One per subtask.
+
+    Threading: none; its owner locks.
+    """
+
+    __slots__ = ("_attempts", "_completed", "_num_aborted", "_num_completed", "_num_refused", "_open", "_shape", "is_sealed")
+
+    def __init__(self, shape: GateShape) -> None:
+        self._shape = shape
+        self._open: dict[bytes, PartitionOffer] = {}
+        self._attempts: OrderedDict[_Attempt, None] = OrderedDict()  # the oldest first
+        self._completed: set[tuple[str, int, int]] = set()  # only where they are counted: at most as many as producers
+        self._num_completed = self._num_aborted = self._num_refused = 0
+        self.is_sealed = False
+
+    def __repr__(self) -> str:
+        state = "sealed" if self.is_sealed else "open"
+        return f"<OfferBook of {self._shape.name!r} {state}, {self.counts()}>"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing comes any more."""
+        return self.is_sealed and not self._open
+
+    def counts(self) -> OfferCounts:
+        """What happened so far."""
+        return OfferCounts(len(self._open), self._num_completed, self._num_aborted, self._num_refused)
+
+    def admit(self, offer: PartitionOffer) -> Refusal | None:
+        """Take ``offer``, or say why not; then nothing was changed."""
+        refusal = self._judge(offer)
+        if refusal is not None:
+            self._num_refused += 1
+            return refusal
+        self._attempts[_attempt_of(offer)] = None
+        if len(self._attempts) > MAX_REMEMBERED:
+            self._attempts.popitem(last=False)
+        self._open[offer.offer_id] = offer
+        return None
+
+    def end(self, offer: PartitionOffer, *, is_complete: bool) -> None:
+        """The offer came to the end of its partition, or was aborted; one that ended already stays as it is."""
+        if self._open.pop(offer.offer_id, None) is None:
+            return
+        if not is_complete:
+            self._num_aborted += 1
+            return
+        if self._shape.num_producers is not None:
+            partition = (offer.job, offer.epoch, offer.partition)
+            if partition in self._completed:
+                return
+            self._completed.add(partition)
+        self._num_completed += 1
+
+    def seal(self) -> None:
+        """Admit nothing more."""
+        self.is_sealed = True
+
+    def _judge(self, offer: PartitionOffer) -> Refusal | None:
+        shape = self._shape
+        if self.is_sealed:
+            return Refusal(
+                RefusalCode.GATE_ENDED, f"gate {shape.name!r} takes no more partitions: it was told to finish, or has all it wants"
+            )
+        if offer.fingerprint != shape.fingerprint:
+            return Refusal(RefusalCode.WRONG_TYPE, f"gate {shape.name!r} takes {shape.type_name}, which is not what the producer sends")
+        if offer.num_subtasks != shape.num_subtasks:
+            text = f"gate {shape.name!r} has {shape.num_subtasks} subtasks, the producer believes {offer.num_subtasks}"
+            return Refusal(RefusalCode.WRONG_SHAPE, f"{text}: it looked for the gate of an earlier job")
+        if shape.num_producers is not None and offer.num_producers > shape.num_producers:
+            text = f"gate {shape.name!r} waits for {shape.num_producers} partitions in all, the producer has {offer.num_producers}"
+            return Refusal(RefusalCode.WRONG_SHAPE, f"{text}: change producers= of the gate, or repartition")
+        if offer.offer_id in self._open or _attempt_of(offer) in self._attempts:
+            return Refusal(
+                RefusalCode.REPEATED_ATTEMPT, f"gate {shape.name!r} was offered {offer} before; a retry has another attempt number"
+            )
+        return None
+
+
+def _attempt_of(offer: PartitionOffer) -> _Attempt:
+    return offer.job, offer.epoch, offer.partition, offer.attempt

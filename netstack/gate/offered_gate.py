@@ -1,0 +1,204 @@
+"""A gate whose channels come and go: each reads one partition that a producer outside the cluster offered.
+
+Side:       shared.  The loop thread takes offers; the task thread polls; anybody seals and closes.
+Invariants: as ``SingleInputGate``, but channels are added after the request, and the place of one that ended is given to the next; the
+            error of a channel ends that channel alone: an aborted attempt.  The gate is finished once it is sealed and no channel is open.
+Lock order: ``_book_lock`` is a leaf that is held alone.
+Source:     ours; Flink's gates know their channels when they are made.
+Absent:     data in flight of checkpoints: what a producer sent and nobody acknowledged is the producer's to send again.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import fields
+from typing import NamedTuple
+
+from netstack.buffer.wakeups import run_all
+from netstack.errors import InsufficientNetworkBuffersError, NetstackError
+from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts, Refusal
+from netstack.gate.gate_api import BufferOrEvent, Decompressor
+from netstack.gate.gate_statistics import GateStatistics, gate_statistics
+from netstack.gate.input_channel import InputChannel
+from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.handlers.offers import OfferedPartitionClient
+from netstack.wire.offers import PartitionOffer, RefusalCode
+
+ChannelFactory = Callable[[SingleInputGate, int, PartitionOffer, OfferedPartitionClient], RemoteInputChannel]
+# What a channel that left has moved stays in the gate's numbers.
+_SUMMED = ("num_bytes_in_remote", "num_buffers_in", "num_credits_granted")
+
+
+class AbortedAttempt(NamedTuple):
+    """A channel that ended before its partition did; what it brought until then was handed over."""
+
+    channel_index: int
+    offer: PartitionOffer
+    error: NetstackError
+
+
+class _Place(NamedTuple):
+    offer: PartitionOffer
+    client: OfferedPartitionClient
+
+
+class OfferedInputGate(SingleInputGate):
+    """One subtask's gate.
+
+    Life cycle: ``request_partitions`` -> offers come, are read and end -> ``seal`` -> ``is_finished`` -> ``close``.
+    """
+
+    def __init__(self, owner: str, shape: GateShape, make_channel: ChannelFactory, *, decompressor: Decompressor | None = None) -> None:
+        super().__init__(owner, decompressor=decompressor)
+        self.shape = shape
+        self.on_closed: Callable[[], None] | None = None  # Set once, before the first offer.
+        self._make_channel = make_channel
+        self._aborted: list[AbortedAttempt] = []  # Task thread only.
+        self._book_lock = threading.Lock()
+        # Guarded by _book_lock.
+        self._book = OfferBook(shape)
+        self._places: dict[int, _Place] = {}
+        self._free: list[int] = []
+        self._gone = dict.fromkeys(_SUMMED, 0)
+
+    def __repr__(self) -> str:
+        return f"<OfferedInputGate of {self.owner}, {self._book!r}>"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it was sealed and every channel has ended."""
+        return self._book.is_finished
+
+    def counts(self) -> OfferCounts:
+        """What came and went so far; any thread."""
+        with self._book_lock:
+            return self._book.counts()
+
+    def request_partitions(self) -> None:
+        """Nothing to request yet; offers are taken from the gate's registration on.
+
+        Raises:
+            ResourceClosedError: the gate was closed.
+        """
+        self._check_open()
+        self._is_requested = True
+
+    # ---------------------------------------------------------------- loop thread
+
+    def take_offer(self, offer: PartitionOffer, client: OfferedPartitionClient) -> None:
+        """Request what is offered, or refuse it; loop thread."""
+        with self._book_lock:
+            refusal = self._book.admit(offer)
+            index = -1
+            if refusal is None:
+                index = self._free.pop() if self._free else len(self._channels)
+                self._places[index] = _Place(offer, client)
+        refusal = refusal or self._open_channel(index, offer, client)
+        if refusal is not None:
+            client.refuse(offer, refusal.code, refusal.reason)
+
+    def _open_channel(self, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> Refusal | None:
+        try:
+            channel = self._make_channel(self, index, offer, client)
+        except InsufficientNetworkBuffersError as error:
+            self._leave(index, is_complete=False)
+            return Refusal(RefusalCode.BUSY, f"gate {self.shape.name!r} has no network memory for another producer: {error}")
+        with self._request_lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._set_up(channel)
+                self._put_locked(index, channel)
+        if is_closed:
+            self._leave(index, is_complete=False)
+            channel.release()
+            return Refusal(RefusalCode.GATE_ENDED, f"gate {self.shape.name!r} was closed")
+        channel.request_subpartition()
+        return None
+
+    def _put_locked(self, index: int, channel: RemoteInputChannel) -> None:
+        if index == len(self._channels):
+            self._channels.append(channel)
+            return
+        before = gate_statistics([self._channels[index]], None, 0)
+        with self._book_lock:
+            for name in _SUMMED:
+                self._gone[name] += getattr(before, name)
+        self._channels[index] = channel
+
+    # ---------------------------------------------------------------- task thread
+
+    def offer_of(self, channel_index: int) -> PartitionOffer:
+        """What an open channel reads."""
+        with self._book_lock:
+            return self._places[channel_index].offer
+
+    def take_aborted(self) -> list[AbortedAttempt]:
+        """The attempts that were aborted since the last call; before what was polled with it is looked at.  Task thread."""
+        aborted, self._aborted = self._aborted, []
+        return aborted
+
+    def _poll_channel(self, channel: InputChannel, *, was_prioritized: bool) -> BufferOrEvent | None:
+        try:
+            return super()._poll_channel(channel, was_prioritized=was_prioritized)
+        except NetstackError as error:
+            self._abort(channel, error)
+            return None
+
+    def abort_channel(self, channel_index: int, error: NetstackError) -> None:
+        """End a channel whose data is not what it should be; its producer is told.  Task thread."""
+        with self._book_lock:
+            place = self._places[channel_index]
+        place.client.refuse(place.offer, RefusalCode.WRONG_TYPE, str(error))
+        self._abort(self._channels[channel_index], error)
+
+    def _abort(self, channel: InputChannel, error: NetstackError) -> None:
+        offer = self._leave(channel.index, is_complete=False)
+        if offer is not None:
+            self._aborted.append(AbortedAttempt(channel.index, offer, error))
+        super()._end_channel(channel)
+
+    def _end_channel(self, channel: InputChannel) -> bool:
+        self._leave(channel.index, is_complete=True)
+        return super()._end_channel(channel)
+
+    def _leave(self, index: int, *, is_complete: bool) -> PartitionOffer | None:
+        with self._book_lock:
+            place = self._places.pop(index, None)
+            if place is None:
+                return None
+            self._book.end(place.offer, is_complete=is_complete)
+            self._free.append(index)
+            return place.offer
+
+    # ---------------------------------------------------------------- end and numbers
+
+    def seal(self) -> None:
+        """Take no more offers; those that are open go on to their end.  Any thread, any number of times."""
+        with self._book_lock:
+            self._book.seal()
+            is_finished = self._book.is_finished
+        if is_finished:
+            self._make_available()
+
+    def close(self) -> None:
+        """Release every channel and be found no more; see ``SingleInputGate``."""
+        if self.on_closed is not None:
+            self.on_closed()
+        super().close()
+
+    def close_with(self, reason: str) -> None:
+        """``close``, and tell the producers of open offers why.  Any thread, any number of times."""
+        with self._book_lock:
+            self._book.seal()
+            places = list(self._places.values())
+        text = f"gate {self.shape.name!r}: {reason}"
+        run_all([lambda place=place: place.client.refuse(place.offer, RefusalCode.GATE_ENDED, text) for place in places])  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        self.close()
+
+    def statistics(self) -> GateStatistics:
+        """The numbers so far, channels that left included; any thread."""
+        now = gate_statistics(list(self._channels), self._buffer_pool, self._num_finished)
+        with self._book_lock:
+            gone = dict(self._gone)
+        values = {each.name: getattr(now, each.name) + gone.get(each.name, 0) for each in fields(GateStatistics)}
+        return GateStatistics(**values)

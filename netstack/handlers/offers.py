@@ -1,0 +1,118 @@
+"""Takes what producers offer, at the gates' end of the connection that they dialled.
+
+Side:       loop, except ``OfferedPartitionClient``, which any thread calls.
+Invariants: a connection offers to one gate, that of its token.  What follows an accepted offer is the client's half of the ordinary
+            protocol; an error of one offer leaves the others of the connection alone.
+"""
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, Protocol
+
+import structlog
+
+from netstack.errors import ResourceClosedError
+from netstack.eventloop import EventLoopThread
+from netstack.flow.gate_access import GateIdentity
+from netstack.handlers.limits import RateLimit
+from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
+from netstack.wire.offers import OfferRefused, PartitionOffer, RefusalCode
+
+if TYPE_CHECKING:
+    from netstack.gate.remote_channel import RemoteInputChannel
+
+P = ParamSpec("P")
+
+_log = structlog.get_logger(__name__)
+_LOGS_PER_S = 1.0  # of the refusals to one peer
+
+
+class OfferTaker(Protocol):
+    """Knows the gates of this process."""
+
+    def take_offer(self, gate: GateIdentity, offer: PartitionOffer, client: "OfferedPartitionClient") -> None:
+        """Request what is offered, or refuse it; loop thread, never raises what the offer is to blame for."""
+
+
+class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
+    """The last handler of such a connection: a request client that hears offers."""
+
+    def __init__(self, loop: EventLoopThread, taker: OfferTaker) -> None:
+        super().__init__(loop.after_batch)
+        self.identity: GateIdentity | None = None  # Set before the connection becomes active.
+        self._loop = loop
+        self._taker = taker
+        self._logs = RateLimit(_LOGS_PER_S, loop.loop.time)
+
+    def _on_other(self, message: object) -> None:
+        if not isinstance(message, PartitionOffer) or self.identity is None:
+            super()._on_other(message)
+            return
+        self._taker.take_offer(self.identity, message, OfferedPartitionClient(self, self._loop))
+
+    def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+        """Tell the producer that nothing (more) of ``offer`` is taken."""
+        ctx = self._ctx
+        if ctx is None or not ctx.channel.is_active:
+            return
+        if self._logs.take():
+            _log.info("an offer was refused", gate=str(self.identity), offer=str(offer), code=code.name, reason=reason)
+        if self._replies.spend(len(reason), is_writable=ctx.channel.is_writable):
+            ctx.write_and_flush(OfferRefused(offer.offer_id, offer.subtask, code, reason))
+        else:
+            ctx.close()
+
+
+class OfferedPartitionClient:
+    """What the channel of an offered partition asks of its connection; a ``PartitionRequestClient`` of a connection that is there.
+
+    Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
+    """
+
+    __slots__ = ("_handler", "_loop")
+
+    def __init__(self, handler: OfferedPartitionsHandler, loop: EventLoopThread) -> None:
+        self._handler = handler
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        return f"<OfferedPartitionClient of {self._handler!r}>"
+
+    def request_subpartition(self, channel: "RemoteInputChannel", delay_ms: int = 0) -> None:
+        """Ask for the offered subpartition; it was offered, so there is never a reason to ask again later."""
+        assert not delay_ms, "an offered partition is there"
+        self._order(self._handler.request_subpartition, channel)
+
+    def notify_credit_available(self, channel: "RemoteInputChannel") -> None:
+        """The channel has credit to announce."""
+        self._order(self._handler.notify_credit_available, channel)
+
+    def notify_new_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
+        """The channel wants buffers of another size."""
+        self._order(self._handler.notify_new_buffer_size, channel, size_bytes)
+
+    def resume_consumption(self, channel: "RemoteInputChannel") -> None:
+        """The channel goes on after a blocking event."""
+        self._order(self._handler.resume_consumption, channel)
+
+    def acknowledge_all_records_processed(self, channel: "RemoteInputChannel") -> None:
+        """The task processed everything up to the channel's end of data."""
+        self._order(self._handler.acknowledge_all_records_processed, channel)
+
+    def send_task_event(self, channel: "RemoteInputChannel", event: bytes) -> None:
+        """An event for the producer."""
+        self._order(self._handler.send_task_event, channel, event)
+
+    def cancel(self, channel: "RemoteInputChannel") -> None:
+        """The channel wants no more."""
+        self._order(self._handler.cancel, channel)
+
+    def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+        """The gate takes nothing (more) from ``offer``."""
+        self._order(self._handler.refuse, offer, code, reason)
+
+    def _order(self, order: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        # With the loop the connection went; tasks recycle and release what they hold after that, too.
+        with contextlib.suppress(ResourceClosedError):
+            self._loop.execute_threadsafe(partial(order, *args, **kwargs))

@@ -1,0 +1,43 @@
+"""Decides what an accepted connection is for, and takes out of its pipeline what it is not for.
+
+Side:       loop.
+Invariants: a peer that has a gate's token meets no handler that serves partitions, and one that knows the secret none that takes offers.
+            Once the connection is active this handler, too, is gone.
+"""
+
+from collections.abc import Sequence
+
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.handlers.auth import PeerAuthenticated
+from netstack.handlers.offers import OfferedPartitionsHandler
+
+
+class ConnectionRoles(ChannelHandler):
+    """Stands right behind the authentication.
+
+    Args:
+        of_consumers: the handlers that serve partitions.
+        of_gates: the handler that takes offers.
+    """
+
+    def __init__(self, of_consumers: Sequence[ChannelHandler], of_gates: OfferedPartitionsHandler) -> None:
+        self._of_consumers = of_consumers
+        self._of_gates = of_gates
+        self._is_of_gate = False
+
+    def __repr__(self) -> str:
+        return "<ConnectionRoles>"
+
+    def user_event_triggered(self, ctx: ChannelHandlerContext, event: object) -> None:
+        """Hear who the peer is."""
+        if isinstance(event, PeerAuthenticated) and event.gate is not None:
+            self._is_of_gate = True
+            self._of_gates.identity = event.gate
+        ctx.fire_user_event_triggered(event)
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        """Leave only the handlers of the peer's role."""
+        for handler in self._of_consumers if self._is_of_gate else (self._of_gates,):
+            ctx.pipeline.remove_handler(handler)
+        ctx.pipeline.remove(ctx)
+        ctx.fire_channel_active()

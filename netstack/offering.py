@@ -1,0 +1,215 @@
+"""A producer's side of gates: connections that it dials, and partitions that it offers over them.
+
+Side:       shared.  ``OfferedPartition`` is written and waited for by one thread of the caller's; connections live on the loop thread.
+Invariants: one connection per gate and TaskManager, shared by all partitions, made on demand and kept; concurrent openers wait for the
+            same attempt; a failed attempt is not cached.
+            Every wait is level-triggered: it looks at the state first and after every wake-up.
+Units:      seconds.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from netstack.channel.client import connect
+from netstack.channel.handler import ChannelHandler
+from netstack.channel.message_codec import MessageDecoder, MessageEncoder
+from netstack.channel.protocol import NetworkChannel
+from netstack.environment import NetworkEnvironment
+from netstack.errors import NetstackError
+from netstack.eventloop import EventLoopThread
+from netstack.flow.gate_access import GateIdentity
+from netstack.flow.offer_progress import OfferProgress, Stage
+from netstack.handlers.offering import OfferingHandler
+from netstack.handlers.request_queue import PartitionRequestQueue
+from netstack.handlers.request_server import PartitionRequestServerHandler
+from netstack.ids import ConnectionID
+from netstack.partition.result_partition import ResultPartition
+from netstack.security import SecurityConfig
+from netstack.wire.codec import OFFERING_MESSAGE_IDS
+from netstack.wire.offers import PartitionOffer
+
+
+@dataclass(frozen=True, slots=True)
+class GateAccess:
+    """One gate and the token for it; the token is never part of a ``repr`` or a message."""
+
+    gate: GateIdentity
+    token: bytes
+
+    def __repr__(self) -> str:
+        return f"<GateAccess to {self.gate}>"
+
+
+class _Connection:
+    """A connection that is ready."""
+
+    def __init__(self, channel: NetworkChannel, handler: OfferingHandler) -> None:
+        self.channel = channel
+        self.handler = handler
+
+
+class OfferingNetwork:
+    """All gates that one process offers to.
+
+    Threading: ``create_partition`` on any thread; everything else on the loop thread.
+    """
+
+    def __init__(self, environment: NetworkEnvironment, loop: EventLoopThread) -> None:
+        self._environment = environment
+        self._loop = loop
+        self._connections: dict[tuple[ConnectionID, GateIdentity], asyncio.Task[_Connection]] = {}
+
+    def __repr__(self) -> str:
+        return f"<OfferingNetwork {len(self._connections)} connections>"
+
+    @property
+    def num_connections(self) -> int:
+        """How many there are, or are being made."""
+        return len(self._connections)
+
+    async def offer(
+        self, access: GateAccess, places: Sequence[tuple[ConnectionID, PartitionOffer]], offered: "OfferedPartition", timeout_s: float
+    ) -> None:
+        """Offer a partition to every subtask of a gate; what becomes of it ``offered`` hears.
+
+        Raises:
+            AuthenticationError: the token is not good there.
+            ConnectError: a TaskManager cannot be reached.
+        """
+        handlers = await asyncio.gather(*(self._handler(access, address, timeout_s) for address, _ in places))
+        for handler, (_, offer) in zip(handlers, places, strict=True):
+            offered.over(handler, offer)
+            handler.offer(offer, offered)
+
+    async def _handler(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> OfferingHandler:
+        key = (address, access.gate)
+        attempt = self._connections.get(key)
+        if attempt is not None and attempt.done() and (attempt.exception() or not attempt.result().channel.is_active):
+            attempt = None
+        if attempt is None:
+            attempt = asyncio.get_running_loop().create_task(self._connect(access, address, timeout_s), name=f"offer to {address}")
+            self._connections[key] = attempt
+        try:
+            return (await asyncio.shield(attempt)).handler
+        except NetstackError:
+            if self._connections.get(key) is attempt:
+                del self._connections[key]
+            raise
+
+    async def _connect(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> _Connection:
+        environment = self._environment
+        config = replace(environment.config, security=SecurityConfig.hmac(access.token))
+        handler = OfferingHandler()
+
+        def handlers() -> tuple[ChannelHandler, ...]:
+            queue = PartitionRequestQueue(config, self._loop)
+            server = PartitionRequestServerHandler(config, self._loop, environment.partition_manager, queue)
+            return (MessageEncoder(), MessageDecoder.of(config, accepted_ids=OFFERING_MESSAGE_IDS), handler, server, queue)
+
+        return _Connection(await connect(config, address, handlers, timeout_s, access.gate), handler)
+
+    async def close(self) -> None:
+        """End every connection; partitions that are still offered fail."""
+        attempts, self._connections = list(self._connections.values()), {}
+        for attempt in attempts:
+            if not attempt.done():
+                attempt.cancel()
+        for result in await asyncio.gather(*attempts, return_exceptions=True):
+            if isinstance(result, _Connection):
+                result.channel.close()
+                await result.channel.wait_closed()
+
+
+class OfferedPartition:
+    """A partition on its way to every subtask of a gate.
+
+    Threading: waits on one thread of the caller's; the loop thread tells what happens.
+    Ownership: closes the partition with ``close``.
+    """
+
+    def __init__(self, partition: ResultPartition, num_subtasks: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.partition = partition
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._progress = OfferProgress(num_subtasks)  # Guarded by _changed.
+        self._sent: list[tuple[OfferingHandler, PartitionOffer]] = []  # Loop thread only.
+
+    def __repr__(self) -> str:
+        return f"<OfferedPartition {self._progress!r}, {self.partition!r}>"
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing comes of it, if so; any thread."""
+        return self._progress.failure
+
+    def late_subtasks(self, stage: Stage) -> list[int]:
+        """The subtasks that have not reached ``stage``; any thread."""
+        with self._changed:
+            return self._progress.late_subtasks(stage)
+
+    def wait_for(self, stage: Stage, timeout_s: float | None) -> bool:
+        """Wait until every subtask has reached ``stage``; False if that takes longer than ``timeout_s``.
+
+        Raises:
+            NetstackError: nothing comes of the offer any more.
+        """
+        deadline = None if timeout_s is None else self._clock() + timeout_s
+        with self._changed:
+            while True:
+                progress = self._progress
+                if progress.failure is not None:
+                    raise progress.failure
+                if progress.stage >= stage:
+                    return True
+                left_s = None if deadline is None else deadline - self._clock()
+                if left_s is not None and left_s <= 0:
+                    return False
+                self._changed.wait(left_s)
+
+    def abort(self, error: Exception) -> None:
+        """Give up: the gate hears why; any thread, any number of times."""
+        with self._changed:
+            self._progress.fail(error)
+            self._changed.notify_all()
+        self.partition.fail(error)
+
+    # ---------------------------------------------------------------- loop thread
+
+    def over(self, handler: OfferingHandler, offer: PartitionOffer) -> None:
+        """It is offered over this connection."""
+        self._sent.append((handler, offer))
+
+    def withdraw(self) -> None:
+        """Listen no more; the connections stay."""
+        for handler, offer in self._sent:
+            handler.forget(offer)
+        self._sent.clear()
+
+    def advanced(self, subtask: int, stage: Stage) -> None:
+        """See ``OfferListener``."""
+        with self._changed:
+            self._progress.advance(subtask, stage)
+            self._changed.notify_all()
+
+    def left(self, subtask: int, error: NetstackError) -> None:
+        """See ``OfferListener``."""
+        self._end(lambda: self._progress.leave(subtask, error))
+
+    def lost(self, subtask: int, error: NetstackError) -> None:
+        """See ``OfferListener``."""
+        self._end(lambda: self._progress.lose(subtask, error))
+
+    def _end(self, change: Callable[[], None]) -> None:
+        with self._changed:
+            change()
+            failure = self._progress.failure
+            self._changed.notify_all()
+        if failure is not None:
+            self.partition.fail(failure)  # whoever writes wakes up
+
+    def failed(self, error: NetstackError) -> None:
+        """See ``OfferListener``."""
+        self.abort(error)
