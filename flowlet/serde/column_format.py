@@ -9,8 +9,8 @@ Format: ``u8 kind, u32 size, size bytes``.  PICKLE: cloudpickle of the list.  CO
         BYTES: a column of ints (sizes: in characters, in bytes), then everything joined.  TUPLES: u16 number of fields, then a column
         for each.  ROWS: the same behind a column of field names.  CODED: u32 generation, u32 number of texts known before, u32 number
         of new ones, a column of these if there are any, then u16 codes; see ``channel_dictionary``.  ARRAY: u8 index of a numpy type
-        (``ARRAY_TYPES``), then raw.  ARROW: a record batch of one field as an Arrow IPC stream.  CODED, ARRAY and ARROW are fields of
-        records, or records; they are nowhere deeper.
+        (``ARRAY_TYPES``), then raw.  ARROW: a record batch of one field as an Arrow IPC stream.  PACKED: msgpack of a few tuples.
+        CODED, ARRAY and ARROW are fields of records, or records, PACKED is records; they are nowhere deeper.
 """
 
 import struct
@@ -20,7 +20,7 @@ import numpy as np
 
 from flowlet.errors import SerdeError
 
-(PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL, TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW) = range(16)
+(PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL, TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED) = range(17)
 ENCODING: Final = "utf-8"
 SURROGATES: Final = "surrogatepass"
 NUMBERS: Final[dict[int, "np.dtype[Any]"]] = {

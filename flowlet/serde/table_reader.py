@@ -25,6 +25,7 @@ from flowlet.serde.column_format import (
     FIELDS,
     FLOAT64,
     NUMBERS,
+    PACKED,
     PICKLE,
     ROWS,
     TEXT,
@@ -56,7 +57,7 @@ def decode_records(view: memoryview, offset: int, num_records: int, dictionary: 
         SerdeError, ValueError, struct.error: these are no such records.
     """
     kind, payload, end = column_at(view, offset)
-    if kind in (PICKLE, BYTES):
+    if kind in (PICKLE, PACKED, BYTES):
         values = decode_payload(kind, payload, num_records, 0)
         check_length(kind, values, num_records)
         return list(values), end

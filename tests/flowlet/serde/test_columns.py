@@ -139,7 +139,30 @@ def column(kind: int, payload: bytes) -> bytes:
     return struct.pack(">BI", kind, len(payload)) + payload
 
 
+@pytest.mark.parametrize("num_values", [1, 16, 17])
+def test_a_few_plain_tuples_are_packed(num_values: int) -> None:
+    values = [(number, "x", 1.5, None, True, b"y") for number in range(num_values)]
+
+    data = encode_column(values)
+
+    assert data[0] == (module.PACKED if num_values <= 16 else module.TUPLES)
+    assert exact(round_trip(values)) == exact(values)
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**64, "\ud800", (1,), Level.LOW, [1], {1: 2}])
+def test_what_packing_would_change_or_refuse_is_not_packed(value: Any) -> None:
+    values = [(1, value)]
+
+    assert encode_column(values)[0] == (module.PACKED if value == 2**63 else module.TUPLES)
+    assert exact(round_trip(values)) == exact(values)
+
+
 CORRUPT = {
+    "packed tuples cut short": (column(module.PACKED, b"\x91\x92\x01"), 1),
+    "packed tuples that promise 4,294,967,295": (column(module.PACKED, b"\xdd\xff\xff\xff\xff"), 1),
+    "packed something else": (column(module.PACKED, b"\x81\x01\x01"), 1),
+    "packed tuples with a rest": (column(module.PACKED, b"\x91\x91\x01\x01"), 1),
+    "packed text that is not UTF-8": (column(module.PACKED, b"\x91\x91\xa1\xff"), 1),
     "unknown kind": (column(99, b""), 1),
     "ends behind the chunk": (struct.pack(">BI", module.TEXT, 100) + b"abc", 1),
     "too few texts": (column(module.TEXT, b"a\0b"), 3),

@@ -38,7 +38,7 @@ def table(*fields: Column, shape: Shape = Shape.TUPLE, names: tuple[str, ...] = 
 
 @given(columns(), st.booleans(), st.booleans())
 def test_records_come_back_exactly_whether_sent_as_list_or_as_columns(values: list[Any], is_timed: bool, as_columns: bool) -> None:
-    """Of lists, the reader gets columns all the same, where records have fields."""
+    """Of lists, the reader gets columns all the same, where records have fields and there are more than a few."""
     timestamps = list(range(len(values))) if is_timed else None
     in_columns = columns_of(values)
     chunk = Chunk(values, timestamps) if in_columns is None or not as_columns else Chunk.of_columns(in_columns, timestamps)
@@ -46,7 +46,8 @@ def test_records_come_back_exactly_whether_sent_as_list_or_as_columns(values: li
     received = sent(chunk)
 
     assert (len(received), exact(received.values), received.timestamps) == (len(values), exact(values), timestamps)
-    assert in_columns is None or received.columns is not None
+    if in_columns is not None and in_columns.shape is Shape.TUPLE and (as_columns or len(values) > 16):
+        assert received.columns is not None
 
 
 @pytest.mark.parametrize("dtype", ["b", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "datetime64[us]", "?"])
