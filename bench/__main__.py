@@ -38,6 +38,7 @@ QUICK: Final = frozenset({"quick"})
 QUICK_AND_PEERS: Final = frozenset({"quick", "peers"})
 CASES: Final[dict[str, Case]] = {
     "wordcount": Case(3, QUICK_AND_PEERS),
+    "shuffle": Case(3, QUICK_AND_PEERS),
     "isolation": Case(1),
     "idle": Case(1),
     "transport": Case(5, QUICK),

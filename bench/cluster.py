@@ -125,6 +125,15 @@ class Process:
         except subprocess.TimeoutExpired:
             raise ProcessError(f"{self!r} runs after {timeout_s} s\n{self.stdout}\n{self.stderr[-8000:]}") from None
 
+    def expect_success(self, timeout_s: float) -> None:
+        """Wait for its end.
+
+        Raises:
+            ProcessError: it failed, or still runs after ``timeout_s``; the message holds what it printed.
+        """
+        if code := self.wait(timeout_s):
+            raise ProcessError(f"{self!r} ended with {code}\n--- stdout\n{self.stdout[-4000:]}\n--- stderr\n{self.stderr[-8000:]}")
+
     def interrupt(self, timeout_s: float) -> int:
         """Ctrl-C, then wait for the exit code."""
         self.send(signal.SIGINT)

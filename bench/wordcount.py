@@ -8,12 +8,14 @@ Rate:    words / (last record at the last sink - first poll of the first source)
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from bench.jobs.words import FORMS, MADE_WORDS, NUM_WORDS, QUICK_WORDS, SOURCES, TOPOLOGIES, Job
+from bench.options import choices
 from bench.peers.words import NAMES, contenders
 from bench.report import Result
 from bench.rounds import Contender, compare
@@ -24,16 +26,11 @@ _CHECKED_WORDS: Final = 400_000
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
     parser = argparse.ArgumentParser(prog="python -m bench wordcount", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--forms", default=",".join(FORMS), help="which, separated by commas")
-    parser.add_argument("--sources", default=",".join(SOURCES), help="which, separated by commas")
+    parser.add_argument("--forms", type=choices(FORMS), default=tuple(FORMS), help="which, separated by commas")
+    parser.add_argument("--sources", type=choices(SOURCES), default=SOURCES, help="which, separated by commas")
     parser.add_argument("--topology", choices=TOPOLOGIES, default=TOPOLOGIES[0])
     parser.add_argument("--words", type=int, default=NUM_WORDS)
-    options = vars(parser.parse_args(arguments))
-    for name, known in (("forms", FORMS), ("sources", SOURCES)):
-        options[name] = options[name].split(",")
-        if unknown := set(options[name]) - set(known):
-            parser.error(f"no such {name}: {', '.join(sorted(unknown))}")
-    return options
+    return vars(parser.parse_args(arguments))
 
 
 def run(
@@ -41,8 +38,8 @@ def run(
     *,
     quick: bool = False,
     peers: frozenset[str] = frozenset(),
-    forms: tuple[str, ...] = tuple(FORMS),
-    sources: tuple[str, ...] = SOURCES,
+    forms: Sequence[str] = tuple(FORMS),
+    sources: Sequence[str] = SOURCES,
     topology: str = TOPOLOGIES[0],
     words: int = NUM_WORDS,
 ) -> list[Result]:

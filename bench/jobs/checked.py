@@ -60,6 +60,7 @@ class SinkReport:
     end_ns: int
     last: dict[Any, Any]
     increments: dict[Any, list[int]] = field(default_factory=dict)
+    first_ns: int = 0  # when the first record came, where somebody noted it
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,15 @@ class Reports:
     @property
     def seconds(self) -> float:
         """From the first record to the last."""
-        return (max(sink.end_ns for sink in self.sinks) - self.start_ns) / 1e9
+        return self._seconds_since(self.start_ns)
+
+    @property
+    def seconds_from_first_output(self) -> float:
+        """From the first record at a sink to the last; for peers whose sources run before what is behind them."""
+        return self._seconds_since(min(sink.first_ns for sink in self.sinks))
+
+    def _seconds_since(self, start_ns: int) -> float:
+        return (max(sink.end_ns for sink in self.sinks) - start_ns) / 1e9
 
 
 class MarkedReader:

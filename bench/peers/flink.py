@@ -57,9 +57,9 @@ def read_reports(folder: Path, key: Callable[[str], object]) -> Reports:
 
 def _sink_report(file: Path, key: Callable[[str], object]) -> SinkReport:
     head, *lines = file.read_text(encoding="utf-8").splitlines()
-    num_records, _, end_ns = map(int, head.split("\t"))
+    num_records, first_ns, end_ns = map(int, head.split("\t"))
     pairs = (line.split("\t") for line in lines)
-    return SinkReport(num_records, end_ns, {key(text): int(value) for text, value in pairs})
+    return SinkReport(num_records, end_ns, {key(text): int(value) for text, value in pairs}, first_ns=first_ns)
 
 
 def contender(run: Callable[[], Run], *, details: Mapping[str, object] | None = None) -> Contender:

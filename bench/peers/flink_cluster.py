@@ -192,12 +192,10 @@ class FlinkCluster:
 
     def _start(self, kind: str, name: str, *arguments: str) -> None:
         java_options, flink_options = self._memory_options(kind)
-        self._java(
-            name, [*java_options, *self._opens()], [_ENTRY_POINTS[kind], "--configDir", str(self.folder), *flink_options, *arguments]
-        )
+        self._java(name, [*java_options, *self.opens()], [_ENTRY_POINTS[kind], "--configDir", str(self.folder), *flink_options, *arguments])
 
     def _start_driver(self) -> Process:
-        driver = self._java("driver", ["-Xmx512m", "-XX:TieredStopAtLevel=1", *self._opens()], ["Driver", str(self.rest_port)])
+        driver = self._java("driver", ["-Xmx512m", "-XX:TieredStopAtLevel=1", *self.opens()], ["Driver", str(self.rest_port)])
         driver.wait_for_line("^READY$", _START_TIMEOUT_S)
         return driver
 
@@ -216,7 +214,8 @@ class FlinkCluster:
         return java_options.split(), flink_options.split()
 
     @staticmethod
-    def _opens() -> list[str]:
+    def opens() -> list[str]:
+        """What Flink needs of Java's own packages."""
         packages = [*(f"java.{name}" for name in _OPENED), "java.util.concurrent.locks", "sun.nio.ch"]
         return [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in packages]
 

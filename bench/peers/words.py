@@ -10,11 +10,11 @@ from typing import Final
 
 from bench.jobs.pipeline import Run
 from bench.jobs.words import Job, make_lines
-from bench.peers import flink
+from bench.peers import bytewax, flink, plain, pyflink
 from bench.peers.flink_cluster import FlinkCluster, why_missing
 from bench.rounds import Contender, tell
 
-NAMES: Final = ("flink",)
+NAMES: Final = ("flink", "pyflink", "bytewax", "plain")
 
 
 def contenders(stack: ExitStack, folder: Path, job: Job, names: Collection[str]) -> list[Contender]:
@@ -22,8 +22,14 @@ def contenders(stack: ExitStack, folder: Path, job: Job, names: Collection[str])
     lines = folder / "lines.txt"
     lines.write_text("\n".join(make_lines(job.made_words)) + "\n", encoding="ascii")
     found = []
-    if "flink" in names and is_there("Flink", why_missing()):
-        found.append(_flink(stack.enter_context(FlinkCluster()), lines, job))
+    if {"flink", "pyflink"} & set(names) and is_there("Flink", why_missing()):
+        cluster = stack.enter_context(FlinkCluster())
+        found += [_flink(cluster, lines, job)] if "flink" in names else []
+        found += [pyflink.contender(cluster, mode, job) for mode in pyflink.MODES] if "pyflink" in names else []
+    if "bytewax" in names and is_there("Bytewax", bytewax.why_missing()):
+        found.append(bytewax.contender(job))
+    if "plain" in names:
+        found.append(plain.count_words(job))
     return found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import isolation, latency, memory, transport, wakeup
-from bench.jobs import words
+from bench.jobs import pairs, words
 from bench.report import Result
 from bench.transports.common import PayloadSource, Verifier, WrongDataError
 
@@ -39,6 +39,17 @@ def test_every_running_count_over_two_taskmanagers_is_exact(form: str, topology:
     assert len(tasks) == (4 if topology == "chained" else 5)
     assert sum(task["num_records_in"] for task in sums) == job.num_words
     assert sum(task["num_bytes_in_remote"] for task in tasks.values()) > 0
+
+
+@pytest.mark.parametrize(("kind", "form"), [("int", "lambdas"), ("int", "sum"), ("str", "sum")])
+def test_every_running_sum_of_pairs_is_exact_and_in_order(kind: str, form: str) -> None:
+    """Also with more keys than a dictionary of the writers holds (``Job.check``)."""
+    keys = pairs.Keys("int", 100, 2000) if kind == "int" else pairs.Keys("str", 40_000, 40_000)
+    job = pairs.Job(form, "produced", keys, num_pairs=100_000, inspects_all=True)
+
+    run = job.run()
+
+    assert run.rate > 0
 
 
 def test_the_last_counts_of_a_timed_run_are_those_of_all_words() -> None:

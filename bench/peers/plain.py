@@ -1,0 +1,85 @@
+"""No engine at all: what one process does with the same work in plain Python, or in numpy.
+
+Side:  any.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bench.jobs.checked import Reports, SinkReport
+from bench.jobs.pairs import Job as PairJob
+from bench.jobs.pairs import make_table
+from bench.jobs.pipeline import Run
+from bench.jobs.words import Job as WordJob
+from bench.jobs.words import make_lines
+from bench.load import ForeignLoad
+from bench.rounds import Contender
+
+
+def count_words(job: WordJob) -> Contender:
+    """A loop with a dictionary, one core: the running count of every word, which nobody takes."""
+
+    def run() -> Run:
+        lines, num_lines = make_lines(job.made_words), job.num_words // 10
+        return _timed(lambda: _count(lines, num_lines), job.num_words, job.check_last)
+
+    return Contender("plain Python, 1 process", run, is_peer=True)
+
+
+def _count(lines: list[str], num_lines: int) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    size = len(lines)
+    for number in range(num_lines):
+        for word in lines[number % size].split():
+            counts[word] = counts.get(word, 0) + 1
+    return counts
+
+
+def sum_pairs(job: PairJob) -> Contender:
+    """A loop with a dictionary, one core: the running sum of every key, which nobody takes."""
+
+    def run() -> Run:
+        table = make_table(job.keys)
+        return _timed(lambda: _sum(table, job.num_pairs), job.num_pairs, job.check_last)
+
+    return Contender("plain Python, 1 process", run, is_peer=True)
+
+
+def _sum(table: list[Any], num_pairs: int) -> dict[Any, int]:
+    sums: dict[Any, int] = {}
+    size = len(table)
+    for number in range(num_pairs):
+        key = table[number % size]
+        sums[key] = sums.get(key, 0) + number
+    return sums
+
+
+def sum_arrays(job: PairJob, batch: int = 65_536) -> Contender:
+    """numpy, one core: one sum per key and batch, over arrays that are ready."""
+
+    def run() -> Run:
+        keys = np.resize(np.array(make_table(job.keys), np.int64), job.num_pairs)
+        values = np.arange(job.num_pairs)
+        return _timed(lambda: _sum_batches(keys, values, job.keys.size, batch), job.num_pairs, job.check_last)
+
+    return Contender(f"numpy, 1 process, batches of {batch:,}", run, is_peer=True)
+
+
+def _sum_batches(keys: Any, values: Any, num_keys: int, batch: int) -> dict[Any, int]:
+    sums = np.zeros(num_keys, np.int64)
+    for at in range(0, len(keys), batch):
+        np.add.at(sums, keys[at : at + batch], values[at : at + batch])
+    return dict(enumerate(sums.tolist()))
+
+
+def _timed(work: Callable[[], dict[Any, int]], num_records: int, check: Callable[[Reports], None]) -> Run:
+    with ForeignLoad() as load:
+        start_ns = time.monotonic_ns()
+        last = work()
+        end_ns = time.monotonic_ns()
+    reports = Reports(start_ns, (SinkReport(num_records, end_ns, last),))
+    check(reports)
+    return Run(num_records / reports.seconds, reports.seconds, load.cores)
