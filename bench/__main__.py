@@ -42,7 +42,7 @@ CASES: Final[dict[str, Case]] = {
     "isolation": Case(1),
     "idle": Case(1),
     "transport": Case(5, QUICK),
-    "latency": Case(1, QUICK),
+    "latency": Case(1, QUICK_AND_PEERS),
     "memory": Case(1, QUICK),
     "wakeup": Case(3, QUICK),
 }

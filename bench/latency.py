@@ -3,10 +3,11 @@
 Side:       any; the classes below run inside the TaskManagers.
 Job:        a source in one TaskManager, a sink in the other, one connection between them.  Each record is (number, monotonic ns at its
             creation); the sink subtracts.  The first records are not counted.  Both processes read the same clock of this machine.
-Cases:      buffer timeouts of 0, 1, 10 and 100 ms, alone and beside a CPU-bound task (pure Python, it never waits) in the receiving
-            TaskManager; with the neighbour and timeout 0 also with the task threads at nice +10 and at SCHED_IDLE
+Cases:      buffer timeouts of 0, 1, 10 and 100 ms, alone and beside CPU-bound tasks (pure Python, they never wait), one in each of the two
+            TaskManagers; with the neighbours and timeout 0 also with the task threads at nice +10 and at SCHED_IDLE
             (``--task-scheduling`` of the TaskManager), the latency modes.
-Figures:    the value is the median latency in us; p99, p99.9 and max are in the details, and how much work the neighbour did.
+Figures:    p50 and p99 in us; p99.9 and max are in the details, and how much work the neighbours did.
+Peers:      Flink's Java API with the same job, the busy tasks written in Java; only with timeout 0.
 Proof:      every record arrives once, in order; the source falls behind by less than the sink counts, or the figure says so (``late_ms``).
 """
 
@@ -16,14 +17,20 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import Cluster
 from bench.isolation import running
+from bench.load import ForeignLoad
+from bench.peers import flink_latency
+from bench.percentiles import PERCENTILES, RECORDS_PER_S, Measure, evaluated
 from bench.report import Result
+from bench.rounds import tell
 from bench.transport import orders
 from flowlet.graph.job_graph import JobEdge, JobVertex, stable_id
 from flowlet.graph.partitioner import Rebalance
@@ -33,7 +40,6 @@ from flowlet.operators.sinks import DiscardSink
 from flowlet.operators.source import Source, SourceOperator, SourceReader
 from flowlet.records import Chunk
 
-RECORDS_PER_S: Final = 1000
 SECONDS: Final = 12.0
 WARM_UP_S: Final = 1.5
 QUICK_SECONDS: Final = 0.3
@@ -46,13 +52,13 @@ class Setting:
     """One case."""
 
     buffer_timeout_ms: int
-    has_neighbour: bool = False
+    has_neighbours: bool = False
     task_scheduling: str = "normal"
 
     @property
     def name(self) -> str:
         """For the result."""
-        neighbour = " beside a CPU-bound task" if self.has_neighbour else ""
+        neighbour = " beside CPU-bound tasks" if self.has_neighbours else ""
         mode = f", task threads {self.task_scheduling}" if self.task_scheduling != "normal" else ""
         return f"timeout {self.buffer_timeout_ms} ms{neighbour}{mode}"
 
@@ -60,9 +66,9 @@ class Setting:
 TIMEOUTS_MS: Final = (0, 1, 10, 100)
 SETTINGS: Final = (
     *(Setting(timeout_ms) for timeout_ms in TIMEOUTS_MS),
-    *(Setting(timeout_ms, has_neighbour=True) for timeout_ms in TIMEOUTS_MS),
-    Setting(0, has_neighbour=True, task_scheduling="nice"),
-    Setting(0, has_neighbour=True, task_scheduling="idle"),
+    *(Setting(timeout_ms, has_neighbours=True) for timeout_ms in TIMEOUTS_MS),
+    Setting(0, has_neighbours=True, task_scheduling="nice"),
+    Setting(0, has_neighbours=True, task_scheduling="idle"),
 )
 QUICK_SETTINGS: Final = (SETTINGS[0], SETTINGS[2], SETTINGS[-1])
 
@@ -167,14 +173,19 @@ class BusySource(Source):
 
 
 def build(folder: Path, setting: Setting, num_records: int) -> tuple[list[JobVertex], list[JobEdge]]:
-    """Source and sink in slots of their own, and so in TaskManagers of their own; the neighbour shares the sink's slot."""
+    """Source and sink in slots of their own, and so in TaskManagers of their own; each slot has a neighbour, too."""
     source = vertex("source", "sender", SourceOperator(PacedSource(num_records)))
     sink = vertex("sink", "receiver", LatencySink(folder / "latencies"))
     edges = [JobEdge(source.id, 0, sink.id, Rebalance(), buffer_timeout_ms=setting.buffer_timeout_ms)]
     vertices = [source, sink]
-    if setting.has_neighbour:
-        vertices.append(vertex("neighbour", "receiver", SourceOperator(BusySource(folder / "neighbour")), DiscardSink()))
+    if setting.has_neighbours:
+        vertices += [neighbour_of(slot, folder) for slot in ("sender", "receiver")]
     return vertices, edges
+
+
+def neighbour_of(slot: str, folder: Path) -> JobVertex:
+    """A busy task in the same TaskManager."""
+    return vertex(f"neighbour of the {slot}", slot, SourceOperator(BusySource(folder / f"neighbour-{slot}")), DiscardSink())
 
 
 def vertex(name: str, slot: str, *operators: StreamOperator) -> JobVertex:
@@ -183,7 +194,7 @@ def vertex(name: str, slot: str, *operators: StreamOperator) -> JobVertex:
     return JobVertex(id=stable_id(name), name=name, parallelism=1, chain=chain, slot_sharing_group=slot)
 
 
-def measure(setting: Setting, seconds: float, warm_up_s: float) -> dict[str, Any]:
+def measure(setting: Setting, warm_up_s: float, seconds: float) -> dict[str, Any]:
     """One job in a fresh cluster; latencies in us.
 
     Raises:
@@ -196,18 +207,11 @@ def measure(setting: Setting, seconds: float, warm_up_s: float) -> dict[str, Any
         with Cluster(folder, task_manager_options=options) as cluster, running(cluster, vertices, edges):
             wait_for_file(folder / "latencies", warm_up_s + seconds + END_TIMEOUT_S)
         report = json.loads((folder / "latencies").read_text(encoding="ascii"))
-        neighbour = folder / "neighbour"
-        units_per_s = json.loads(neighbour.read_text(encoding="ascii"))["units_per_s"] if neighbour.exists() else None
+        reports = [json.loads(file.read_text(encoding="ascii")) for file in sorted(folder.glob("neighbour-*"))]
     assert len(report["latencies_ns"]) == num_records, "a record was lost"
-    counted = sorted(report["latencies_ns"][num_skipped:])
-    figures = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
-    latencies = {f"{key}_us": percentile(counted, share) / 1000 for key, share in figures.items()}
-    return {**latencies, "num_records": len(counted), "late_ms": report["late_ms"], "neighbour_units_per_s": units_per_s}
-
-
-def percentile(ordered: Sequence[int], share: float) -> int:
-    """The smallest value that at least ``share`` of all are not above."""
-    return ordered[max(0, -(-len(ordered) * round(share * 1000) // 1000) - 1)]
+    assert len(reports) == 2 * setting.has_neighbours, "a neighbour did not run"
+    units_per_s = [neighbour["units_per_s"] for neighbour in reports]
+    return {**evaluated(report["latencies_ns"][num_skipped:]), "late_ms": report["late_ms"], "neighbour_units_per_s": units_per_s}
 
 
 def wait_for_file(file: Path, timeout_s: float) -> None:
@@ -227,15 +231,48 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
     return vars(parser.parse_args(arguments))
 
 
-def run(num_runs: int, *, quick: bool = False, seconds: float = SECONDS, only: str = "") -> list[Result]:
+def run(
+    num_runs: int, *, quick: bool = False, peers: frozenset[str] = frozenset(), seconds: float = SECONDS, only: str = ""
+) -> list[Result]:
     """All cases ``num_runs`` times, in another order each time."""
-    chosen = {setting.name: setting for setting in (QUICK_SETTINGS if quick else SETTINGS) if re.search(only, setting.name)}
-    length, warm_up = (QUICK_SECONDS, QUICK_SECONDS) if quick else (seconds, WARM_UP_S)
-    rounds = [{name: measure(chosen[name], length, warm_up) for name in order} for order in orders(list(chosen), num_runs)]
-    results = []
-    for name in chosen:
-        samples = [samples_of_round[name] for samples_of_round in rounds]
-        medians = {key: statistics.median(sample[key] for sample in samples) for key in ("p50_us", "p99_us", "p99.9_us", "max_us")}
-        details = {"records_per_s": RECORDS_PER_S, "medians": medians, "samples": samples}
-        results.append(Result(f"latency {name}", "us, p50", [sample["p50_us"] for sample in samples], details))
-    return results
+    warm_up_s, length_s = (QUICK_SECONDS, QUICK_SECONDS) if quick else (WARM_UP_S, seconds)
+    chosen = [setting for setting in (QUICK_SETTINGS if quick else SETTINGS) if re.search(only, setting.name)]
+    measures: dict[str, Measure] = {setting.name: partial(measure, setting, warm_up_s, length_s) for setting in chosen}
+    with ExitStack() as stack:
+        if {"flink", "all"} & peers:
+            with_peer = {setting.has_neighbours for setting in chosen if setting.buffer_timeout_ms == 0}
+            measures |= flink_latency.measures(stack, sorted(with_peer), warm_up_s, length_s)
+        rounds = [{name: measured(name, measures[name]) for name in order} for order in orders(list(measures), num_runs)]
+    results = [figure(name, key, rounds) for name in measures for key in ("p50", "p99")]
+    return results + [ratio(ours, theirs, key, rounds) for ours, theirs in compared(chosen, rounds[0]) for key in ("p50", "p99")]
+
+
+def measured(name: str, measure_it: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """One run, and what others did meanwhile."""
+    with ForeignLoad() as load:
+        sample = measure_it()
+    tell(f"latency {name}: p50 {sample['p50_us']:.0f} us, p99 {sample['p99_us']:.0f} us, {load.cores:.2f} cores used by others")
+    return sample | {"foreign_cores": load.cores}
+
+
+def figure(name: str, key: str, rounds: Sequence[dict[str, dict[str, Any]]]) -> Result:
+    """One percentile of one case."""
+    samples = [samples_of_round[name] for samples_of_round in rounds]
+    medians = {f"{each}_us": statistics.median(sample[f"{each}_us"] for sample in samples) for each in PERCENTILES}
+    details = {"records_per_s": RECORDS_PER_S, "medians": medians, "samples": samples}
+    foreign = [sample["foreign_cores"] for sample in samples]
+    return Result(f"latency {name}, {key}", "us", [sample[f"{key}_us"] for sample in samples], details, foreign)
+
+
+def compared(settings: Sequence[Setting], names: Container[str]) -> list[tuple[str, str]]:
+    """Which case is to be compared with which of the peer's."""
+    at_once = [setting for setting in settings if not setting.buffer_timeout_ms]
+    pairs = [(setting.name, flink_latency.name_of(has_neighbours=setting.has_neighbours)) for setting in at_once]
+    return [(ours, theirs) for ours, theirs in pairs if theirs in names]
+
+
+def ratio(ours: str, theirs: str, key: str, rounds: Sequence[dict[str, dict[str, Any]]]) -> Result:
+    """Less than 1: ours is quicker."""
+    ratios = [samples[ours][f"{key}_us"] / samples[theirs][f"{key}_us"] for samples in rounds]
+    foreign = [max(samples[ours]["foreign_cores"], samples[theirs]["foreign_cores"]) for samples in rounds]
+    return Result(f"latency {ours} / {theirs}, {key}", "x", ratios, {}, foreign)

@@ -25,7 +25,7 @@ from subprocess import PIPE
 from typing import Any, Final
 
 from bench.cluster import Process
-from bench.latency import percentile
+from bench.percentiles import percentile
 from bench.report import Result
 from bench.wakeup_task import PARTITION, TIMEOUT_S, ProbedTask, Sample, network, produce, task_manager_settings
 from netstack import ConnectionID
