@@ -5,7 +5,8 @@ Job:        a source in one TaskManager, a sink in the other, one connection bet
             creation); the sink subtracts.  The first records are not counted.  Both processes read the same clock of this machine.
 Cases:      buffer timeouts of 0, 1, 10 and 100 ms, alone and beside CPU-bound tasks (pure Python, they never wait), one in each of the two
             TaskManagers; with the neighbours and timeout 0 also with the task threads at nice +10 and at SCHED_IDLE
-            (``--task-scheduling`` of the TaskManager), the latency modes.
+            (``--task-scheduling`` of the TaskManager), the latency modes; without neighbours also with cores that never halt
+            (``--keep-awake``).
 Figures:    p50 and p99 in us; p99.9 and max are in the details, and how much work the neighbours did.
 Peers:      Flink's Java API with the same job, the busy tasks written in Java; only with timeout 0.
 Proof:      every record arrives once, in order; the source falls behind by less than the sink counts, or the figure says so (``late_ms``).
@@ -54,13 +55,20 @@ class Setting:
     buffer_timeout_ms: int
     has_neighbours: bool = False
     task_scheduling: str = "normal"
+    is_kept_awake: bool = False
 
     @property
     def name(self) -> str:
         """For the result."""
         neighbour = " beside CPU-bound tasks" if self.has_neighbours else ""
         mode = f", task threads {self.task_scheduling}" if self.task_scheduling != "normal" else ""
-        return f"timeout {self.buffer_timeout_ms} ms{neighbour}{mode}"
+        awake = ", cores kept awake" if self.is_kept_awake else ""
+        return f"timeout {self.buffer_timeout_ms} ms{neighbour}{mode}{awake}"
+
+    @property
+    def options(self) -> list[str]:
+        """Of the TaskManagers."""
+        return ["--task-scheduling", self.task_scheduling, *(["--keep-awake"] if self.is_kept_awake else [])]
 
 
 TIMEOUTS_MS: Final = (0, 1, 10, 100)
@@ -68,6 +76,7 @@ SETTINGS: Final = (
     *(Setting(timeout_ms) for timeout_ms in TIMEOUTS_MS),
     *(Setting(timeout_ms, has_neighbours=True) for timeout_ms in TIMEOUTS_MS),
     Setting(0, has_neighbours=True, task_scheduling="nice"),
+    Setting(0, is_kept_awake=True),
     Setting(0, has_neighbours=True, task_scheduling="idle"),
 )
 QUICK_SETTINGS: Final = (SETTINGS[0], SETTINGS[2], SETTINGS[-1])
@@ -202,9 +211,9 @@ def measure(setting: Setting, warm_up_s: float, seconds: float) -> dict[str, Any
     """
     num_skipped, num_records = int(warm_up_s * RECORDS_PER_S), int((warm_up_s + seconds) * RECORDS_PER_S)
     with tempfile.TemporaryDirectory() as name:
-        folder, options = Path(name), ["--task-scheduling", setting.task_scheduling]
+        folder = Path(name)
         vertices, edges = build(folder, setting, num_records)
-        with Cluster(folder, task_manager_options=options) as cluster, running(cluster, vertices, edges):
+        with Cluster(folder, task_manager_options=setting.options) as cluster, running(cluster, vertices, edges):
             wait_for_file(folder / "latencies", warm_up_s + seconds + END_TIMEOUT_S)
         report = json.loads((folder / "latencies").read_text(encoding="ascii"))
         reports = [json.loads(file.read_text(encoding="ascii")) for file in sorted(folder.glob("neighbour-*"))]

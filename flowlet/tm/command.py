@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
@@ -25,6 +25,7 @@ from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
+from flowlet.tm.keep_awake import KeepAwake
 from flowlet.tm.process_model import (
     DEFAULT_SWITCH_INTERVAL_MS,
     GarbageCollectorTuning,
@@ -74,6 +75,9 @@ def taskmanager(
     task_scheduling: Annotated[
         TaskScheduling, typer.Option(help="How the kernel treats task threads; idle or nice: lower latency beside CPU-bound tasks.")
     ] = TaskScheduling.NORMAL,
+    keep_awake: Annotated[  # noqa: FBT002 - an option of the command line
+        bool, typer.Option("--keep-awake", help="Keep the core from halting, for lower latency; the CPU is then always busy.")
+    ] = False,
     secret_file: Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "info",
     log_format: Annotated[str, typer.Option(help="auto, console or json.")] = "auto",
@@ -90,7 +94,8 @@ def taskmanager(
         network_memory_bytes=parse_memory_size(network_memory, "--network-memory"), security=SecurityConfig.hmac(secret)
     )
     config = TaskExecutorConfig(num_slots=slots, host=host, data_port=data_port, network=network, task_scheduling=task_scheduling)
-    run(process, config)
+    with KeepAwake() if keep_awake else nullcontext():
+        run(process, config)
 
 
 def run_command(arguments: list[str] | None = None) -> int:
