@@ -19,7 +19,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run java test lint types fmt test-fast test-uvloop stress cov sim mutants bench wheel clean
+.PHONY: help run java test lint types fmt test-fast test-uvloop test-unfused stress cov sim mutants bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test-fast: $(VENV)/installed-dev  ## the tests that take less than a quarter of 
 
 test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones on uvloop
 	$(PY) -m pytest --uvloop $(ARGS)
+
+test-unfused: $(VENV)/installed-dev  ## every test again, with users' functions called one by one (FLOWLET_FUSE=0)
+	FLOWLET_FUSE=0 $(PY) -m pytest $(ARGS)
 
 stress: $(VENV)/installed-dev  ## threads that race: mailbox, cancel, gate, each ROUNDS=100000 times
 	FLOWLET_STRESS=$(ROUNDS) $(PY) -m pytest -q -o faulthandler_timeout=0 --durations=0 --durations-min=1 \

@@ -2,7 +2,7 @@
 
 Side:       pure.
 Invariants: a traceback shows what it would show if the user's function had been called: its file, its line, its name.
-Units:      line numbers from ``_FIRST_PLACE`` on are not lines of the text but places: which call, and where in the user's source.
+Units:      columns from ``_FIRST_PLACE`` on are not columns of the text but places: which call, and where in the user's source.
 Source:     ``linecache`` asks the module's loader for the text, so that debuggers and tracebacks show it (PEP 302, ``get_source``); the
             entry in the traceback is that of a real frame, which is made for it.
 """
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from flowlet.fusing.inlining import Expression, inline_expression
 
-_FIRST_PLACE: Final = 1_000_000
+_FIRST_PLACE: Final = 100_000  # no line of text is that long
 _PLACES: Final = "__flowlet_places__"
 _FOLDER: Final = Path(__file__).parent  # tracebacks for users leave out what lies here
 _numbers = itertools.count(1)
@@ -43,8 +43,24 @@ class _Place:
     """What a line number means."""
 
     call: _Call
-    line: int  # of the text
     positions: Positions | None  # in the source of the function, if it is inlined
+
+
+@dataclass(slots=True)
+class _Places:
+    """What the columns of a module mean; and, where Python keeps no columns (``PYTHONNODEBUGRANGES``), its lines."""
+
+    by_column: list[_Place]
+    by_line: dict[int, _Place]  # the whole call: of one line there is no more to know
+    otherwise: _Place | None = None
+
+    def of(self, entry: types.TracebackType) -> _Place | None:
+        """Where a frame of this module stands; None if at no call."""
+        # Two bytes per instruction.
+        *_, column, _ = next(itertools.islice(entry.tb_frame.f_code.co_positions(), entry.tb_lasti // 2, None))
+        if column is None:
+            return self.by_line.get(entry.tb_lineno)
+        return self.by_column[column - _FIRST_PLACE] if column >= _FIRST_PLACE else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +104,24 @@ class GeneratedFunction:
         self._values[name] = value
         return name
 
-    def define(self, text: str) -> Callable[..., Any]:
+    def define(self, text: str, *, blamed: str | None = None) -> Callable[..., Any]:
         """The function.
 
         Args:
-            text: of one ``def`` statement; indented as a whole or not.
+            text: of one ``def`` statement; indented as a whole or not; no line has two calls.
+            blamed: the call (as ``call`` gave it) that is said to have failed when the text around the calls raises.
         """
         text = textwrap.dedent(text).strip()
         module = ast.parse(text)
         assert isinstance(module.body[0], ast.FunctionDef), "the text is one def statement"
-        places: list[_Place] = []
+        places = _Places([], {})
         namespace = {"__name__": __name__, _PLACES: places, **self._values}
         filler = _Filler({call.name: call for call in self._calls}, namespace, places)
         filled = filler.visit(module)
+        places.otherwise = next((_Place(call, None) for call in self._calls if call.name == blamed), None)
         namespace["__loader__"] = _Source(f"# {self._title}\n{_with_calls(text, filler.written)}\n")
         path = str(_FOLDER / f"<generated {next(_numbers)}>.py")
+        # Line 1 of the file is the title.
         exec(compile(ast.increment_lineno(filled), path, "exec", dont_inherit=True), namespace)  # noqa: S102 - of what is called anyway
         function: Callable[..., Any] = namespace[module.body[0].name]
         return function
@@ -111,7 +130,7 @@ class GeneratedFunction:
 class _Filler(ast.NodeTransformer):
     """Puts expressions and calls in the place of their stand-ins."""
 
-    def __init__(self, calls: Mapping[str, _Call], namespace: dict[str, Any], places: list[_Place]) -> None:
+    def __init__(self, calls: Mapping[str, _Call], namespace: dict[str, Any], places: _Places) -> None:
         self._calls = calls
         self._namespace = namespace
         self._places = places
@@ -121,30 +140,33 @@ class _Filler(ast.NodeTransformer):
         call = self._calls.get(node.id)
         if call is None:
             return node
-        # Line 1 of the file is the title.
-        filled = self._called(call, node.lineno + 1) if call.expression is None else self._inlined(call, call.expression, node.lineno + 1)
+        filled = self._called(call) if call.expression is None else self._inlined(call, call.expression)
+        # The whole is numbered last.  Line 1 of the file is the title.
+        self._places.by_line[node.lineno + 1] = self._places.by_column[-1]
+        for each in ast.walk(filled):
+            if isinstance(each, ast.expr):
+                each.lineno = each.end_lineno = node.lineno
         self.written[call.name] = ast.unparse(filled).replace("\n", "\\n")
         return filled
 
-    def _inlined(self, call: _Call, expression: Expression, line: int) -> ast.expr:
+    def _inlined(self, call: _Call, expression: Expression) -> ast.expr:
         constants = [f"{call.name}constant{index}" for index in range(len(expression.constants))]
         self._namespace.update(zip(constants, expression.constants, strict=True))
-        return expression.tree(call.arguments, constants, lambda positions: self._number(_Place(call, line, positions)))
+        return expression.tree(call.arguments, constants, lambda positions: self._number(_Place(call, positions)))
 
-    def _called(self, call: _Call, line: int) -> ast.expr:
+    def _called(self, call: _Call) -> ast.expr:
         name = f"{call.name}function"
         self._namespace[name] = call.function
-        number = self._number(_Place(call, line, None))
+        number = self._number(_Place(call, None))
         tree = ast.Call(ast.Name(name, ast.Load()), [ast.Name(argument, ast.Load()) for argument in call.arguments], [])
         for node in ast.walk(tree):
             if isinstance(node, ast.expr):
-                node.lineno = node.end_lineno = number
-                node.col_offset = node.end_col_offset = 0
+                node.col_offset = node.end_col_offset = number
         return tree
 
     def _number(self, place: _Place) -> int:
-        self._places.append(place)
-        return _FIRST_PLACE + len(self._places) - 2  # increment_lineno adds one to every line
+        self._places.by_column.append(place)
+        return _FIRST_PLACE + len(self._places.by_column) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,22 +186,29 @@ def _with_calls(text: str, written: Mapping[str, str]) -> str:
 def failed_call(error: BaseException) -> FailedCall | None:
     """Which call of a generated function raised; None if it was none of them.  The error's traceback shows the user's line from now on."""
     failed: FailedCall | None = None
+    otherwise: FailedCall | None = None
     entries: list[types.TracebackType] = []
     for entry in _entries(error.__traceback__):
-        place = _place_of(entry)
+        places: _Places | None = entry.tb_frame.f_globals.get(_PLACES)
+        place = None if places is None else places.of(entry)
+        if places is not None and places.otherwise is not None:
+            otherwise = _failed(places.otherwise, entry)
         if place is None:
             entries.append(entry)
             continue
-        # Without an instruction, tracebacks show the line that is given here.
-        entries.append(types.TracebackType(None, entry.tb_frame, -1, place.line))
+        # Without an instruction, tracebacks show the line and no columns.
+        entries.append(types.TracebackType(None, entry.tb_frame, -1, entry.tb_lineno))
         if place.call.expression is not None:
             entries.append(_users_entry(place, place.call.expression))
-        if failed is None:
-            variables = entry.tb_frame.f_locals
-            failed = FailedCall(place.call.label, tuple(variables[name] for name in place.call.arguments))
+        failed = failed or _failed(place, entry)
     if failed is not None:
         error.__traceback__ = _linked(entries)
-    return failed
+    return failed or otherwise
+
+
+def _failed(place: _Place, entry: types.TracebackType) -> FailedCall:
+    variables = entry.tb_frame.f_locals
+    return FailedCall(place.call.label, tuple(variables.get(name) for name in place.call.arguments))
 
 
 def _entries(entry: types.TracebackType | None) -> Iterator[types.TracebackType]:
@@ -193,13 +222,6 @@ def _linked(entries: Sequence[types.TracebackType]) -> types.TracebackType:
     for entry, following in itertools.pairwise(entries):
         entry.tb_next = following
     return entries[0]
-
-
-def _place_of(entry: types.TracebackType) -> _Place | None:
-    places: list[_Place] | None = entry.tb_frame.f_globals.get(_PLACES)
-    if places is None or entry.tb_lineno < _FIRST_PLACE:
-        return None
-    return places[entry.tb_lineno - _FIRST_PLACE]
 
 
 class _HereError(Exception):

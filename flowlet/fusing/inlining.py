@@ -26,7 +26,7 @@ _MAX_INSTRUCTIONS: Final = 128
 _MAX_NODES: Final = 256
 _INT64: Final = range(-(2**63), 2**63)
 
-Locate = Callable[[dis.Positions | None], int]  # gives the line number of a part of the expression, for the traceback
+Locate = Callable[[dis.Positions | None], int]  # gives a part of the expression the number that stands for its columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,10 @@ class _Node:
             tree: ast.expr = ast.Name(arguments[self.argument], ast.Load())
         else:
             tree = self.build(*(part.tree(arguments, locate) for part in self.parts))
-        line = locate(self.positions)
+        number = locate(self.positions)
         for node in ast.walk(tree):
-            if isinstance(node, ast.expr) and not hasattr(node, "lineno"):
-                node.lineno = node.end_lineno = line
-                node.col_offset = node.end_col_offset = 0
+            if isinstance(node, ast.expr) and not hasattr(node, "col_offset"):
+                node.col_offset = node.end_col_offset = number
         return tree
 
 
@@ -74,7 +73,7 @@ class Expression:
         Args:
             arguments: names of variables, never other expressions: an argument may be used twice, or not at all.
             constants: names under which the code that holds the tree finds ``constants``.
-            locate: gives each part its line number, from its place in the user's source.
+            locate: gives each part its column, from its place in the user's source; line numbers are left to the caller.
         """
         assert len(arguments) == self.num_arguments, f"{self.num_arguments} arguments, got {len(arguments)}"
         assert all(map(str.isidentifier, [*arguments, *constants])), "only names can be used twice"

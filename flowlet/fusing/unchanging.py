@@ -1,7 +1,5 @@
 """Values that nobody can change, so that nobody has to copy them.
 
-Hot path: one look at each type, in C, per list; not per record.
-
 Side:   pure.
 Rules:  exact types only: a subclass can do anything.  Constants of generated code may be tuples in tuples, records are looked at one deep.
 """
@@ -9,7 +7,6 @@ Rules:  exact types only: a subclass can do anything.  Constants of generated co
 import datetime
 import decimal
 import uuid
-from itertools import chain
 from types import NoneType
 from typing import Any, Final
 
@@ -23,12 +20,6 @@ def can_change(value: Any) -> bool:
     """Whether the value, or a field of it, might change."""
     kind = type(value)
     return kind not in UNCHANGING and not (kind is tuple and UNCHANGING.issuperset(map(type, value)))
-
-
-def are_unchanging(values: list[Any]) -> bool:
-    """Whether no value of a list can change."""
-    kinds = set(map(type, values))
-    return kinds <= UNCHANGING or (kinds == {tuple} and UNCHANGING.issuperset(map(type, chain.from_iterable(values))))
 
 
 def is_unchanging(value: Any) -> bool:

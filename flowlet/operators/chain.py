@@ -9,7 +9,9 @@ Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``; made and opened 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from flowlet.fusing.switch import is_fusing
 from flowlet.operators.base import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
+from flowlet.operators.fused import FusedLink, FusedOutput, FusedRun, can_be_fused
 from flowlet.operators.outputs import ChainingOutput, CopyingChainingOutput, OperatorOutput
 from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
 
@@ -40,9 +42,9 @@ class HeadInput:
 
     __slots__ = ("_counters", "_pass_watermark", "_process", "current_watermark", "process_latency_marker", "process_watermark_status")
 
-    def __init__(self, head_input: Input, counters: OperatorCounters) -> None:
+    def __init__(self, head_input: Input, counters: OperatorCounters, run: FusedRun | None = None) -> None:
         self._counters = counters
-        self._process = head_input.process_chunk
+        self._process = head_input.process_chunk if run is None else run.process_chunk
         self._pass_watermark = head_input.process_watermark
         self.current_watermark = MIN_TIMESTAMP  # Written by the task thread; read anywhere, one watermark stale is fine.
         self.process_watermark_status: Callable[[WatermarkStatus], None] = head_input.process_watermark_status
@@ -79,11 +81,13 @@ class OperatorChain:
         self._chained = chained
         self._with_edges = sorted({index for index, _ in edge_outputs})
         self._opened: list[StreamOperator] = []
+        self._ways_in = {child: self._way_into(child) for child in range(1, len(chained))}
+        self._runs = self._fused_runs() if is_fusing() else {}
         self._outputs = [self._output_of(index, edge_outputs) for index in range(len(chained))]
         for operator, ctx, output in reversed(list(zip(self.operators, self.contexts, self._outputs, strict=True))):
             operator.setup(ctx, output)
         counters = self.contexts[0].counters
-        self.head_inputs = [HeadInput(head_input, counters) for head_input in self.head.inputs()]
+        self.head_inputs = [HeadInput(head_input, counters, self._runs.get(0)) for head_input in self.head.inputs()]
         first = self.head_inputs[0]
         self.process_chunk = first.process_chunk
         self.process_watermark = first.process_watermark
@@ -97,7 +101,8 @@ class OperatorChain:
         by_tag: dict[str | None, list[EdgeOutput]] = {None: []}
         for child, item in enumerate(self._chained):
             if child > 0 and item.parent == index:
-                by_tag.setdefault(item.tag, []).append(self._way_into(child))
+                way_in, run = self._ways_in[child], self._runs.get(child)
+                by_tag.setdefault(item.tag, []).append(way_in if run is None else FusedOutput(run, way_in))
         for (source, tag), outputs in edge_outputs.items():
             if source == index:
                 by_tag.setdefault(tag, []).extend(outputs)
@@ -109,6 +114,27 @@ class OperatorChain:
         if self._chained[child].copies and operator.touches_records:
             return CopyingChainingOutput(operator, counters)
         return ChainingOutput(operator, counters)
+
+    def _fused_runs(self) -> dict[int, FusedRun]:
+        """By the index of their first operator: lines of operators in which each is all that the one before feeds."""
+        runs: list[list[int]] = []
+        for index, (item, operator) in enumerate(zip(self._chained, self.operators, strict=True)):
+            if not can_be_fused(operator):
+                continue
+            is_next = bool(runs) and runs[-1][-1] == item.parent and item.tag is None and self._feeds_one(item.parent)
+            if is_next:
+                runs[-1].append(index)
+            else:
+                runs.append([index])
+        return {run[0]: FusedRun([self._link(index) for index in run]) for run in runs}
+
+    def _feeds_one(self, index: int) -> bool:
+        return index not in self._with_edges and [item.parent for item in self._chained].count(index) == 1
+
+    def _link(self, index: int) -> FusedLink:
+        operator = self.operators[index]
+        assert can_be_fused(operator), "chosen before"
+        return FusedLink(operator, self._ways_in.get(index))
 
     @property
     def head(self) -> StreamOperator:

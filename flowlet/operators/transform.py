@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import compress, islice, repeat
 from typing import Any
 
+from flowlet.fusing.stages import StepKind
 from flowlet.operators.user_function import UserFunctionOperator, preview
 from flowlet.records import Chunk
 
@@ -19,7 +20,22 @@ from flowlet.records import Chunk
 FLAT_MAP_CHUNK_RECORDS = 2_000
 
 
-class MapOperator(UserFunctionOperator):
+class TransformOperator(UserFunctionOperator):
+    """What ``fused`` knows about the operators of this module.
+
+    Args:
+        kind: what the operator does with the function's results.
+        function: the user's.
+        name: for people.
+    """
+
+    def __init__(self, kind: StepKind, function: Any, name: str) -> None:
+        super().__init__(name)
+        self.kind = kind
+        self.function = self._add(function, kind.value)
+
+
+class MapOperator(TransformOperator):
     """One record for each.
 
     Args:
@@ -28,14 +44,13 @@ class MapOperator(UserFunctionOperator):
     """
 
     def __init__(self, function: Any, *, name: str = "Map") -> None:
-        super().__init__(name)
-        self._function = self._add(function, "map")
+        super().__init__(StepKind.MAP, function, name)
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Replace each record."""
         values = chunk.values
         records = iter(values)
-        function = self._function.call
+        function = self.function.call
         try:
             mapped = [function(record) for record in records]
         except Exception as error:
@@ -43,7 +58,7 @@ class MapOperator(UserFunctionOperator):
         self.output.collect(Chunk(mapped, chunk.timestamps))
 
 
-class FilterOperator(UserFunctionOperator):
+class FilterOperator(TransformOperator):
     """Only the records for which the function is true.
 
     Args:
@@ -52,14 +67,13 @@ class FilterOperator(UserFunctionOperator):
     """
 
     def __init__(self, function: Any, *, name: str = "Filter") -> None:
-        super().__init__(name)
-        self._function = self._add(function, "filter")
+        super().__init__(StepKind.FILTER, function, name)
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Drop records; emits nothing if none stays."""
         values, timestamps = chunk.values, chunk.timestamps
         records = iter(values)
-        function = self._function.call
+        function = self.function.call
         try:
             if timestamps is None:
                 kept = [record for record in records if function(record)]
@@ -72,7 +86,7 @@ class FilterOperator(UserFunctionOperator):
             self.output.collect(Chunk(kept, timestamps))
 
 
-class FlatMapOperator(UserFunctionOperator):
+class FlatMapOperator(TransformOperator):
     """Any number of records for each.
 
     Results go on in chunks of about ``FLAT_MAP_CHUNK_RECORDS``; a generator is not read further before its results were taken, so
@@ -84,8 +98,7 @@ class FlatMapOperator(UserFunctionOperator):
     """
 
     def __init__(self, function: Any, *, name: str = "Flat Map") -> None:
-        super().__init__(name)
-        self._function = self._add(function, "flat_map")
+        super().__init__(StepKind.FLAT_MAP, function, name)
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Replace each record by what the function makes of it."""
@@ -95,8 +108,8 @@ class FlatMapOperator(UserFunctionOperator):
         while True:
             try:
                 batch = next(batches, None)
-            except _NotIterableError as error:
-                raise self._failure(values, records) from _advice(error.result)
+            except NotIterableError as error:
+                raise self._failure(values, records) from advice(error.result)
             except Exception as error:
                 raise self._failure(values, records) from error
             if batch is None:
@@ -104,7 +117,7 @@ class FlatMapOperator(UserFunctionOperator):
             self.output.collect(batch)
 
     def _batches(self, records: Iterator[Any], timestamps: Iterator[int] | None) -> Iterator[Chunk]:
-        function = self._function.call
+        function = self.function.call
         limit = FLAT_MAP_CHUNK_RECORDS
         results: list[Any] = []
         stamps: list[int] = []
@@ -117,7 +130,7 @@ class FlatMapOperator(UserFunctionOperator):
                 results += result
                 rest: Iterator[Any] = _NOTHING
             else:
-                rest = _iterate(result)
+                rest = iterate(result)
                 results += islice(rest, limit)
             # More than once only for an iterator with more than the limit.
             while len(results) >= limit:
@@ -133,22 +146,30 @@ class FlatMapOperator(UserFunctionOperator):
 _NOTHING: Iterator[Any] = iter(())
 
 
-class _NotIterableError(Exception):
+class NotIterableError(Exception):
+    """What a flat_map function returned is no iterable."""
+
     def __init__(self, result: Any) -> None:
         super().__init__()
         self.result = result
 
 
-def _iterate(result: Any) -> Iterator[Any]:
+def iterate(result: Any) -> Iterator[Any]:
+    """An iterator over what a flat_map function returned.
+
+    Raises:
+        NotIterableError: there is none.
+    """
     try:
         return iter(result)
     except TypeError:
         # An __iter__ of the user's may fail too: that is the user's error, to be shown as it is.
         if hasattr(type(result), "__iter__"):
             raise
-        raise _NotIterableError(result) from None
+        raise NotIterableError(result) from None
 
 
-def _advice(result: Any) -> TypeError:
+def advice(result: Any) -> TypeError:
+    """What to tell the user about such a result."""
     what = "None" if result is None else f"{preview(result)} of type {type(result).__name__}"
     return TypeError(f"a flat_map function yields its results or returns a list of them ([] for none, [x] for one); got {what}")
