@@ -39,6 +39,9 @@ QUICK_AND_PEERS: Final = frozenset({"quick", "peers"})
 CASES: Final[dict[str, Case]] = {
     "wordcount": Case(3, QUICK_AND_PEERS),
     "shuffle": Case(3, QUICK_AND_PEERS),
+    "scaling": Case(3, QUICK),
+    "channels": Case(5, QUICK),
+    "startup": Case(5),
     "isolation": Case(1),
     "idle": Case(1),
     "transport": Case(5, QUICK),

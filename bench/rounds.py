@@ -57,7 +57,7 @@ def run_rounds(contenders: Sequence[Contender], num_rounds: int) -> dict[str, li
         for name in order:
             run = by_name[name].run()
             runs[name].append(run)
-            tell(f"{name}: {run.rate:,.0f}/s in {run.seconds:.2f} s, {run.foreign_cores:.2f} cores used by others")
+            tell(f"{name}: {run.rate:,.5g}/s in {run.seconds:.2f} s, {run.foreign_cores:.2f} cores used by others")
     return runs
 
 

@@ -22,9 +22,7 @@ from flowlet.records import Chunk
 
 _START_PREFIX: Final = "start-"
 _SINK_PREFIX: Final = "sink-"
-# Of all records at one of two subtasks; if the keys were less even than that, a check would fail.
-_MIN_SHARE: Final = 0.35
-_MAX_SHARE: Final = 0.65
+_UNEVENNESS: Final = 0.3  # how far a subtask's share may be from the average; if keys were less even than that, a check would fail
 
 
 class WrongOutputError(Exception):
@@ -39,13 +37,13 @@ class Keep:
     num_records: int
 
     @classmethod
-    def last_cycles(cls, num_records: int, cycle: int) -> "Keep":
-        """What covers the last two cycles of all keys, of ``num_records`` records that two subtasks share about equally.
+    def last_cycles(cls, num_records: int, cycle: int, parallelism: int = 2) -> "Keep":
+        """What covers the last two cycles of all keys, of ``num_records`` records that the subtasks share about equally.
 
         Whatever the readers' pace, one of them gave at least one whole cycle of the last two, so that the last value of every key is there.
         """
-        first = int(max(0, num_records - 2 * cycle) * _MIN_SHARE)
-        return cls(first, int(2 * cycle * _MAX_SHARE))
+        first = int(max(0, num_records - 2 * cycle) * (1 - _UNEVENNESS) / parallelism)
+        return cls(first, int(2 * cycle * min(1.0, (1 + _UNEVENNESS) / parallelism)))
 
 
 @dataclass(frozen=True)

@@ -125,11 +125,11 @@ class Job:
         source = PairSource(folder, self.num_pairs, self.keys, self.source)
         pair_type = Types.TUPLE([self.keys.type, Types.LONG()])
         pairs = environment.from_source(source, WatermarkStrategy.no_watermarks(), "pairs", pair_type)
-        into_sink(FORMS[self.form](pairs, self.keys.type), folder, self.keep(), inspects_all=self.inspects_all)
+        into_sink(FORMS[self.form](pairs, self.keys.type), folder, self.keep(environment.get_parallelism()), inspects_all=self.inspects_all)
 
-    def keep(self) -> Keep:
+    def keep(self, parallelism: int = 2) -> Keep:
         """At least the last two rounds of the table, of which a subtask has its share."""
-        return Keep.last_cycles(self.num_pairs, self.keys.table)
+        return Keep.last_cycles(self.num_pairs, self.keys.table, parallelism)
 
     def check(self, reports: Reports, num_readers: int) -> None:
         """Exactly one output per pair, and every key ends at the sum that it has."""

@@ -124,11 +124,11 @@ class Job:
         lines = environment.from_source(source, WatermarkStrategy.no_watermarks(), "Zipf lines", Types.STRING())
         if self.topology == "unchained":
             lines.set_parallelism(1)
-        into_sink(FORMS[self.form](lines), folder, self.keep(), inspects_all=self.inspects_all)
+        into_sink(FORMS[self.form](lines), folder, self.keep(environment.get_parallelism()), inspects_all=self.inspects_all)
 
-    def keep(self) -> Keep:
+    def keep(self, parallelism: int = 2) -> Keep:
         """At least the last two cycles of all words, of which a subtask has its share."""
-        return Keep.last_cycles(self.num_words, self.made_words)
+        return Keep.last_cycles(self.num_words, self.made_words, parallelism)
 
     def check(self, reports: Reports, num_readers: int) -> None:
         """Exactly one output per word, and every word ends at the count that it has."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import isolation, latency, memory, transport, wakeup
+from bench import channels, isolation, latency, memory, scaling, startup, transport, wakeup
 from bench.jobs import pairs, words
 from bench.percentiles import RECORDS_PER_S, percentile
 from bench.report import Result
@@ -134,6 +134,27 @@ def test_rounds_of_the_transport_bench_change_who_runs_first() -> None:
 
     assert all(sorted(order) == sorted(cases) for order in rounds)
     assert len({order[0] for order in rounds}) > 1
+
+
+def test_a_thousand_channels_move_every_buffer_too() -> None:
+    results = channels.run(1, quick=True)
+
+    names = ["channels 1", "channels 100", "channels 1,000", "channels 100 / channels 1", "channels 1,000 / channels 1"]
+    assert [result.name for result in results] == names
+    assert all(rate > 0 for result in results for rate in result.runs)
+
+
+def test_one_taskmanager_counts_the_same_words_as_two() -> None:
+    results = scaling.run(1, quick=True, forms=["sum"])
+
+    assert [result.unit for result in results] == ["words/s", "words/s", "x"]
+    assert results[2].runs[0] == pytest.approx(results[0].runs[0] / results[1].runs[0])
+
+
+def test_a_first_job_gives_its_result_in_this_process_and_on_children() -> None:
+    samples = [startup.measure(parallelism) for parallelism in startup.CASES.values()]
+
+    assert all(0 < sample["seconds"] < sample["seconds_to_exit"] for sample in samples)
 
 
 def test_a_stalled_consumer_and_broken_off_reads_leave_nothing_behind() -> None:
