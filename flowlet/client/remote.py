@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
 import structlog
@@ -101,6 +102,12 @@ class JobManagerApi:
         except RpcStatusError as error:
             if error.status != _CONFLICT:
                 raise
+
+    async def finish_gate(self, job_id: str, gate: str) -> None:
+        """Let a remote gate end with the partitions that are open; waits until its tasks are deployed."""
+        path = f"/jobs/{job_id}/gates/{quote(gate, safe='')}?mode=finish&timeout_ms={round(LONG_POLL_S * 1000)}"
+        while (await self._rpc.request("PATCH", path, timeout_s=LONG_POLL_S + _ANSWER_MARGIN_S)).raise_for_status().status == _NO_CONTENT:
+            continue
 
     async def wait_terminal(self, job_id: str, timeout_s: float | None) -> JobDocument | None:
         """The document once the job has ended; None if it has not within ``timeout_s`` (None: for ever)."""

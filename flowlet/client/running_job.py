@@ -71,6 +71,10 @@ class RunningJob:
         if self._last_document is None:
             self._client.call(lambda api: api.cancel(self._job_id))
 
+    def finish_gate(self, name: str) -> None:
+        """Let a remote gate of the job end with the partitions that are open; returns without waiting for that."""
+        self._client.call(lambda api: api.finish_gate(self._job_id, name))
+
     def wait(self, timeout: float | None = None) -> JobExecutionResult:
         """Wait until the job has finished.  Ctrl-C cancels it.
 

@@ -8,6 +8,7 @@ Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``
 from typing import Any
 
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
+from flowlet.client.gate_routing import routed_at_producers
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.connectors.base import DiscardingSink
@@ -83,6 +84,7 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
             operator, parent, None if edge is None else edge.tag, copies=not stream_graph.settings.is_object_reuse_enabled
         )
 
+    stream_graph = routed_at_producers(stream_graph)
     return build_job_graph(stream_graph, lambda node: _identified(node, stream_graph), chained)
 
 
@@ -181,7 +183,7 @@ def _reading(step: SourceTransformation) -> Source:
     if isinstance(step.source, FileSource):
         return TextLineSource(step.source.paths, step.source.stream_format.charset_name)
     if isinstance(step.source, RemoteGate):
-        return RemoteGateSource(step.source.name, step.source.type_info, step.source.producers)
+        return RemoteGateSource(step.source.name, step.source.type_info, step.source.producers, step.source.key_groups)
     if isinstance(step.source, SourceFunction):
         return BlockingSource(step.source)
     source: Source = step.source

@@ -34,6 +34,9 @@ class RunningJob(Protocol):
     def cancel(self) -> None:
         """Ask for the end of the job; returns without waiting for it."""
 
+    def finish_gate(self, name: str) -> None:
+        """Let a remote gate end with the partitions that are open; returns without waiting for that."""
+
     def wait(self, timeout: float | None = None) -> JobExecutionResult:
         """Wait (seconds) until the job has finished.
 
@@ -95,6 +98,17 @@ class JobClient:
         It stays readable after the end of the job.
         """
         return self._job.metrics()
+
+    def finish_gate(self, name: str) -> CompletableFuture[None]:
+        """Let a remote gate of the job end: it takes no new partitions, and those that are open go on to their end.  Not in PyFlink.
+
+        The future is done when the request was taken.
+
+        Raises:
+            RpcStatusError: the job has no such gate, or has ended.
+        """
+        self._job.finish_gate(name)
+        return CompletableFuture.completed(None)
 
     def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
         """The result, once the job has finished; its ``result()`` raises ``JobExecutionError`` when the job failed or was cancelled."""

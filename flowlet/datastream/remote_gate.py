@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
+from flowlet.graph.partitioner import KeyGroups
 
 __all__ = ["RemoteGate"]
 
@@ -25,6 +26,8 @@ class RemoteGate:
     name: str
     type_info: TypeInformation
     producers: int | None = None
+    key_groups: KeyGroups | None = None
+    """By what producers route; set when the job starts, if a ``key_by`` follows."""
 
     def __post_init__(self) -> None:
         """Check name and number.

@@ -15,6 +15,7 @@ from flowlet.ingest.producer import (
     PartitionOffer,
     PartitionWriter,
     close_producers,
+    finish_gate,
     open_gate,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "PartitionOffer",
     "PartitionWriter",
     "close_producers",
+    "finish_gate",
     "open_gate",
 ]

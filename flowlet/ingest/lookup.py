@@ -35,6 +35,18 @@ async def describe_gate(gate: str, jobmanager: str, timeout_s: float, secret: by
     return GateDescription.of_document(msgspec.json.decode(answer.body), jobmanager)
 
 
+async def request_finish(gate: str, jobmanager: str, timeout_s: float, secret: bytes) -> None:
+    """Let ``gate`` end with the partitions that are open.
+
+    Raises:
+        GateError: see ``flowlet.ingest.producer.finish_gate``.
+    """
+    path = f"/gates/{quote(gate, safe='')}?mode=finish&timeout_ms={round(timeout_s * _ANSWER_SHARE * 1000)}"
+    answer = await _ask(gate, jobmanager, "PATCH", path, timeout_s, secret)
+    if answer.status == _NO_CONTENT:
+        raise GateNotFoundError(f"gate {gate!r}: its tasks are not deployed yet, {timeout_s:g} s after JobManager {jobmanager} was asked")
+
+
 async def _ask(gate: str, jobmanager: str, method: str, path: str, timeout_s: float, secret: bytes) -> RpcResponse:
     try:
         host, port = parsed_address(jobmanager, "jobmanager")

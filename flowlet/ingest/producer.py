@@ -27,7 +27,7 @@ from flowlet.ingest.errors import (
     GateTypeError,
     GateUnreachableError,
 )
-from flowlet.ingest.lookup import describe_gate, secret_of
+from flowlet.ingest.lookup import describe_gate, request_finish, secret_of
 from flowlet.ingest.runtime import ProducerRuntime, close_producers, producer_runtime
 from flowlet.ingest.stall import StallWatch
 from flowlet.records import Chunk
@@ -60,6 +60,7 @@ __all__ = [
     "PartitionOffer",
     "PartitionWriter",
     "close_producers",
+    "finish_gate",
     "open_gate",
 ]
 
@@ -103,6 +104,18 @@ def open_gate(gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOUT_
     """
     runtime = producer_runtime()
     return GateClient(runtime.run(describe_gate(gate, jobmanager, timeout_s, secret_of(secret_file))), timeout_s=timeout_s)
+
+
+def finish_gate(gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOUT_S, secret_file: str | Path | None = None) -> None:
+    """Let ``gate`` end: it takes no new partitions, those that are open go on to their end.  Returns without waiting for that.
+
+    Raises:
+        GateNotFoundError: no job has it.
+        GateEndedError: its job has ended.
+        GateAccessError: the secret is another one than the JobManager's.
+        GateUnreachableError: no JobManager answers there.
+    """
+    producer_runtime().run(request_finish(gate, jobmanager, timeout_s, secret_of(secret_file)))
 
 
 class GateClient:

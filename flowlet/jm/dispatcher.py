@@ -29,6 +29,8 @@ from flowlet.rpc.messages import (
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
+    FinishGate,
+    GateReported,
     Heartbeat,
     JobGraphMessage,
     SourceWatermarkReported,
@@ -132,6 +134,10 @@ class Dispatcher:
         """Tell a source how far it may be."""
         self._sessions[tm_id].send(AllowSourceWatermark(attempt, max_allowed))
 
+    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
+        """Let the gate of a task end."""
+        self._sessions[tm_id].send(FinishGate(attempt))
+
     def task_manager_registered(self, session: TaskManagerSession) -> str | None:
         """Take its slots in; a session that it had before is over.  The reason if it cannot be taken."""
         if self._is_closing:
@@ -181,6 +187,12 @@ class Dispatcher:
         """Hand it to the job."""
         master = self._job_of(session, message.attempt)
         if master is None or not master.source_watermark_reported(session.tm_id, message):
+            self.num_ignored_messages += 1
+
+    def gate_reported(self, session: TaskManagerSession, message: GateReported) -> None:
+        """Hand it to the job."""
+        master = self._job_of(session, message.attempt)
+        if master is None or not master.gate_reported(session.tm_id, message):
             self.num_ignored_messages += 1
 
     def _job_of(self, session: TaskManagerSession, attempt: bytes) -> JobMaster | None:

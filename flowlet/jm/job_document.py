@@ -40,6 +40,7 @@ class JobView:
     graph: ExecutionGraph
     metrics: Mapping[bytes, TaskMetrics]
     locations: Mapping[bytes, TaskManagerLocation]
+    gates: Sequence[Document] = ()  # what the remote gates have taken
 
 
 def job_document(view: JobView, now_ms: int) -> Document:
@@ -57,6 +58,7 @@ def job_document(view: JobView, now_ms: int) -> Document:
         "status-counts": _state_counts(graph.executions.values()),
         "vertices": [_vertex_document(view, vertex, now_ms) for vertex in view.job.vertices],
         "plan": _plan(view.job),
+        "gates": list(view.gates),
         "failure": msgspec.to_builtins(graph.failure),
     }
 

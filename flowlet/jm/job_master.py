@@ -31,7 +31,7 @@ from flowlet.graph.execution_graph import (
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm import failures
 from flowlet.jm.deployment import DeploymentPlan, TaskManagerLocation
-from flowlet.jm.gates import gate_document, gate_vertex
+from flowlet.jm.gates import GateEnd, gate_document, gate_vertex
 from flowlet.jm.job_document import Document, JobView
 from flowlet.jm.scheduler import attempt_id, execution_vertices
 from flowlet.jm.submission import without_code
@@ -41,6 +41,7 @@ from flowlet.rpc.http import WallClock
 from flowlet.rpc.messages import (
     EdgeMessage,
     FailureInfo,
+    GateReported,
     InputChannelDescriptor,
     JobGraphMessage,
     SourceWatermarkReported,
@@ -64,6 +65,9 @@ class TaskManagerGateway(Protocol):
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         """Tell a source how far it may be."""
 
+    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
+        """Let the gate of a task end."""
+
 
 class JobMaster:
     """A submitted job until it is forgotten.
@@ -81,6 +85,7 @@ class JobMaster:
         self._clock = clock
         self._metrics: dict[bytes, TaskMetrics] = {}
         self._locations: dict[bytes, TaskManagerLocation] = {}
+        self._gates = GateEnd(job)
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
         self._plan: DeploymentPlan | None = None
         self._failing_since_s: float | None = None  # monotonic
@@ -107,7 +112,7 @@ class JobMaster:
     @property
     def view(self) -> JobView:
         """For documents about it."""
-        return JobView(self.job, self.graph, self._metrics, self._locations)
+        return JobView(self.job, self.graph, self._metrics, self._locations, self._gates.documents())
 
     def start(self, locations: Mapping[bytes, TaskManagerLocation]) -> None:
         """Deploy every task to its place."""
@@ -167,6 +172,28 @@ class JobMaster:
         """Where the client reads an edge; the tasks are deployed."""
         assert self._plan is not None, "deployed"
         return self._plan.external_channels(edge)
+
+    def gate_reported(self, tm_id: str, message: GateReported) -> bool:
+        """A subtask of a gate says what it has taken; False if it is not a running one of this job's on that TaskManager."""
+        location = self._locations.get(message.attempt)
+        if location is None or location.tm_id != tm_id or self.graph.executions[message.attempt].state.is_terminal:
+            return False
+        vertex = self.graph.executions[message.attempt].vertex
+        if self._gates.report(vertex.vertex_id, vertex.subtask, message.counts):
+            self._finish_gate(vertex.vertex_id)
+        return True
+
+    def finish_gate(self, name: str) -> None:
+        """Let one of the job's gates end with the partitions that are open; the tasks are deployed.  A second call does nothing."""
+        vertex = gate_vertex(self.job, name)
+        assert vertex is not None, "asked for a gate of this job"
+        if self._gates.finish(vertex.id):
+            self._finish_gate(vertex.id)
+
+    def _finish_gate(self, vertex_id: str) -> None:
+        for attempt, execution in self.graph.executions.items():
+            if execution.vertex.vertex_id == vertex_id and not execution.state.is_terminal:
+                self._gateway.finish_gate(self._locations[attempt].tm_id, attempt)
 
     def gate_document(self, name: str, secret: bytes) -> Document:
         """What producers need to know of one of the job's gates; the tasks are deployed."""

@@ -14,6 +14,7 @@ from aiohttp import web
 from flowlet.errors import JobGraphError
 from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
+from flowlet.jm.gates import gate_names
 from flowlet.jm.job_document import channel_document, job_document
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.taskmanager_session import TaskManagerSession, new_websocket
@@ -54,6 +55,8 @@ class RestApi:
                 web.get("/jobs/{job_id}/execution-result", self.execution_result),
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
                 web.get("/gates/{gate}", self.gate),
+                web.patch("/gates/{gate}", self.finish_gate),
+                web.patch("/jobs/{job_id}/gates/{gate}", self.finish_gate_of_job),
                 web.get("/rpc/taskmanager", self.task_manager),
             ]
         )
@@ -132,6 +135,31 @@ class RestApi:
         if master.is_ended:
             return error_response(410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
         return _json(master.gate_document(name, self._config.secret))
+
+    async def finish_gate(self, request: web.Request) -> web.Response:
+        """Let a gate end with the partitions that are open; 202, also if it does so already, else as ``gate``."""
+        name = request.match_info["gate"]
+        master = self._dispatcher.job_with_gate(name)
+        if master is None:
+            return error_response(404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}")
+        return await self._finish_gate(request, master, name)
+
+    async def finish_gate_of_job(self, request: web.Request) -> web.Response:
+        """The same for a gate of one job."""
+        master, name = self._find_job(request), request.match_info["gate"]
+        if name not in gate_names(master.job):
+            return error_response(404, f"the job has no gate {name!r}; its gates are {gate_names(master.job)}")
+        return await self._finish_gate(request, master, name)
+
+    async def _finish_gate(self, request: web.Request, master: JobMaster, name: str) -> web.Response:
+        if request.query.get("mode") != "finish":
+            return error_response(400, "the mode must be given as ?mode=finish")
+        if not await master.wait_until_deployed(self._long_poll_s(request)):
+            return web.Response(status=204)
+        if master.is_ended:
+            return error_response(410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
+        master.finish_gate(name)
+        return _json({}, status=202)
 
     async def task_manager(self, request: web.Request) -> web.StreamResponse:
         """The WebSocket of one TaskManager, until it ends."""

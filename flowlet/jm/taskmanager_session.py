@@ -24,6 +24,7 @@ from flowlet.jm.deployment import TaskManagerLocation
 from flowlet.rpc.http import MAX_MESSAGE_BYTES
 from flowlet.rpc.messages import (
     PROTOCOL_VERSION,
+    GateReported,
     Heartbeat,
     Registered,
     RegisterTaskManager,
@@ -63,6 +64,9 @@ class SessionListener(Protocol):
 
     def source_watermark_reported(self, session: "TaskManagerSession", message: SourceWatermarkReported) -> None:
         """A source with an alignment group says where it is."""
+
+    def gate_reported(self, session: "TaskManagerSession", message: GateReported) -> None:
+        """A subtask of a remote gate says what it has taken."""
 
 
 class TaskManagerSession:
@@ -200,6 +204,8 @@ class TaskManagerSession:
                 self._listener.task_state_changed(self, message)
             case SourceWatermarkReported():
                 self._listener.source_watermark_reported(self, message)
+            case GateReported():
+                self._listener.gate_reported(self, message)
             case RegisterTaskManager():
                 return "it registered twice on one connection"
             case _:

@@ -16,10 +16,11 @@ from flowlet.graph.partitioner import KeyGroups
 from flowlet.ingest.gate_type import type_fingerprint
 from flowlet.operators.source import Source, SourceReader
 from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
+from flowlet.rpc.messages import GateCounts
 from flowlet.serde.element_deserializer import ElementDeserializer
 from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
-from netstack.flow.offer_book import GateShape, OfferCounts
+from netstack.flow.offer_book import GateShape
 from netstack.gate.gate_api import BufferOrEvent
 from netstack.gate.offered_gate import OfferedInputGate
 from netstack.wire.events import EndOfData, EndOfPartition
@@ -45,7 +46,7 @@ class RemoteGateSource(Source):
         self.producers = producers
         self.key_groups = key_groups
         self._gate: OfferedInputGate | None = None
-        self._report: Callable[[OfferCounts], None] | None = None
+        self._report: Callable[[GateCounts], None] | None = None
 
     @property
     def type_name(self) -> str:
@@ -61,7 +62,7 @@ class RemoteGateSource(Source):
         """What offers have to agree with."""
         return GateShape(self.name, self.type_name, self.fingerprint, num_subtasks, self.producers)
 
-    def bind(self, gate: OfferedInputGate, report: Callable[[OfferCounts], None] | None = None) -> None:
+    def bind(self, gate: OfferedInputGate, report: Callable[[GateCounts], None] | None = None) -> None:
         """Read from ``gate``; ``report`` hears, on the task thread, whenever a partition or an attempt came to its end."""
         self._gate = gate
         self._report = report
@@ -83,7 +84,7 @@ class RemoteGateReader:
     Threading: the task thread.
     """
 
-    def __init__(self, gate: OfferedInputGate, report: Callable[[OfferCounts], None] | None) -> None:
+    def __init__(self, gate: OfferedInputGate, report: Callable[[GateCounts], None] | None) -> None:
         self._gate = gate
         self._report = report
         self._deserializers: dict[int, ElementDeserializer] = {}  # of open channels that brought something
@@ -165,8 +166,6 @@ class RemoteGateReader:
             self._tell()
 
     def _tell(self) -> None:
-        counts, shape = self._gate.counts(), self._gate.shape
-        if shape.num_subtasks == 1 and shape.num_producers is not None and counts.num_completed >= shape.num_producers:
-            self._gate.seal()
         if self._report is not None:
-            self._report(self._gate.counts())
+            counts = self._gate.counts()
+            self._report(GateCounts(counts.num_open, counts.num_completed, counts.num_aborted, counts.num_refused))

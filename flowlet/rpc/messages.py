@@ -276,5 +276,27 @@ class AllowSourceWatermark(msgspec.Struct, frozen=True, tag=True):
     max_allowed: int
 
 
-ToJobManager = RegisterTaskManager | Heartbeat | TaskStateChanged | SourceWatermarkReported
-ToTaskManager = Registered | RegistrationRefused | DeployTask | CancelTask | AllowSourceWatermark
+class GateCounts(msgspec.Struct, frozen=True):
+    """What one subtask of a remote gate has taken so far."""
+
+    num_open: int = 0
+    num_completed: int = 0  # partitions
+    num_aborted: int = 0  # attempts
+    num_refused: int = 0  # offers
+
+
+class GateReported(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: a partition that was pushed into this subtask's gate, or an attempt to push one, came to its end."""
+
+    attempt: bytes
+    counts: GateCounts
+
+
+class FinishGate(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: the gate of this task takes no more offers, and ends with those that are open; unknown attempts are ignored."""
+
+    attempt: bytes
+
+
+ToJobManager = RegisterTaskManager | Heartbeat | TaskStateChanged | SourceWatermarkReported | GateReported
+ToTaskManager = Registered | RegistrationRefused | DeployTask | CancelTask | AllowSourceWatermark | FinishGate

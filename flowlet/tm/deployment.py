@@ -11,7 +11,13 @@ from collections.abc import Callable
 from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.remote_gate_source import RemoteGateSource
 from flowlet.operators.source import SourceOperator
-from flowlet.rpc.messages import InputChannelDescriptor, InputGateDescriptor, ResultPartitionDescriptor, TaskDeploymentDescriptor
+from flowlet.rpc.messages import (
+    GateCounts,
+    InputChannelDescriptor,
+    InputGateDescriptor,
+    ResultPartitionDescriptor,
+    TaskDeploymentDescriptor,
+)
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.task.stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
 from netstack.environment import ChannelSpec, NetworkEnvironment
@@ -67,10 +73,12 @@ def create_task_from_descriptor(
     tm_id: str,
     *,
     report_watermark: Callable[[int], None] | None = None,
+    report_gate: Callable[[GateCounts], None] | None = None,
 ) -> StreamTask:
     """Open the blobs, make the partitions and gates, and put the task together; it has not started.
 
-    ``report_watermark`` takes the watermarks of a source that has an alignment group, on the task thread; None: nobody listens.
+    ``report_watermark`` takes the watermarks of a source that has an alignment group, ``report_gate`` what the gate of a source has taken,
+    both on the task thread; None: nobody listens.
 
     Raises:
         DeploymentError: the operators or a partitioner could not be loaded.
@@ -85,7 +93,7 @@ def create_task_from_descriptor(
             outputs.append(_create_output(descriptor, partition, network))  # noqa: PERF401 - after a failure we must know what there is
         for gate in descriptor.gates:
             gates.append(_create_gate(descriptor, gate, network, tm_id))  # noqa: PERF401
-        offered_gate = _create_offered_gate(descriptor, chain, network)
+        offered_gate = _create_offered_gate(descriptor, chain, network, report_gate)
         environment = _create_environment(descriptor, gates, outputs, loop)
         environment.offered_gate = offered_gate
         environment.report_watermark = report_watermark
@@ -128,7 +136,10 @@ def _create_gate(
 
 
 def _create_offered_gate(
-    descriptor: TaskDeploymentDescriptor, chain: list[ChainedOperator], network: NetworkEnvironment
+    descriptor: TaskDeploymentDescriptor,
+    chain: list[ChainedOperator],
+    network: NetworkEnvironment,
+    report: Callable[[GateCounts], None] | None,
 ) -> OfferedInputGate | None:
     """The gate of a task that begins with one for producers outside the cluster."""
     head = chain[0].operator
@@ -137,7 +148,7 @@ def _create_offered_gate(
         return None
     job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
     gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
-    source.bind(gate)
+    source.bind(gate, report)
     return gate
 
 

@@ -22,6 +22,7 @@ from flowlet.rpc.messages import (
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
+    FinishGate,
     Heartbeat,
     Registered,
     RegisterTaskManager,
@@ -77,6 +78,9 @@ class SessionListener(Protocol):
 
     def allow_watermark(self, message: AllowSourceWatermark) -> None:
         """Tell a source how far it may be."""
+
+    def finish_gate(self, message: FinishGate) -> None:
+        """Let a gate end."""
 
     def heartbeat(self) -> Heartbeat:
         """What to tell with the next heartbeat."""
@@ -171,6 +175,8 @@ class JobManagerConnection:
                         self._listener.cancel(message)
                     case AllowSourceWatermark():
                         self._listener.allow_watermark(message)
+                    case FinishGate():
+                        self._listener.finish_gate(message)
             return f"the JobManager closed the connection ({socket.close_code})"
         finally:
             if helpers:

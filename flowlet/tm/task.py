@@ -8,6 +8,7 @@ Source:     Flink ``Task``, ``Task.TaskCancelerWatchDog``.  Python threads canno
 """
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ import structlog
 from flowlet.errors import UserFunctionError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
-from flowlet.rpc.messages import FailureInfo, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
+from flowlet.rpc.messages import FailureInfo, GateCounts, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.stream_task import StreamTask
 from flowlet.tm.deployment import create_task_from_descriptor, owner_name
@@ -60,6 +61,7 @@ class TaskContext:
     cancellation: CancellationConfig = CancellationConfig()
     scheduling: TaskScheduling = TaskScheduling.NORMAL
     report_watermark: Callable[[bytes, int], None] | None = None  # where a source with an alignment group is; loop thread
+    report_gate: Callable[[bytes, GateCounts], None] | None = None  # what the gate of a task has taken; loop thread
 
 
 class Task:
@@ -80,6 +82,7 @@ class Task:
         self._cancelled = threading.Event()  # Set by the loop thread under _lock.
         self._stream_task: StreamTask | None = None  # Written by the task thread, under _lock.
         self._final_metrics: TaskMetrics | None = None  # Written by the task thread, under _lock.
+        self._is_gate_finishing = False  # Set by the loop thread under _lock.
         self._is_stalled = False  # Whoever asks for metrics; a warning too many does no harm.
         self._cancelled_at = 0.0  # Loop thread only.
         self._watchdog: asyncio.TimerHandle | None = None  # Loop thread only.
@@ -128,6 +131,14 @@ class Task:
             stream_task = self._stream_task
         if isinstance(stream_task, SourceStreamTask):
             stream_task.allow_watermark(max_allowed)
+
+    def finish_gate(self) -> None:
+        """Let the gate that producers outside the cluster push into end with the partitions that are open; nothing for other tasks."""
+        with self._lock:
+            self._is_gate_finishing = True
+            stream_task = self._stream_task
+        if stream_task is not None:
+            _seal_gate(stream_task)
 
     def _warn_of_stall(self, held_back_by: list[str]) -> None:
         if held_back_by and not self._is_stalled:
@@ -188,12 +199,19 @@ class Task:
     def _execute(self) -> None:
         context = self._context
         stream_task = create_task_from_descriptor(
-            self.descriptor, context.network, context.loop, context.tm_id, report_watermark=self._report_watermark
+            self.descriptor,
+            context.network,
+            context.loop,
+            context.tm_id,
+            report_watermark=self._report_watermark,
+            report_gate=self._report_gate,
         )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:
             self._stream_task = stream_task
-            is_cancelled = self._cancelled.is_set()
+            is_cancelled, is_gate_finishing = self._cancelled.is_set(), self._is_gate_finishing
+        if is_gate_finishing:
+            _seal_gate(stream_task)
         if is_cancelled:
             stream_task.cancel()  # ``invoke`` then only cleans up
         self._post(ExecutionState.INITIALIZING)
@@ -219,6 +237,12 @@ class Task:
         if report is not None:
             self._context.loop.execute_threadsafe(report, self.attempt, timestamp)
 
+    def _report_gate(self, counts: GateCounts) -> None:
+        report = self._context.report_gate
+        if report is not None:
+            with contextlib.suppress(ResourceClosedError):  # nobody is left to hear of it
+                self._context.loop.execute_threadsafe(report, self.attempt, counts)
+
     def _was_cancelled(self, error: BaseException) -> bool:
         if isinstance(error, _CONSEQUENCES):
             return self._cancelled.wait(self._context.cancellation.consequence_grace_s)
@@ -230,6 +254,12 @@ class Task:
             self._context.loop.execute_threadsafe(self._changed, change)
         except ResourceClosedError:
             _log.debug("nobody is left to hear of the state", state=state.name)
+
+
+def _seal_gate(stream_task: StreamTask) -> None:
+    gate = stream_task.environment.offered_gate
+    if gate is not None:
+        gate.seal()
 
 
 def _log_failure(error: BaseException, failure: FailureInfo) -> None:

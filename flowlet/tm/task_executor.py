@@ -19,6 +19,9 @@ from flowlet.rpc.messages import (
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
+    FinishGate,
+    GateCounts,
+    GateReported,
     Heartbeat,
     RegisterTaskManager,
     SourceWatermarkReported,
@@ -74,7 +77,15 @@ class TaskExecutor:
         self._network = NetworkEnvironment(config.network, loop)
         self._tasks: dict[bytes, Task] = {}
         self._context = TaskContext(
-            tm_id, self._network, loop, self._report, self._stuck, config.cancellation, config.task_scheduling, self._report_watermark
+            tm_id,
+            self._network,
+            loop,
+            self._report,
+            self._stuck,
+            config.cancellation,
+            config.task_scheduling,
+            self._report_watermark,
+            self._report_gate,
         )
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
@@ -162,6 +173,12 @@ class TaskExecutor:
         if task is not None:
             task.allow_watermark(message.max_allowed)
 
+    def finish_gate(self, message: FinishGate) -> None:
+        """Let the gate of a task end; a task that is not here has ended already."""
+        task = self._tasks.get(message.attempt)
+        if task is not None:
+            task.finish_gate()
+
     def heartbeat(self) -> Heartbeat:
         """The counters of all tasks."""
         return Heartbeat(self.tm_id, [TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()])
@@ -187,6 +204,10 @@ class TaskExecutor:
     def _report_watermark(self, attempt: bytes, timestamp: int) -> None:
         if self._connection is not None and attempt in self._tasks:
             self._connection.send(SourceWatermarkReported(attempt, timestamp))
+
+    def _report_gate(self, attempt: bytes, counts: GateCounts) -> None:
+        if self._connection is not None and attempt in self._tasks:
+            self._connection.send(GateReported(attempt, counts))
 
     def _stuck(self, task: Task) -> None:
         self._hooks.failed(f"a task did not end {self._config.cancellation.fatal_timeout_s:.0f} s after it was cancelled: {task.name}")

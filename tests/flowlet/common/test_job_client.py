@@ -28,6 +28,9 @@ class ScriptedJob:
     def cancel(self) -> None:
         self.calls.append("cancel")
 
+    def finish_gate(self, name: str) -> None:
+        self.calls.append(f"finish_gate {name}")
+
     def wait(self, timeout: float | None = None) -> JobExecutionResult:
         self.calls.append("wait")
         self.state = JobStatus.FINISHED

@@ -1,15 +1,23 @@
 """A cluster in this process, a file with its secret, and an end for the producers of this process."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flowlet.common.job_client import JobClient
+from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.datastream.data_stream import DataStream
+from flowlet.ingest import GateClient, PartitionOffer, open_gate
 from flowlet.ingest.runtime import close_producers
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.quiet_logging import unconfigured_logging
 
 __all__ = ["unconfigured_logging"]
+
+DEADLINE_S = 20.0
 
 
 class GateCluster(MiniCluster):
@@ -21,18 +29,57 @@ class GateCluster(MiniCluster):
     def address(self) -> str:
         return f"{self.target.host}:{self.target.port}"
 
+    def open(self, gate: str = "clicks", timeout_s: float = 5.0) -> GateClient:
+        return open_gate(gate, jobmanager=self.address, secret_file=self.secret_file, timeout_s=timeout_s)
 
-def write_secret(cluster: MiniCluster, folder: Path) -> Path:
+
+def write_secret(secret: bytes, folder: Path) -> Path:
     path = folder / "secret"
     path.touch(mode=0o600)
-    assert cluster.target.secret is not None
-    path.write_text(cluster.target.secret.hex() + "\n")
+    path.write_text(secret.hex() + "\n")
     return path
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[GateCluster]:
-    with GateCluster(num_task_managers=1) as cluster:
-        cluster.secret_file = write_secret(cluster, tmp_path)
-        yield cluster
-        close_producers()
+def make_cluster(tmp_path: Path) -> Iterator[Callable[[int], GateCluster]]:
+    clusters: list[GateCluster] = []
+
+    def make(num_task_managers: int) -> GateCluster:
+        cluster = GateCluster(num_task_managers=num_task_managers)
+        clusters.append(cluster)
+        assert cluster.target.secret is not None
+        cluster.secret_file = write_secret(cluster.target.secret, tmp_path)
+        return cluster
+
+    yield make
+    close_producers()
+    for cluster in clusters:
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(make_cluster: Callable[[int], GateCluster]) -> GateCluster:
+    return make_cluster(1)
+
+
+@contextmanager
+def collecting(stream: DataStream) -> Iterator[CloseableIterator]:
+    """Run the job; what comes out of it can be read, and closing it cancels the job unless it was read to its end."""
+    results = stream.execute_and_collect()
+    assert isinstance(results, CloseableIterator)
+    with results:
+        yield results
+
+
+def push(gate: GateClient, records: list[Any], partition: int = 0, *, attempt: int = 0, job: str = "job") -> None:
+    """One whole partition."""
+    with gate.open_partition(PartitionOffer(job, partition, attempt)) as writer:
+        writer.write_records(records)
+        writer.finish(DEADLINE_S)
+
+
+def counts_of(client: JobClient, gate: str = "clicks") -> dict[str, Any]:
+    """What a gate has taken, from the job's document."""
+    [found] = [each for each in client.metrics()["gates"] if each["name"] == gate]
+    document: dict[str, Any] = found
+    return document

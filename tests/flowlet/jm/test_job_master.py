@@ -23,6 +23,7 @@ class Recorder:
         self.deployed: list[TaskDeploymentDescriptor] = []
         self.cancelled: list[bytes] = []
         self.allowed: list[tuple[bytes, int]] = []
+        self.finished_gates: list[bytes] = []
         self.was_told = asyncio.Event()
         self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
 
@@ -33,6 +34,10 @@ class Recorder:
     def cancel(self, tm_id: str, attempt: bytes) -> None:
         assert tm_id == "tm-1"
         self.cancelled.append(attempt)
+
+    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
+        assert tm_id == "tm-1"
+        self.finished_gates.append(attempt)
 
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         assert tm_id == "tm-1"

@@ -13,6 +13,7 @@ from flowlet.rpc.messages import (
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
+    FinishGate,
     Heartbeat,
     Registered,
     RegisterTaskManager,
@@ -33,6 +34,7 @@ class Listener:
         self.sessions: list[str] = []
         self.cancelled: list[bytes] = []
         self.allowed: list[AllowSourceWatermark] = []
+        self.finished_gates: list[FinishGate] = []
         self.lost: asyncio.Queue[str] = asyncio.Queue()
 
     def registered(self, jm_id: str) -> None:
@@ -46,6 +48,9 @@ class Listener:
 
     def allow_watermark(self, message: AllowSourceWatermark) -> None:
         self.allowed.append(message)
+
+    def finish_gate(self, message: FinishGate) -> None:
+        self.finished_gates.append(message)
 
     def heartbeat(self) -> Heartbeat:
         return Heartbeat("tm-1", [])
@@ -131,11 +136,13 @@ async def test_orders_reach_the_listener_in_their_order(server: Server, listener
         for number in range(3):
             await send(socket, CancelTask(bytes([number]) * 40))
             await send(socket, AllowSourceWatermark(bytes(40), number))
+            await send(socket, FinishGate(bytes([number]) * 40))
 
     server.scripts.append(cancel)
     await lost(listener)
 
     assert listener.cancelled[:3] == [bytes([number]) * 40 for number in range(3)]
+    assert listener.finished_gates[:3] == [FinishGate(bytes([number]) * 40) for number in range(3)]
     assert listener.allowed[:3] == [AllowSourceWatermark(bytes(40), number) for number in range(3)]
 
 
