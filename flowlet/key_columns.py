@@ -49,6 +49,37 @@ def column_key_groups(column: Any, max_parallelism: int) -> Int32Array:
     return _groups_of_hashes(column_hashes(column), max_parallelism)
 
 
+class ChannelTable:
+    """The channel of each key group, looked up for whole columns of keys.
+
+    Args:
+        max_parallelism: the number of key groups.
+        num_channels: the consumer's parallelism.
+    """
+
+    __slots__ = ("_channel_of_group", "_max_parallelism")
+
+    def __init__(self, max_parallelism: int, num_channels: int) -> None:
+        self._max_parallelism = max_parallelism
+        groups = np.arange(max_parallelism, dtype=np.int64)
+        self._channel_of_group = (groups * num_channels // max_parallelism).astype(np.uint16)
+
+    def __repr__(self) -> str:
+        return f"<ChannelTable of {self._max_parallelism} key groups>"
+
+    def of_hashes(self, hashes: Int32Array) -> NDArray[np.uint16]:
+        """The channel of each key, from its hash."""
+        return self._channel_of_group.take(_groups_of_hashes(hashes, self._max_parallelism))
+
+    def of_keys(self, column: Any) -> NDArray[np.uint16]:
+        """The channel of each key.
+
+        Raises:
+            KeyTypeError: see ``column_hashes``.
+        """
+        return self.of_hashes(column_hashes(column))
+
+
 def subtasks_of_hashes(hashes: Int32Array, max_parallelism: int, parallelism: int) -> Int32Array:
     """The subtask of each key, from its hash."""
     groups = _groups_of_hashes(hashes, max_parallelism).astype(np.int64)
@@ -59,6 +90,8 @@ def _groups_of_hashes(hashes: Int32Array, max_parallelism: int) -> Int32Array:
     mixed = np.abs(_murmur(hashes).view(np.int32))
     # -2**31 has no positive counterpart in 32 bits; Flink makes it 0.
     mixed[mixed == _INT32.min] = 0
+    if max_parallelism & (max_parallelism - 1) == 0:
+        return mixed & np.int32(max_parallelism - 1)  # a remainder takes four times as long
     return mixed % np.int32(max_parallelism)
 
 

@@ -22,6 +22,7 @@ from flowlet.serde.column_format import CODED, CODES, check_end, framed
 from flowlet.serde.columns import decode_column, encode_column
 
 MAX_TEXTS: Final = 1 << 16  # what codes of 16 bits can tell apart
+MAX_CHARACTERS: Final = 16 << 20  # four times what our senders put into one
 _HEADER: Final = struct.Struct(">III")
 _DEFINITION: Final = struct.Struct(">II")
 
@@ -43,10 +44,11 @@ def encode_codes(generation: int, num_known: int, new_texts: list[str], codes: "
 class ChannelDictionary:
     """One reader's; it begins empty."""
 
-    __slots__ = ("_generation", "_table")
+    __slots__ = ("_generation", "_num_characters", "_table")
 
     def __init__(self) -> None:
         self._generation = 0
+        self._num_characters = 0
         self._table = NameTable()
 
     def __repr__(self) -> str:
@@ -92,6 +94,9 @@ class ChannelDictionary:
         if list(map(type, texts)).count(str) != num_new:
             raise SerdeError("a dictionary of other values than texts")
         if not num_known:
-            self._generation, self._table = generation, NameTable()
+            self._generation, self._table, self._num_characters = generation, NameTable(), 0
+        self._num_characters += sum(map(len, texts))
+        if self._num_characters > MAX_CHARACTERS:
+            raise SerdeError(f"a dictionary of {self._num_characters} characters, at most {MAX_CHARACTERS} are kept")
         self._table.names += texts
         return end

@@ -1,143 +1,45 @@
-"""Routes records by what the user's selector says about them.
+"""Routes records by their keys.
 
-Hot path.  Per record there is one call of the selector and, for key groups, one dictionary probe and one bound ``append``.
+Hot path.  Where the key is a field of the records (or the record), they are turned into columns once per chunk, a text key into codes, and
+numpy does the rest.  Else there is one call of the selector per record, one dictionary probe and one bound ``append``.
 
 Side:       task.
-Invariants: the dictionary and the vectorised route send a key to the same channel; the dictionary is bounded.
-Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner`` and ``CustomPartitionerWrapper``.
-            Hot-path measurements: key -> bound append 61-69 ns, any object-per-channel form 71-118 ns; every dictionary is slow once it
-            leaves the cache, from about 16,384 entries; hashing a column takes about 70 ns per key, whatever the cardinality, and a miss
-            about 1 us.
+Invariants: every way sends a key to the same channel; dictionaries are bounded; records keep their values and types.
+Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.  ``key_routes``, ``key_dictionary``.
 """
 
-import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from operator import is_
+from typing import Any, Final
 
+import numpy as np
+
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, column_of
+from flowlet.columns.inspection import exact_type
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.fusing.field_selector import field_selected_by
-from flowlet.graph.partitioner import Custom, KeyGroups
-from flowlet.key_columns import subtasks_of_hashes, try_hashes
+from flowlet.graph.partitioner import KeyGroups
+from flowlet.key_columns import ChannelTable, try_hashes
 from flowlet.keys import exact_key, exact_keys, key_group, operator_index
 from flowlet.operators.user_function import last_of, preview
+from flowlet.records import Chunk
+from flowlet.task.key_dictionary import ChannelCodes, KeyDictionary
+from flowlet.task.key_routes import Detour, Routes
+from flowlet.task.pending_columns import LaneArray
 from flowlet.task.record_writer_base import RecordWriter, RecordWriterOptions
 from netstack.partition.result_partition import ResultPartition
 
-MAX_ROUTES = 16_384
-# When more than one in so many keys is not in the dictionary, hashing the whole column is the cheaper way (see Source).
-_TOLERATED_MISSES = 16
-# Fewer keys say nothing about the cardinality.  Not measured.
-_MIN_JUDGED_KEYS = 256
-# How many chunks go past the dictionary before it gets another chance; doubled with every failure.  Not measured.
-_MIN_DETOUR = 4
-_MAX_DETOUR = 64
+# Fewer records are routed one by one: numpy's calls cost more than they save.  Not measured closely.
+_MIN_COLUMNS: Final = 32
+_NUMBERS: Final = frozenset({int, float, bool})
+_SCALARS: Final = _NUMBERS | {str}
+_INSTANT: Final = "M"  # a numpy kind that cannot be a key
+
+_Fields = list[tuple[Any, ...]] | list[list[Any]]
+_KeyedColumn = tuple[Column, LaneArray]
 
 
-class _Routes(dict[Any, Callable[[Any], None]]):
-    """Exact key -> bound ``append`` of the list of its channel; bounded, emptied when full."""
-
-    __slots__ = ("_appends", "_channel_of", "num_misses")
-
-    def __init__(self, appends: list[Callable[[Any], None]], channel_of: Callable[[Any], int]) -> None:
-        super().__init__()
-        self._appends = appends
-        self._channel_of = channel_of
-        self.num_misses = 0
-
-    def __missing__(self, key: Any) -> Callable[[Any], None]:
-        """For keys that are their own exact key."""
-        return self.add(key, key)
-
-    def add(self, exact: Any, key: Any) -> Callable[[Any], None]:
-        """Learn the route of ``key``."""
-        append = self._appends[self._channel_of(key)]
-        if len(self) >= MAX_ROUTES:
-            self.clear()
-        self.num_misses += 1
-        self[exact] = append
-        return append
-
-
-class _Detour:
-    """Decides chunk by chunk whether keys go through the dictionary, by how many of them it did not know lately."""
-
-    __slots__ = ("_length", "_num_left")
-
-    def __init__(self) -> None:
-        self._length = _MIN_DETOUR
-        self._num_left = 0
-
-    def is_taken(self) -> bool:
-        """Whether the next chunk goes past the dictionary."""
-        if not self._num_left:
-            return False
-        self._num_left -= 1
-        return True
-
-    def judge(self, num_keys: int, num_misses: int) -> None:
-        """A chunk went through the dictionary."""
-        if num_keys < _MIN_JUDGED_KEYS:
-            return
-        if num_misses * _TOLERATED_MISSES <= num_keys:
-            self._length = _MIN_DETOUR
-            return
-        self._num_left = self._length
-        self._length = min(2 * self._length, _MAX_DETOUR)
-
-    def give_up(self) -> None:
-        """The keys have no way past the dictionary."""
-        self._num_left = 0
-
-
-class _SelectingRecordWriter(RecordWriter):
-    """Asks the user about every record.
-
-    Args:
-        key_function: the user's key selector.
-        operator_name: who is blamed for its failures.
-    """
-
-    def __init__(
-        self, partition: ResultPartition, options: RecordWriterOptions, key_function: Callable[[Any], Any], operator_name: str
-    ) -> None:
-        super().__init__(partition, options, partition.num_subpartitions)
-        self._key_function = key_function
-        self._operator_name = operator_name
-        self._subtask = options.subtask
-
-    def _failure(self, record: object) -> UserFunctionError:
-        return UserFunctionError(self._operator_name, self._subtask, preview(record))
-
-
-class CustomRecordWriter(_SelectingRecordWriter):
-    """Records go where the user's function sends their keys.
-
-    Args:
-        partitioner: the user's function and key selector.
-    """
-
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: Custom) -> None:
-        super().__init__(partition, options, partitioner.key_function, "partition_custom")
-        self._channel_function = partitioner.channel_function
-
-    def _route(self, values: list[Any], timestamps: list[int] | None) -> None:
-        channels = self._channels(values)
-        for channel, value in zip(channels, values, strict=True):
-            if not 0 <= channel < self._num_channels:
-                cause = ValueError(f"the partitioner chose {channel}, but there are the {self._num_channels} subtasks from 0 on")
-                raise self._failure(value) from cause
-        self._append_each(channels, values, timestamps)
-
-    def _channels(self, values: list[Any]) -> list[int]:
-        select, choose, num_channels, index = self._key_function, self._channel_function, self._num_channels, operator.index
-        remaining = iter(values)
-        try:
-            return [index(choose(select(value), num_channels)) for value in remaining]
-        except Exception as error:
-            raise self._failure(last_of(values, remaining)) from error
-
-
-class KeyGroupsRecordWriter(_SelectingRecordWriter):
+class KeyGroupsRecordWriter(RecordWriter):
     """Records with the same key go to the same channel: key -> hash -> key group -> channel.
 
     Args:
@@ -145,38 +47,152 @@ class KeyGroupsRecordWriter(_SelectingRecordWriter):
     """
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: KeyGroups) -> None:
-        super().__init__(partition, options, partitioner.key_function, "key_by")
-        # The subscript in place instead of the call: 41 -> 17 ns per key.
+        super().__init__(partition, options, partition.num_subpartitions)
+        self._subtask = options.subtask
+        self._key_function = partitioner.key_function
         self._field = field_selected_by(partitioner.key_selector)
         self._max_parallelism = partitioner.max_parallelism
-        self._routes = _Routes(self._appends, self._channel_of)
-        self._timestamp_routes = _Routes(self._timestamp_appends, self._channel_of)
-        self._detour = _Detour()
+        self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
+        self._routes = Routes(self._appends, self._channel_of)
+        self._timestamp_routes = Routes(self._timestamp_appends, self._channel_of)
+        self._detour = Detour()
+        self._dictionary = KeyDictionary(self._channels, self._num_channels)
+        self._dictionary_detour = Detour(is_patient=True)
+        self._codes = [ChannelCodes(self._dictionary, channel) for channel in range(self._num_channels)]
 
-    def _channel_of(self, key: Any) -> int:
-        return operator_index(key_group(key, self._max_parallelism), self._max_parallelism, self._num_channels)
+    # ---------------------------------------------------------------- records in columns
 
-    def _route(self, values: list[Any], timestamps: list[int] | None) -> None:
+    def _collect_columns(self, chunk: Chunk) -> None:
+        columns = chunk.columns
+        assert columns is not None, "so said the caller"
+        position = self._key_position(columns)
+        keyed = None if position is None else self._try_keyed(columns.fields[position])
+        if keyed is None:
+            self._collect_values(chunk.values, chunk.timestamps)
+            return
+        column, lanes = keyed
+        fields = tuple([column if index == position else field for index, field in enumerate(columns.fields)])
+        timestamps = chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array
+        self._add_columns(Chunk.of_columns(Columns(len(chunk), fields, columns.shape, columns.field_names), timestamps), lanes)
+
+    def _key_position(self, columns: Columns) -> int | None:
+        field = self._field
+        if type(field) is str and field in columns.field_names:
+            return columns.field_names.index(field)
+        if type(field) is int and columns.shape is not Shape.SCALAR and field < len(columns.fields):
+            return field
+        return None
+
+    def _try_keyed(self, column: Column) -> _KeyedColumn | None:
+        """The column as it is to be sent, and the channel of each key; None if keys of this kind are looked at one by one."""
+        match column:
+            case ConstantColumn(value=str()) if type(column.value) is str:
+                codes = np.full(len(column), self._usable_dictionary().encode([column.value])[0], np.uint16)
+                return self._with_codes(codes, column)
+            case ConstantColumn(value=value) if type(value) in _NUMBERS:
+                return column, np.full(len(column), self._channel_of(value), np.uint16)
+            case CodedColumn():
+                recoded = self._usable_dictionary().try_recode(column)
+                return None if recoded is None else self._with_codes(recoded, column)
+            case ListColumn(values=values, value_type=value_type) if value_type is str:
+                return self._coded(values)
+            case ArrayColumn(array=array) if array.dtype.kind != _INSTANT:
+                return column, self._channels.of_keys(array)
+            case ArrowColumn(array=array):
+                return self._try_arrow(column, array)
+            case _:
+                return None
+
+    def _try_arrow(self, column: Column, array: Any) -> _KeyedColumn | None:
+        try:
+            return column, self._channels.of_keys(array)
+        except KeyTypeError:
+            return None  # looked at one by one, the record is found
+
+    def _coded(self, keys: Sequence[str]) -> _KeyedColumn:
+        """Text keys: as codes, or past the dictionary."""
+        if self._dictionary_detour.is_taken():
+            hashes = try_hashes(keys)
+            assert hashes is not None, "texts have a way past the dictionary"
+            return ListColumn(list(keys), str), self._channels.of_hashes(hashes)
+        dictionary = self._usable_dictionary()
+        num_known = len(dictionary)
+        codes = dictionary.encode(keys)
+        self._dictionary_detour.judge(len(keys), len(dictionary) - num_known, is_full=dictionary.is_full)
+        return self._with_codes(codes, keys)
+
+    def _usable_dictionary(self) -> KeyDictionary:
+        """The dictionary, with room for the keys of one more chunk."""
+        dictionary = self._dictionary
+        if dictionary.is_full:
+            dictionary.restart()
+        return dictionary
+
+    def _with_codes(self, codes: LaneArray, keys: Column | Sequence[str]) -> _KeyedColumn:
+        """The keys by these codes; by themselves if they are too large to be kept on both sides."""
+        lanes = self._dictionary.channels_of(codes)
+        if not self._dictionary.is_too_large:
+            return CodedColumn(codes, self._dictionary.table), lanes
+        self._dictionary.restart()
+        return ListColumn(list(keys), str) if isinstance(keys, Sequence) else keys, lanes
+
+    # ---------------------------------------------------------------- records in a list
+
+    def _collect_part(self, values: list[Any], timestamps: list[int] | None) -> None:
+        keys = None
+        if len(values) >= _MIN_COLUMNS or self._columns.num_rows:
+            fields, shape = _fields_of(values)
+            if fields:
+                position, keys = self._selected_field(values, fields)
+                columns = None if position is None else self._try_columns(fields, position, shape)
+                if columns is not None:
+                    self._add_columns(Chunk.of_columns(columns[0], timestamps), columns[1])
+                    return
+        if self._columns.num_rows:
+            self._write_columns()
+        self._route_keys(self._keys(values) if keys is None else keys, values, timestamps)
+        self._write_long_lists()
+
+    def _selected_field(self, values: list[Any], fields: _Fields) -> tuple[int | None, list[Any] | None]:
+        """The position of the field that is the key, and the keys, if they had to be asked for."""
+        if type(self._field) is int and type(values[0]) is tuple and self._field < len(fields):
+            return self._field, None
         keys = self._keys(values)
-        if self._detour.is_taken() and self._route_by_column(keys, values, timestamps):
+        first = keys[0]
+        for position, field in enumerate(fields):
+            if field[0] is first and all(map(is_, field, keys)):
+                return position, keys
+        return None, keys
+
+    def _try_columns(self, fields: _Fields, position: int, shape: Shape) -> tuple[Columns, LaneArray] | None:
+        keys = fields[position]
+        kind = exact_type(keys)
+        keyed = self._coded(keys) if kind is str else self._try_keyed(column_of(keys)) if kind in _NUMBERS else None
+        if keyed is None:
+            return None
+        columns = [keyed[0] if index == position else column_of(field) for index, field in enumerate(fields)]
+        return Columns(len(fields[0]), tuple(columns), shape), keyed[1]
+
+    def _route_keys(self, keys: list[Any], values: list[Any], timestamps: list[int] | None) -> None:
+        if self._detour.is_taken() and self._route_by_hashes(keys, values, timestamps):
             return
         exact = self._exact_keys(keys, values)  # the same list when equal keys are the same key
         num_misses_before = self._routes.num_misses
         self._append(self._routes, keys, exact, values)
         if timestamps is not None:
             self._append(self._timestamp_routes, keys, exact, timestamps)
-        self._detour.judge(len(keys), self._routes.num_misses - num_misses_before)
+        self._detour.judge(len(keys), self._routes.num_misses - num_misses_before, is_full=False)
 
-    def _route_by_column(self, keys: list[Any], values: list[Any], timestamps: list[int] | None) -> bool:
+    def _route_by_hashes(self, keys: list[Any], values: list[Any], timestamps: list[int] | None) -> bool:
         """Hash all keys at once; False if these keys cannot be."""
         hashes = try_hashes(keys)
         if hashes is None:
             self._detour.give_up()
             return False
-        self._append_each(subtasks_of_hashes(hashes, self._max_parallelism, self._num_channels).tolist(), values, timestamps)
+        self._append_each(self._channels.of_hashes(hashes).tolist(), values, timestamps)
         return True
 
-    def _append(self, routes: _Routes, keys: list[Any], exact: list[Any], items: list[Any]) -> None:
+    def _append(self, routes: Routes, keys: list[Any], exact: list[Any], items: list[Any]) -> None:
         if exact is keys:
             for key, item in zip(keys, items):  # noqa: B905 - same length by construction, and strict costs in the hot loop
                 routes[key](item)
@@ -184,11 +200,13 @@ class KeyGroupsRecordWriter(_SelectingRecordWriter):
         for key, stand_in, item in zip(keys, exact, items):  # noqa: B905 - as above
             (routes.get(stand_in) or routes.add(stand_in, key))(item)
 
+    def _channel_of(self, key: Any) -> int:
+        return operator_index(key_group(key, self._max_parallelism), self._max_parallelism, self._num_channels)
+
     def _keys(self, values: list[Any]) -> list[Any]:
-        key_function = self._key_function
+        key_function, field = self._key_function, self._field
         remaining = iter(values)
         try:
-            field = self._field
             if type(field) is int and list(map(type, values)).count(tuple) == len(values):
                 return [value[field] for value in remaining]
             return [key_function(value) for value in remaining]
@@ -196,11 +214,25 @@ class KeyGroupsRecordWriter(_SelectingRecordWriter):
             # The iterator stands behind the record that failed: nothing had to be counted per record.
             raise self._failure(last_of(values, remaining)) from error
 
+    def _failure(self, record: object) -> UserFunctionError:
+        return UserFunctionError("key_by", self._subtask, preview(record))
+
     def _exact_keys(self, keys: list[Any], values: list[Any]) -> list[Any]:
         try:
             return exact_keys(keys)
         except KeyTypeError as error:
             raise self._failure(next(value for key, value in zip(keys, values, strict=True) if not _can_be_key(key))) from error
+
+
+def _fields_of(values: list[Any]) -> tuple[_Fields | None, Shape]:
+    """The fields of tuples, or the values themselves; None if they have no columns."""
+    kind = exact_type(values)
+    if kind is tuple:
+        try:
+            return list(zip(*values, strict=True)), Shape.TUPLE
+        except ValueError:  # of different lengths
+            return None, Shape.TUPLE
+    return [values] if kind in _SCALARS else None, Shape.SCALAR
 
 
 def _can_be_key(key: Any) -> bool:

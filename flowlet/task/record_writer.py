@@ -12,9 +12,14 @@ import random
 from collections.abc import Callable
 from typing import Any, assert_never
 
+import numpy as np
+
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Partitioner, Rebalance, Rescale, Shuffle
-from flowlet.task.keyed_record_writer import CustomRecordWriter, KeyGroupsRecordWriter
-from flowlet.task.record_writer_base import RecordWriter, RecordWriterOptions
+from flowlet.records import Chunk
+from flowlet.task.custom_record_writer import CustomRecordWriter
+from flowlet.task.keyed_record_writer import KeyGroupsRecordWriter
+from flowlet.task.pending_columns import LaneArray, lanes_of
+from flowlet.task.record_writer_base import LaneRecordWriter, RecordWriter, RecordWriterOptions
 from netstack.partition.result_partition import ResultPartition
 
 __all__ = [
@@ -28,7 +33,7 @@ __all__ = [
 ]
 
 
-class SingleChannelRecordWriter(RecordWriter):
+class SingleChannelRecordWriter(LaneRecordWriter):
     """Everything goes to channel 0: forward, global, and every partitioner with one consumer."""
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions) -> None:
@@ -38,6 +43,9 @@ class SingleChannelRecordWriter(RecordWriter):
         self._pending[0] += values
         if timestamps is not None:
             self._pending_timestamps[0] += timestamps
+
+    def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
+        return None
 
 
 class BroadcastRecordWriter(SingleChannelRecordWriter):
@@ -50,7 +58,7 @@ class BroadcastRecordWriter(SingleChannelRecordWriter):
         self._partition.broadcast_record(element)
 
 
-class RoundRobinRecordWriter(RecordWriter):
+class RoundRobinRecordWriter(LaneRecordWriter):
     """Record by record to the next channel: rebalance from a random channel on, rescale from the first.
 
     Args:
@@ -70,8 +78,13 @@ class RoundRobinRecordWriter(RecordWriter):
                 self._pending_timestamps[channel] += timestamps[position::num_channels]
         self._next_channel = (first + len(values)) % num_channels
 
+    def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
+        lanes = np.arange(self._next_channel, self._next_channel + len(chunk)) % self._num_channels
+        self._next_channel = (self._next_channel + len(chunk)) % self._num_channels
+        return lanes_of(lanes)
 
-class ShuffleRecordWriter(RecordWriter):
+
+class ShuffleRecordWriter(LaneRecordWriter):
     """Each record goes to a channel drawn for it, all channels being equally likely."""
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions) -> None:
@@ -79,6 +92,9 @@ class ShuffleRecordWriter(RecordWriter):
 
     def _route(self, values: list[Any], timestamps: list[int] | None) -> None:
         self._append_each(self._rng.choices(range(self._num_channels), k=len(values)), values, timestamps)
+
+    def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
+        return lanes_of(self._rng.choices(range(self._num_channels), k=len(chunk)))
 
 
 def create_record_writer(

@@ -18,10 +18,17 @@ from typing import Any
 
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task.key_dictionary import ChannelCodes
+from flowlet.task.pending_columns import LaneArray, PendingColumns
 from netstack.partition.result_partition import ResultPartition
 
 # Tuples want 1,000-2,000 records per serialized chunk; 8,000 are 25 % slower (out of cache).
 MAX_PENDING_RECORDS = 2_000
+# Columns are cheaper the longer they are, up to 8,000 records for codes and 65,536 for numbers (see Source).  What comes in longer chunks
+# is not joined but goes out as it came; chunks longer than a part are cut.
+MAX_PENDING_ROWS_PER_LANE = 4_000
+MAX_PENDING_ROWS = 32_768
+MAX_PART_ROWS = 32_768
 # A larger element is cut in two, so that the consumer never has to hold more than a quarter of its limit of 64 MiB.  Not measured.
 MAX_ELEMENT_BYTES = 16 * 1024 * 1024
 
@@ -71,6 +78,10 @@ class RecordWriter(ABC):
         # Lists are emptied, never replaced: routes hold these.
         self._appends = [pending.append for pending in self._pending]
         self._timestamp_appends = [pending.append for pending in self._pending_timestamps]
+        # Where there are columns waiting, no lists are, and the other way round: records keep their order.
+        self._columns = PendingColumns(num_lanes)
+        self._max_pending_rows = min(num_lanes * MAX_PENDING_ROWS_PER_LANE, MAX_PENDING_ROWS)
+        self._codes: list[ChannelCodes] = []  # one for each lane, if keys have codes
         self._has_timestamps = False  # of the pending records, all or none
         self._flushes_always = options.buffer_timeout_ms == 0
         self._on_written = options.on_written if options.buffer_timeout_ms > 0 else None
@@ -80,7 +91,8 @@ class RecordWriter(ABC):
         self._is_stopped = False  # whatever comes is dropped
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} with {sum(map(len, self._pending))} records pending for {self._partition!r}>"
+        num_pending = sum(map(len, self._pending)) + self._columns.num_rows
+        return f"<{type(self).__name__} with {num_pending} records pending for {self._partition!r}>"
 
     def collect(self, chunk: Chunk) -> None:
         """Route the records; they are written at the latest by ``flush_pending``.
@@ -90,16 +102,18 @@ class RecordWriter(ABC):
         """
         if self._is_stopped:
             return
-        values, timestamps = chunk.values, chunk.timestamps
-        if (timestamps is not None) is not self._has_timestamps and values:
-            self._write_pending()
-            self._has_timestamps = timestamps is not None
-        if len(values) <= MAX_PENDING_RECORDS:
-            self._collect_part(values, timestamps)
+        if not len(chunk):
             return
-        for start in range(0, len(values), MAX_PENDING_RECORDS):
-            part = slice(start, start + MAX_PENDING_RECORDS)
-            self._collect_part(values[part], None if timestamps is None else timestamps[part])
+        if chunk.has_timestamps is not self._has_timestamps:
+            self._write_pending()
+            self._has_timestamps = chunk.has_timestamps
+        if chunk.columns is None:
+            self._collect_values(chunk.values, chunk.timestamps)
+        elif len(chunk) <= MAX_PART_ROWS:
+            self._collect_columns(chunk)
+        else:
+            for start in range(0, len(chunk), MAX_PART_ROWS):
+                self._collect_columns(chunk.slice(start, start + MAX_PART_ROWS))
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Broadcast a watermark behind all records; dropped while the announced status is idle."""
@@ -137,8 +151,19 @@ class RecordWriter(ABC):
             self._on_written()
 
     @abstractmethod
-    def _route(self, values: list[Any], timestamps: list[int] | None) -> None:
-        """Append each record, and its timestamp if there is one, to the pending lists of its lane."""
+    def _collect_part(self, values: list[Any], timestamps: list[int] | None) -> None:
+        """Take at most ``MAX_PENDING_RECORDS`` records, at least one."""
+
+    @abstractmethod
+    def _collect_columns(self, chunk: Chunk) -> None:
+        """Take a chunk that has columns, and not more rows than a part."""
+
+    def _add_columns(self, chunk: Chunk, lanes: LaneArray | None) -> None:
+        if not self._columns.num_rows:
+            self._write_lists()
+        self._columns.add(chunk, lanes)
+        if self._columns.num_rows >= self._max_pending_rows:
+            self._write_columns()
 
     def _append_each(self, channels: list[int], values: list[Any], timestamps: list[int] | None) -> None:
         """Append each record to the lane of its channel."""
@@ -153,10 +178,15 @@ class RecordWriter(ABC):
     def _write_bytes(self, element: bytes, lane: int) -> None:
         self._partition.emit_record(element, lane)
 
-    def _collect_part(self, values: list[Any], timestamps: list[int] | None) -> None:
-        if not values:
+    def _collect_values(self, values: list[Any], timestamps: list[int] | None) -> None:
+        if len(values) <= MAX_PENDING_RECORDS:
+            self._collect_part(values, timestamps)
             return
-        self._route(values, timestamps)
+        for start in range(0, len(values), MAX_PENDING_RECORDS):
+            part = slice(start, start + MAX_PENDING_RECORDS)
+            self._collect_part(values[part], None if timestamps is None else timestamps[part])
+
+    def _write_long_lists(self) -> None:
         for lane, pending in enumerate(self._pending):
             if len(pending) > MAX_PENDING_RECORDS:
                 self._write_lane(lane)
@@ -172,6 +202,16 @@ class RecordWriter(ABC):
             self._partition.emit_record(element, channel)
 
     def _write_pending(self) -> None:
+        if self._columns.num_rows:
+            self._write_columns()
+        else:
+            self._write_lists()
+
+    def _write_columns(self) -> None:
+        for lane, chunk in self._columns.take():
+            self._write_chunk(chunk, lane)
+
+    def _write_lists(self) -> None:
         for lane, pending in enumerate(self._pending):
             if pending:
                 self._write_lane(lane)
@@ -184,14 +224,17 @@ class RecordWriter(ABC):
         del timestamps[:]
 
     def _write_chunk(self, chunk: Chunk, lane: int) -> None:
-        data = self._serializer.serialize(chunk)
+        codes = self._codes[lane] if self._codes else None
+        data = self._serializer.serialize(chunk, codes)
         if len(data) <= MAX_ELEMENT_BYTES or len(chunk) == 1:
             self._mark_dirty()
+            if codes is not None:
+                codes.commit()
             self._write_bytes(data, lane)
             return
-        values, timestamps, half = chunk.values, chunk.timestamps, len(chunk) // 2
-        for part in (slice(0, half), slice(half, None)):
-            self._write_chunk(Chunk(values[part], None if timestamps is None else timestamps[part]), lane)
+        half = len(chunk) // 2
+        self._write_chunk(chunk.slice(0, half), lane)
+        self._write_chunk(chunk.slice(half, len(chunk)), lane)
 
     def _mark_dirty(self) -> None:
         if not self._is_dirty:
@@ -199,3 +242,24 @@ class RecordWriter(ABC):
             # Asked for before the write as well: the write may block for a buffer, which consumers free only of what was flushed.
             if self._on_written is not None:
                 self._on_written()
+
+
+class LaneRecordWriter(RecordWriter):
+    """Knows the lane of every record without more ado."""
+
+    @abstractmethod
+    def _route(self, values: list[Any], timestamps: list[int] | None) -> None:
+        """Append each record, and its timestamp if there is one, to the pending lists of its lane."""
+
+    @abstractmethod
+    def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
+        """The lane of each record of a chunk that has columns; None: all go to lane 0."""
+
+    def _collect_part(self, values: list[Any], timestamps: list[int] | None) -> None:
+        if self._columns.num_rows:
+            self._write_columns()
+        self._route(values, timestamps)
+        self._write_long_lists()
+
+    def _collect_columns(self, chunk: Chunk) -> None:
+        self._add_columns(chunk, self._lanes_of(chunk))

@@ -17,10 +17,13 @@ from flowlet.checkpoint.barrier_aligner import BarrierMode
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
+from flowlet.columns import CodedColumn, Columns, Shape
 from flowlet.graph.partitioner import Global
+from flowlet.key_columns import ChannelTable
 from flowlet.records import Chunk
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task.key_dictionary import ChannelCodes, KeyDictionary
 from flowlet.task.stream_task import create_stream_task
 from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec
@@ -62,6 +65,8 @@ class Producer:
         self.num_before = -1  # how many records stand before the barrier
         self._writer = InMemoryChannelStateWriter()
         self._serializer = StreamElementSerializer()
+        self._dictionary = KeyDictionary(ChannelTable(max_parallelism=1, num_channels=1), 1)
+        self._codes = ChannelCodes(self._dictionary, 0)
         partition.set_channel_state_writer(self._writer, 0)
 
     @property
@@ -69,9 +74,17 @@ class Producer:
         return len(self.sent) < NUM_RECORDS
 
     def send(self, rng: random.Random) -> None:
+        """A new record or an earlier one, as it is or by its code: then nobody can read it who was not given the text before."""
         record = f"{self.number}:{len(self.sent)}:".ljust(rng.randrange(MAX_RECORD_BYTES), "x")
+        if self.sent and rng.random() < 0.5:
+            record = rng.choice(self.sent)
         self.sent.append(record)
-        data = self._serializer.serialize(Chunk([record]))
+        chunk = Chunk([record])
+        if rng.random() < 0.8:
+            codes = CodedColumn(self._dictionary.encode([record]), self._dictionary.table)
+            chunk = Chunk.of_columns(Columns(1, (codes,), Shape.SCALAR))
+        data = self._serializer.serialize(chunk, self._codes)
+        self._codes.commit()
         self.num_bytes += len(data)
         self.partition.emit_record(data, 0)
         self.partition.flush_all()

@@ -15,7 +15,7 @@ from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde import column_format as module
-from flowlet.serde.channel_dictionary import ChannelDictionary, encode_codes
+from flowlet.serde.channel_dictionary import MAX_CHARACTERS, ChannelDictionary, encode_codes
 from flowlet.serde.columns import encode_column
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
@@ -181,6 +181,15 @@ class TestDictionary:
         assert self.read(dictionary, encode_codes(0, 0, texts, self.codes(0, 65_535))) == ["0", "65535"]
         with pytest.raises(SerdeError, match="a dictionary of 65537 texts"):
             self.read(dictionary, encode_codes(0, 65_536, ["x"], self.codes(0, 0)))
+
+    def test_texts_are_bounded(self) -> None:
+        dictionary = ChannelDictionary()
+        half = MAX_CHARACTERS // 2
+
+        self.read(dictionary, encode_codes(0, 0, ["a" * half], self.codes(0, 0)))
+        with pytest.raises(SerdeError, match="a dictionary of 16777217 characters, at most 16777216"):
+            self.read(dictionary, encode_codes(0, 1, ["b" * half, "c"], self.codes(0, 0)))
+        self.read(ChannelDictionary(), encode_codes(0, 0, ["b" * half, "b" * half], self.codes(0, 0)))
 
     @pytest.mark.parametrize(
         ("data", "message"),

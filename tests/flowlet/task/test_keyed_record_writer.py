@@ -8,14 +8,31 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    Columns,
+    ConstantColumn,
+    ListColumn,
+    NameTable,
+    Shape,
+    columns_of,
+)
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.records import Chunk
-from flowlet.task.keyed_record_writer import MAX_ROUTES, KeyGroupsRecordWriter
+from flowlet.task import key_dictionary, record_writer_base
+from flowlet.task.key_dictionary import MAX_KEYS
+from flowlet.task.key_routes import MAX_ROUTES
+from flowlet.task.keyed_record_writer import KeyGroupsRecordWriter
+from tests.flowlet.serde.exact import ATOMS, exact
 from tests.flowlet.task.local_network import LocalNetwork
 from tests.flowlet.task.writer_rig import Make, Rig, by_channel, channel_of, identity
 
@@ -117,10 +134,11 @@ class TestKeyGroups:
         assert caught.value.record_preview == "{'name': 'x'}"
         assert isinstance(caught.value.__cause__, KeyError)
 
-    def test_the_routes_are_bounded(self, make: Make) -> None:
+    @pytest.mark.parametrize("encoding", [str, str.encode])
+    def test_the_dictionaries_are_bounded(self, make: Make, encoding: Callable[[str], Any]) -> None:
         """More keys than the bound: everything still arrives, in order, and the dictionary stays small."""
         rig = make(KeyGroups(identity), 2)
-        values = [f"k{number % (MAX_ROUTES + 500)}" for number in range(2 * MAX_ROUTES)]
+        values = [encoding(f"k{number % (MAX_ROUTES + 500)}") for number in range(2 * MAX_ROUTES)]
         arrived: list[list[object]] = [[], []]
 
         for start in range(0, len(values), 2_000):
@@ -130,6 +148,7 @@ class TestKeyGroups:
 
         assert isinstance(rig.writer, KeyGroupsRecordWriter)
         assert len(rig.writer._routes) <= MAX_ROUTES
+        assert len(rig.writer._dictionary) <= MAX_KEYS + 2_000
         assert arrived == by_channel(values, 2)
 
     def test_one_channel_needs_no_keys(self, make: Make) -> None:
@@ -181,21 +200,26 @@ class TestManyKeys:
 
     @pytest.mark.parametrize("kind", [int, str, float, lambda number: f"k{number}".encode(), lambda number: (number, "a")])
     def test_keys_that_never_come_back_go_where_they_went(self, make: Make, kind: Callable[[int], Any]) -> None:
-        """Every chunk has new keys: most go past the dictionary, if their type has a way, and arrive as one by one."""
+        """Every chunk has new keys: most go past the dictionaries, if their type has a way, and arrive as one by one."""
         rig = make(KeyGroups(identity), 3)
         writer = rig.writer
         assert isinstance(writer, KeyGroupsRecordWriter)
-        keys = [key for number in range(12) for key in self.keys(number * 1_000, kind)]
+        keys = [key for number in range(20) for key in self.keys(number * 1_000, kind)]
         arrived: list[list[object]] = [[], [], []]
 
-        for start in range(0, 12_000, 1_000):
+        for start in range(0, 20_000, 1_000):
             rig.collect(*keys[start : start + 1_000])
             for channel, part in enumerate(rig.values()):
                 arrived[channel] += part
 
         assert arrived == by_channel(keys, 3)
-        has_a_way = kind(0).__class__ is not tuple
-        assert writer._routes.num_misses == (2_000 if has_a_way else 12_000)  # chunks 0 and 5; then a detour of 8
+        if kind in (int, float):
+            assert (writer._routes.num_misses, len(writer._dictionary)) == (0, 0)  # numbers need no dictionary
+        elif kind is str:
+            assert len(writer._dictionary) == 17_000  # it learns until it is full; then comes a detour of 4
+        else:
+            has_a_way = kind(0).__class__ is bytes
+            assert writer._routes.num_misses == (3_000 if has_a_way else 20_000)  # chunks 0, 5 and 14; detours of 4, 8 and 16
 
     def test_timestamps_travel_with_them(self, make: Make) -> None:
         rig = make(KeyGroups(identity), 2)
@@ -206,31 +230,50 @@ class TestManyKeys:
             for channel, expected in enumerate(by_channel(keys, 2)):
                 assert rig.elements(channel) == [Chunk(expected, [int(key) for key in expected])]
 
-    def test_few_keys_stay_with_the_dictionary(self, make: Make) -> None:
+    @pytest.mark.parametrize("kind", [str, str.encode])
+    def test_few_keys_stay_with_the_dictionary(self, make: Make, kind: Callable[[str], Any]) -> None:
         """Only the first chunk knows none of them; it is too small to be judged."""
         rig = make(KeyGroups(identity), 2)
         writer = rig.writer
         assert isinstance(writer, KeyGroupsRecordWriter)
 
         for _ in range(8):
-            rig.collect(*self.keys(0, str)[:200])
+            rig.collect(*[kind(key) for key in self.keys(0, str)[:200]])
 
-        assert writer._routes.num_misses == 200
+        assert len(writer._dictionary if kind is str else writer._routes) == 200
+        assert writer._routes.num_misses == (0 if kind is str else 200)
 
     def test_a_detour_ends_when_keys_come_back(self, make: Make) -> None:
-        """The dictionary gets its next chance after 4 chunks, learns, and is kept."""
+        """The routes get their next chance after 4 chunks, learn, and are kept."""
         rig = make(KeyGroups(identity), 2)
         writer = rig.writer
         assert isinstance(writer, KeyGroupsRecordWriter)
 
         for start in (0, *[5_000] * 30):
-            rig.collect(*self.keys(start, str))
+            rig.collect(*map(str.encode, self.keys(start, str)))
 
         assert writer._routes.num_misses == 2_000
         assert not writer._detour.is_taken()
         for start in range(20_000, 26_000, 1_000):
-            rig.collect(*self.keys(start, str))
+            rig.collect(*map(str.encode, self.keys(start, str)))
         assert writer._routes.num_misses == 4_000, "the next detour is as short as the first"
+
+    def test_a_detour_of_texts_ends_when_keys_come_back(self, make: Make) -> None:
+        """A full dictionary begins anew with what it is shown then."""
+        rig = make(KeyGroups(identity), 2)
+        writer = rig.writer
+        assert isinstance(writer, KeyGroupsRecordWriter)
+        keys = [self.keys(start, str) for start in range(0, 17_000, 1_000)]
+
+        for chunk in [*keys, *[keys[0]] * 40]:
+            rig.collect(*chunk)
+
+        assert writer._dictionary.generation == 1
+        assert len(writer._dictionary) == 1_000
+        assert not writer._dictionary_detour.is_taken()
+        assert [sorted(map(str, part)) for part in rig.values()] == [
+            sorted(map(str, part)) for part in by_channel([key for chunk in [*keys, *[keys[0]] * 40] for key in chunk], 2)
+        ]
 
     def test_a_bad_key_on_the_detour_is_named(self, make: Make) -> None:
         rig = make(KeyGroups(identity), 2)
@@ -240,6 +283,194 @@ class TestManyKeys:
             rig.collect("a", None, "b")
 
         assert caught.value.record_preview == "None"
+
+
+def first(record: Any) -> Any:
+    return record[0]
+
+
+def same_first(record: Any) -> Any:
+    """Not recognised: it is called, and its keys are the first fields."""
+    return record[0] if record else None
+
+
+def other(record: Any) -> Any:
+    """Gives keys that no field has."""
+    return f"<{record[0]!r}>"
+
+
+KEYS = [st.text(max_size=3), st.integers(-(2**70), 2**70), st.integers(-3, 3), st.booleans(), st.floats(), st.binary(max_size=2)]
+
+
+def keyed_records() -> st.SearchStrategy[list[list[tuple[Any, ...]]]]:
+    """Several chunks of records with keys of one type, or of any."""
+    kinds = st.sampled_from([*KEYS, st.one_of(*KEYS)])
+    fields = st.lists(st.sampled_from([*ATOMS.values(), st.just(1), st.lists(st.integers(), max_size=2)]), max_size=2)
+    shapes = st.tuples(kinds, fields).flatmap(lambda shape: st.just(st.tuples(shape[0], *shape[1])))
+    # Long enough for columns, without drawing that much.
+    chunks = shapes.flatmap(
+        lambda records: st.lists(st.tuples(st.lists(records, min_size=1, max_size=6), st.sampled_from([1, 2, 9])), max_size=4)
+    )
+    return chunks.map(lambda parts: [part * repeat for part, repeat in parts])
+
+
+class TestColumns:
+    """Keys that are a field of the records: one field goes as codes, numbers as arrays."""
+
+    @settings(max_examples=150, deadline=None)
+    @given(
+        chunks=keyed_records(),
+        num_channels=st.sampled_from([2, 3, 4, 9]),
+        selector=st.sampled_from([first, same_first, other, operator.itemgetter(0)]),
+        in_columns=st.lists(st.booleans(), min_size=4, max_size=4),
+        is_timed=st.lists(st.booleans(), min_size=4, max_size=4),
+    )
+    def test_records_arrive_exactly_where_and_as_they_would_one_by_one(
+        self, chunks: list[list[Any]], num_channels: int, selector: Any, in_columns: list[bool], is_timed: list[bool]
+    ) -> None:
+        """Values, types, bits, timestamps and order; in lists or in columns."""
+        expected: list[list[Any]] = [[] for _ in range(num_channels)]
+        with LocalNetwork(num_segments=400) as network:
+            rig = Rig(network, KeyGroups(selector), num_channels, max_buffers=300)
+            for number, values in enumerate(chunks):
+                timestamps = list(range(number, number + len(values))) if is_timed[number] else None
+                for index, value in enumerate(values):
+                    expected[channel_of(selector(value), num_channels)].append((exact(value), timestamps and timestamps[index]))
+                table = columns_of(values) if in_columns[number] else None
+                rig.writer.collect(Chunk(values, timestamps) if table is None else Chunk.of_columns(table, timestamps))
+
+            arrived = [[element for element in rig.elements(channel) if isinstance(element, Chunk)] for channel in range(num_channels)]
+
+        found = [
+            [(exact(value), chunk.timestamps and chunk.timestamps[index]) for chunk in chunks for index, value in enumerate(chunk.values)]
+            for chunks in arrived
+        ]
+        assert found == expected
+
+    def test_a_text_key_is_sent_once(self, make: Make) -> None:
+        """Then it is two bytes; and the consumer has one table."""
+        rig = make(KeyGroups(first), 2)
+        records = [(f"a rather long key {number % 10}", number) for number in range(100)]
+        tables = set()
+
+        for _ in range(50):
+            rig.collect(*records)
+            for channel in range(2):
+                for element in rig.elements(channel):
+                    assert isinstance(element, Chunk)
+                    assert element.columns is not None
+                    column = element.columns.fields[0]
+                    assert isinstance(column, CodedColumn)
+                    tables.add(id(column.names))
+
+        assert len(tables) == 2
+        assert sum(len(reader.raw) for reader in rig.readers) < 5_000 * 4 + 100 * 60 + 400
+
+    @pytest.mark.parametrize("num_rows", [5, 40])
+    def test_an_error_of_a_key_in_columns_names_the_record(self, make: Make, num_rows: int) -> None:
+        rig = make(KeyGroups(first), 2)
+        columns = Columns(num_rows, (ArrowColumn(pa.array(["a", None] + ["b"] * (num_rows - 2))), ConstantColumn(1, num_rows)), Shape.TUPLE)
+
+        with pytest.raises(UserFunctionError) as caught:
+            rig.writer.collect(Chunk.of_columns(columns))
+
+        assert caught.value.record_preview == "(None, 1)"
+
+    @pytest.mark.parametrize(
+        "column",
+        [
+            ArrowColumn(pa.array(["a", "b", "é"] * 20)),
+            ArrowColumn(pa.array(["a", "b", "a"] * 20).dictionary_encode()),
+            ArrowColumn(pa.array([1, 2, 3] * 20, pa.int16())),
+            ArrayColumn(np.array([1, 2, 200] * 20, np.uint8)),
+            ArrayColumn(np.array([1.5, 2, -0.0] * 20, np.float32)),
+            ConstantColumn("key", 60),
+            ConstantColumn(-0.0, 60),
+            ConstantColumn(b"key", 60),
+            CodedColumn(np.array([0, 2, 1] * 20, np.uint32), NameTable(["a", "b", "c"])),
+            CodedColumn(np.array([0, 2, 1] * 20, np.uint16), NameTable([1, True, "c"])),
+            ListColumn(["a", 1, True] * 20),
+        ],
+        ids=repr,
+    )
+    @pytest.mark.parametrize("selector", [operator.itemgetter("key"), lambda row: row["key"], lambda row: row["key"] if row else None])
+    def test_any_column_can_be_the_key(self, make: Make, column: Column, selector: Any) -> None:
+        rig = make(KeyGroups(selector), 3)
+        columns = Columns(60, (ArrayColumn(np.arange(60)), column), Shape.ROW, ("id", "key"))
+
+        for _ in range(2):
+            rig.writer.collect(Chunk.of_columns(columns))
+
+        assert exact(rig.values()) == exact(by_channel(columns.to_list() * 2, 3, lambda row: row["key"]))
+
+    def test_keys_that_begin_like_a_field_are_not_that_field(self, make: Make) -> None:
+        selector = lambda record: record[0] if record[2] < 5 else record[1]  # noqa: E731
+        records = [(f"a{number % 7}", f"b{number % 9}", number) for number in range(50)]
+        rig = make(KeyGroups(selector), 3)
+
+        rig.collect(*records)
+
+        assert rig.values() == by_channel(records, 3, selector)
+
+    @pytest.mark.parametrize("selector", [first, operator.itemgetter(1)])
+    def test_a_field_of_a_text_is_a_character(self, make: Make, selector: Callable[[Any], Any]) -> None:
+        records = [f"{number % 9}{number % 7}x" for number in range(50)]
+        rig = make(KeyGroups(selector), 3)
+
+        rig.collect(*records)
+
+        assert rig.values() == by_channel(records, 3, selector)
+
+    def test_codes_of_another_table_become_codes(self, make: Make) -> None:
+        """The table grows meanwhile; what is not a text makes no code."""
+        rig = make(KeyGroups(first), 3)
+        table = NameTable()
+        sent: list[Any] = []
+
+        for number in range(40):
+            table.names.append(f"key {number}" if number < 35 else (number,))
+            column = CodedColumn(np.arange(number + 1, dtype=np.uint16), table)
+            chunk = Chunk.of_columns(Columns(number + 1, (column, ConstantColumn("x", number + 1)), Shape.TUPLE))
+            sent += chunk.values
+            rig.writer.collect(chunk)
+
+        assert rig.values() == by_channel(sent, 3, first)
+
+    def test_long_texts_do_not_fill_the_dictionary(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They go as they are, and those before them by the codes that they had."""
+        monkeypatch.setattr(key_dictionary, "MAX_CHARACTERS", 5_000)
+        rig = make(KeyGroups(first), 2)
+        writer = rig.writer
+        assert isinstance(writer, KeyGroupsRecordWriter)
+        chunks = [[(f"{number}" * length, number) for number in range(40)] for length in (1, 500, 1, 2, 400, 3)]
+        constant = Chunk.of_columns(Columns(40, (ConstantColumn("long" * 2_000, 40), ConstantColumn(1, 40)), Shape.TUPLE))
+
+        for chunk in chunks:
+            rig.collect(*chunk)
+        rig.writer.collect(constant)
+
+        assert writer._dictionary.generation == 3
+        assert rig.values() == by_channel([record for chunk in chunks for record in chunk] + constant.values, 2, first)
+
+    def test_a_cut_element_brings_the_texts_that_each_part_needs(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(record_writer_base, "MAX_ELEMENT_BYTES", 600)
+        rig = make(KeyGroups(first), 2)
+        records = [(f"key {number % 60}" * 5, number) for number in range(400)]
+
+        rig.collect(*records)
+        rig.collect(*records)
+
+        assert rig.values() == by_channel(records * 2, 2, first)
+
+    def test_a_task_that_was_restarted_begins_its_dictionary_anew(self, make: Make) -> None:
+        """A reader that stays would refuse codes whose texts it was not sent."""
+        for _ in range(2):
+            rig = make(KeyGroups(first), 2)
+            records = [(f"key {number % 9}", number) for number in range(100)]
+
+            rig.collect(*records)
+
+            assert rig.values() == by_channel(records, 2, first)
 
 
 class Ranges:

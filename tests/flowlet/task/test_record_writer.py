@@ -6,16 +6,22 @@ Source: Flink `RecordWriterTest`, `BroadcastRecordWriterTest`, `RebalancePartiti
 
 import random
 
+import numpy as np
 import pytest
 
-from flowlet.graph.partitioner import Broadcast, Forward, Global, KeyGroups, Partitioner, Rebalance, Rescale, Shuffle
+from flowlet.columns import ArrayColumn, Columns, Shape, columns_of
+from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Partitioner, Rebalance, Rescale, Shuffle
 from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, Watermark
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task import record_writer_base
-from flowlet.task.record_writer_base import MAX_PENDING_RECORDS
+from flowlet.task.record_writer_base import MAX_PART_ROWS, MAX_PENDING_RECORDS, MAX_PENDING_ROWS_PER_LANE
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.task.local_network import SEGMENT_BYTES
 from tests.flowlet.task.writer_rig import Make, by_channel, channel_of, identity
+
+
+def own_lane(record: tuple[int, str], num_channels: int) -> int:
+    return record[0] * 7 % num_channels
 
 
 class TestRebalance:
@@ -143,7 +149,7 @@ class TestPending:
     def test_a_long_list_is_written_early(self, make: Make) -> None:
         """More than the limit on one channel: that channel is written, the others wait."""
         rig = make(KeyGroups(identity), 2)
-        many, few = ("a", "b") if channel_of("a", 2) == 0 else ("b", "a")
+        many, few = (b"a", b"b") if channel_of(b"a", 2) == 0 else (b"b", b"a")
 
         rig.collect(few)
         for _ in range(2):
@@ -152,6 +158,69 @@ class TestPending:
 
         assert rig.readers[channel_of(many, 2)].read_values() == [many] * (2 * MAX_PENDING_RECORDS)
         assert rig.readers[channel_of(few, 2)].read() == []
+
+    def test_long_columns_are_written_early(self, make: Make) -> None:
+        """All lanes together: they are split only then."""
+        rig = make(KeyGroups(identity), 2)
+
+        for start in range(0, 3 * MAX_PENDING_ROWS_PER_LANE, 1_000):
+            rig.collect(*range(start, start + 1_000))
+        rig.partition.flush_all()
+
+        arrived = sorted(value for reader in rig.readers for value in reader.read_values() if isinstance(value, int))
+        assert arrived == list(range(2 * MAX_PENDING_ROWS_PER_LANE))
+
+    @pytest.mark.parametrize(
+        "partitioner", [Forward(), Rebalance(), Rescale(), Shuffle(), Broadcast(), Global(), Custom(own_lane, identity)]
+    )
+    @pytest.mark.parametrize("is_timed", [False, True])
+    def test_lists_and_columns_take_the_same_way(self, make: Make, partitioner: Partitioner, is_timed: bool) -> None:
+        """In any order, a record is where it would be if all came as lists."""
+        chunks = [range(5), range(5, 45), range(45, 46), range(46, 90), range(90, 95)]
+        arrived = []
+
+        for in_columns in ([], [1, 3], [0, 1, 2, 3, 4]):
+            rig = make(partitioner, 3)
+            for index, numbers in enumerate(chunks):
+                values, timestamps = [(number, "a") for number in numbers], list(numbers) if is_timed else None
+                columns = columns_of(values)
+                assert columns is not None
+                rig.writer.collect(Chunk.of_columns(columns, timestamps) if index in in_columns else Chunk(values, timestamps))
+            rig.writer.flush_pending()
+            rig.partition.flush_all()
+            elements = [element for reader in rig.readers for element in reader.read()]
+            found = [element for element in elements if isinstance(element, Chunk)]
+            arrived.append(
+                [(value, chunk.timestamps and chunk.timestamps[index]) for chunk in found for index, value in enumerate(chunk.values)]
+            )
+
+        assert arrived[0] == arrived[1] == arrived[2]
+        assert len(arrived[0]) == 95 * (3 if isinstance(partitioner, Broadcast) else 1)
+
+    def test_columns_longer_than_a_part_are_cut(self, make: Make) -> None:
+        rig = make(Forward())
+        numbers = np.arange(2 * MAX_PART_ROWS + 5)
+
+        rig.writer.collect(Chunk.of_columns(Columns(len(numbers), (ArrayColumn(numbers),), Shape.SCALAR), numbers))
+
+        chunks = [element for element in rig.elements() if isinstance(element, Chunk)]
+        assert [len(chunk) for chunk in chunks] == [MAX_PART_ROWS, MAX_PART_ROWS, 5]
+        assert [value for chunk in chunks for value in chunk.values] == numbers.tolist()
+        assert [value for chunk in chunks for value in chunk.timestamps or ()] == numbers.tolist()
+
+    def test_large_columns_are_cut(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(record_writer_base, "MAX_ELEMENT_BYTES", 400)
+        rig = make(Forward())
+        values = [(f"{number}" * 200, number) for number in range(9)]
+        columns = columns_of(values)
+        assert columns is not None
+
+        rig.writer.collect(Chunk.of_columns(columns, list(range(9))))
+
+        chunks = [element for element in rig.elements() if isinstance(element, Chunk)]
+        assert len(chunks) >= 5
+        assert [value for chunk in chunks for value in chunk.values] == values
+        assert [value for chunk in chunks for value in chunk.timestamps or ()] == list(range(9))
 
     @pytest.mark.parametrize("timestamps", [None, list(range(10_000))])
     def test_a_long_chunk_is_cut(self, make: Make, timestamps: list[int] | None) -> None:

@@ -1,0 +1,99 @@
+"""Records in columns that wait to be written, and their way into the lanes of a writer.
+
+Hot path, per chunk: C code per column.
+
+Side:       pure.
+Invariants: the records of a lane keep their order; nothing is made of them but columns.
+Source:     hot-path measurements: two or three lanes are cheapest by one ``np.compress`` each (5.5 ns per row for both), more by one stable
+            sort of the lanes (7.5 ns), which is a radix sort as long as they have at most 16 bits.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.columns import Columns, try_concatenate
+from flowlet.records import Chunk, Int64Array
+
+LaneArray = NDArray[np.uint16]
+
+_MAX_MASKS: Final = 3
+
+
+class PendingColumns:
+    """Chunks in columns, all with timestamps or all without.
+
+    Args:
+        num_lanes: how many there are; at most 65,536.
+    """
+
+    __slots__ = ("_chunks", "_lanes", "_num_lanes", "num_rows")
+
+    def __init__(self, num_lanes: int) -> None:
+        self._num_lanes = num_lanes
+        self._chunks: list[Chunk] = []
+        self._lanes: list[LaneArray | None] = []
+        self.num_rows = 0
+
+    def __repr__(self) -> str:
+        return f"<PendingColumns: {self.num_rows} rows>"
+
+    def add(self, chunk: Chunk, lanes: LaneArray | None) -> None:
+        """Keep a chunk that has columns.
+
+        Args:
+            chunk: the records.
+            lanes: of each record; None: all go to lane 0.
+        """
+        self._chunks.append(chunk)
+        self._lanes.append(lanes)
+        self.num_rows += len(chunk)
+
+    def take(self) -> Iterator[tuple[int, Chunk]]:
+        """All that waits, lane by lane, in as few chunks as the columns allow."""
+        chunks, lanes = self._chunks, self._lanes
+        self._chunks, self._lanes, self.num_rows = [], [], 0
+        tables = [chunk.columns for chunk in chunks]
+        joined = try_concatenate([table for table in tables if table is not None]) if chunks else None
+        if joined is None:
+            for chunk, each in zip(chunks, lanes, strict=True):
+                yield from self._split(chunk, each)
+            return
+        timestamps = [array for chunk in chunks if (array := chunk.timestamp_array) is not None]
+        known = [each for each in lanes if each is not None]
+        whole = Chunk.of_columns(joined, np.concatenate(timestamps) if timestamps else None)
+        yield from self._split(whole, np.concatenate(known) if known else None)
+
+    def _split(self, chunk: Chunk, lanes: LaneArray | None) -> Iterator[tuple[int, Chunk]]:
+        if lanes is None:
+            return iter(((0, chunk),))
+        assert chunk.columns is not None, "only columns wait here"
+        split = _by_masks if self._num_lanes <= _MAX_MASKS else _by_sorting
+        return split(chunk.columns, chunk.timestamp_array, lanes, self._num_lanes)
+
+
+def _by_masks(columns: Columns, timestamps: Int64Array | None, lanes: LaneArray, num_lanes: int) -> Iterator[tuple[int, Chunk]]:
+    for lane in range(num_lanes):
+        mask = lanes == lane
+        part = columns.compress(mask)
+        if len(part):
+            yield lane, Chunk.of_columns(part, None if timestamps is None else np.compress(mask, timestamps))
+
+
+def _by_sorting(columns: Columns, timestamps: Int64Array | None, lanes: LaneArray, num_lanes: int) -> Iterator[tuple[int, Chunk]]:
+    order = np.argsort(lanes, kind="stable")
+    ends = np.cumsum(np.bincount(lanes, minlength=num_lanes)).tolist()
+    columns = columns.take(order)
+    timestamps = None if timestamps is None else timestamps.take(order)
+    start = 0
+    for lane, end in enumerate(ends):
+        if start < end:
+            yield lane, Chunk.of_columns(columns.slice(start, end), None if timestamps is None else timestamps[start:end])
+        start = end
+
+
+def lanes_of(lanes: Any) -> LaneArray:
+    """Any array or list of lanes, as lanes are kept."""
+    return np.asarray(lanes, np.uint16)
