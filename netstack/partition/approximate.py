@@ -1,14 +1,22 @@
 """A pipelined subpartition that outlives its consumer, for approximate recovery.
 
 Side:       shared.
-Invariants: one view at a time; a new one takes the place of the last, starts at a whole record and with sequence number 0.
-Source:     Flink ``PipelinedApproximateSubpartition`` and its view.
+Invariants: one view at a time; a new one takes the place of the last, starts at a whole record and with sequence number 0; from then on
+            the last one takes nothing more, whatever it was about to do.
+Lock order: ``_reader_lock`` before ``PipelinedSubpartition._lock``; nobody else is called under either.
+Source:     Flink ``PipelinedApproximateSubpartition`` and its view.  Unlike there, the rest of a record is skipped also if the first reader
+            had read all of its beginning before that buffer was finished.
 Absent:     recovery of channel state, as in Flink: approximate recovery and unaligned checkpoints exclude each other.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 
+from netstack.buffer.builder import BufferConsumer
+from netstack.buffer.compression import BufferCompressor
+from netstack.partition.in_flight import InFlightData
 from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.subpartition import SubpartitionParent
 from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
 
 
@@ -18,7 +26,36 @@ class PipelinedApproximateSubpartition(PipelinedSubpartition):
     Life cycle: released by its partition only; a view that goes leaves everything queued.
     """
 
-    __slots__ = ()
+    __slots__ = ("_postponed", "_reader_lock")
+
+    def __init__(
+        self,
+        index: int,
+        parent: SubpartitionParent,
+        *,
+        sends_empty_buffers: bool = False,
+        partition_index: int = 0,
+        compressor: BufferCompressor | None = None,
+    ) -> None:
+        super().__init__(index, parent, sends_empty_buffers=sends_empty_buffers, partition_index=partition_index, compressor=compressor)
+        self._reader_lock = threading.Lock()
+        self._postponed: list[tuple[Sequence[BufferConsumer], InFlightData | None]] = []  # Guarded by _reader_lock.
+
+    def poll_as(self, reader: PipelinedSubpartitionView) -> BufferAndBacklog | None:
+        """``poll``, but None for a reader whose place another one has taken."""
+        with self._reader_lock:
+            found = self.poll() if reader is self._view else None
+            postponed, self._postponed = self._postponed, []
+        for consumed, in_flight in postponed:
+            super()._after_poll(consumed, in_flight)
+        return found
+
+    def _after_poll(self, consumed: Sequence[BufferConsumer], in_flight: InFlightData | None) -> None:
+        self._postponed.append((consumed, in_flight))
+
+    def _create_view(self, listener: BufferAvailabilityListener) -> tuple[PipelinedSubpartitionView | None, list[Callable[[], object]]]:
+        with self._reader_lock:
+            return super()._create_view(listener)
 
     def _new_view_locked(self, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView:
         former = self._view
@@ -33,11 +70,15 @@ class PipelinedApproximateSubpartition(PipelinedSubpartition):
 class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
     """One of the readers that follow each other."""
 
-    __slots__ = ()
+    __slots__ = ("_readers",)
+
+    def __init__(self, subpartition: PipelinedApproximateSubpartition, listener: BufferAvailabilityListener) -> None:
+        super().__init__(subpartition, listener)
+        self._readers = subpartition
 
     def next_buffer(self) -> BufferAndBacklog | None:
         """The next element, which the caller recycles; None if there is nothing or the view is released."""
-        return None if self._is_view_released else super().next_buffer()
+        return None if self._is_view_released else self._readers.poll_as(self)
 
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
         """``next_buffer``: a reader that has retired must find nothing."""
@@ -58,7 +99,7 @@ class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
     def resume_consumption(self) -> None:
         """Go on after a blocking event, if this reader is the one that was blocked."""
         if not self._is_view_released:
-            super().resume_consumption()
+            self._readers.resume_consumption(self)
 
     def release(self) -> None:
         """Read no more; what is queued is the next reader's."""

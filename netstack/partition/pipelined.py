@@ -348,15 +348,20 @@ class PipelinedSubpartition:
         Raises:
             LocalProtocolError: there is a view already.
         """
+        view, calls = self._create_view(listener)
+        run_all(calls)
+        return view
+
+    def _create_view(self, listener: BufferAvailabilityListener) -> "tuple[PipelinedSubpartitionView | None, list[Callable[[], object]]]":
+        """The view, and what to tell outside every lock."""
         with self._lock:
             if self.is_released:
-                return None
+                return None, []
             view = self._view = self._new_view_locked(listener)
             calls: list[Callable[[], object]] = [listener.notify_data_available] if self._buffers else []
             if self._num_priority:
                 calls.append(partial(listener.notify_priority_event, self._sequence_number))
-        run_all(calls)
-        return view
+        return view, calls
 
     def _new_view_locked(self, listener: BufferAvailabilityListener) -> "PipelinedSubpartitionView":
         if self._view is not None:
@@ -401,13 +406,18 @@ class PipelinedSubpartition:
                 next_data_type = buffers[0].data_type if is_available else DataType.NONE
                 found = _new_tuple(BufferAndBacklog, (buffer, backlog, next_data_type, self._sequence_number))
                 self._sequence_number += 1
-        for consumer in consumed:  # after the lock: the last reference of an empty one returns its segment
-            consumer.close()
-        if in_flight is not None:
-            in_flight.complete(())
+        if consumed or in_flight is not None:
+            self._after_poll(consumed, in_flight)
         if self._compressor is not None and found is not None:
             return found._replace(buffer=self._compressor.compress(found.buffer))
         return found
+
+    def _after_poll(self, consumed: Sequence[BufferConsumer], in_flight: InFlightData | None) -> None:
+        """What a poll has to do outside every lock: the last reference of an empty buffer returns its segment."""
+        for consumer in consumed:
+            consumer.close()
+        if in_flight is not None:
+            in_flight.complete(())
 
     def poll_run(self, max_segments: int) -> SegmentRun | None:
         """Whole segments at the head, at most so many, of one recycler; None if the next element is something else: see ``poll``."""
@@ -454,8 +464,12 @@ class PipelinedSubpartition:
         """Leave out the rest of a record whose beginning went to a consumer that failed."""
         if not consumer.is_buffer:
             return
+        if not consumer.is_start_of_data_buffer:
+            # What is added behind what was read begins with a record; if nothing is, that may have been the beginning of one.
+            self._skips_partial_record = not consumer.is_data_available
+            return
         length = consumer.partial_record_length
-        if length == 0 or not consumer.is_start_of_data_buffer:
+        if length == 0:
             self._skips_partial_record = False
             return
         consumer.skip(length)
@@ -474,14 +488,16 @@ class PipelinedSubpartition:
                 is_available = not self._buffers[0].is_buffer
         return is_available, backlog
 
-    def resume_consumption(self) -> None:
+    def resume_consumption(self, reader: "PipelinedSubpartitionView | None" = None) -> None:
         """Go on after a blocking event; the reader is told if something can be read.
+
+        ``reader``: who says so, if there may have been others; nothing happens if another one has taken its place.
 
         Raises:
             LocalProtocolError: it is not blocked.
         """
         with self._lock:
-            if self.is_released:
+            if self.is_released or (reader is not None and reader is not self._view):
                 return
             if not self._is_blocked:
                 raise LocalProtocolError(f"subpartition {self.index} is resumed, but not blocked")

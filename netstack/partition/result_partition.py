@@ -302,9 +302,12 @@ class ResultPartition:
     def _make_room(self, builder: BufferBuilder, num_missing: int) -> bool:
         """Let a full buffer that was made smaller grow again, rather than wait for another one.
 
-        By one byte more than is missing, so that the next record finds it open and can ask again.
+        By one byte more than is missing, so that the next record finds it open and can ask again.  Not inside a record if a consumer may
+        take another one's place: what it can read of a buffer begins with a record.
         """
         if builder.capacity_bytes >= self._trimmed_segment_bytes or self._pool.is_available:
+            return False
+        if num_missing and self.partition_type.is_reconsumable:
             return False
         builder.trim(builder.capacity_bytes + num_missing + 1)
         return True

@@ -68,4 +68,32 @@ OWN_BUGS: Final = (
         "            union.release()\n",
         "tests/netstack/partition/test_result_partition_flink.py::test_a_range_that_cannot_be_read_is_refused_as_a_whole",
     ),
+    Mutant(
+        "small_buffer_grows_inside_a_record",
+        "approximate",
+        "a consumer that fails between the two parts of a record in one buffer leaves the second one to the next consumer",
+        "netstack.partition.result_partition",
+        "        if num_missing and self.partition_type.is_reconsumable:\n",
+        "        if num_missing < 0:\n",
+        "tests/netstack/partition/test_result_partition_flink.py::test_a_consumer_that_fails_while_a_small_buffer_is_full_tears_no_record",
+    ),
+    Mutant(
+        "who_read_all_of_a_buffer_read_whole_records",
+        "approximate (Flink's isStartOfDataBuffer)",
+        "the rest of a record is read by the next consumer if the last one read its beginning before that buffer was finished",
+        "netstack.partition.pipelined",
+        "            self._skips_partial_record = not consumer.is_data_available\n",
+        "            self._skips_partial_record = False\n",
+        "tests/netstack/partition/test_approximate.py::"
+        "test_the_rest_of_a_record_is_skipped_although_its_first_buffer_was_read_before_it_was_finished",
+    ),
+    Mutant(
+        "retired_reader_reads_once_more",
+        "approximate",
+        "a reader that was about to poll when another one took its place takes that one's first buffer",
+        "netstack.partition.approximate",
+        "            found = self.poll() if reader is self._view else None\n",
+        "            found = self.poll()\n",
+        "tests/netstack/partition/test_approximate.py::test_a_reader_that_is_just_about_to_read_takes_nothing_from_the_next_one",
+    ),
 )

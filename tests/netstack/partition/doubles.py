@@ -85,10 +85,13 @@ class Arena:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.num_out = 0
+        self.on_recycle: Callable[[], object] | None = None
 
     def recycle(self, segment: MemorySegment) -> None:
         with self._lock:
             self.num_out -= 1
+        if self.on_recycle is not None:
+            self.on_recycle()
 
     def builder(self, size: int = SEGMENT) -> BufferBuilder:
         with self._lock:

@@ -1,6 +1,7 @@
 """``PipelinedApproximateSubpartition``: a new reader goes on where the failed one stopped, at a whole record."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -116,6 +117,100 @@ def test_a_buffer_that_was_read_in_part_is_not_skipped(it: Approximate) -> None:
     it.new_view()
 
     assert it.read() == [b"new"]
+
+
+def test_the_rest_of_a_record_is_skipped_although_its_first_buffer_was_read_before_it_was_finished(it: Approximate) -> None:
+    """Unlike Flink's isStartOfDataBuffer: whoever read all of a buffer in part has the beginning of a record, if it goes on in the next."""
+    builder = it.arena.builder(SIZE)
+    builder.append_and_commit(b"begin...")
+    it.subpartition.add(builder.create_buffer_consumer())
+    it.subpartition.flush()
+    assert it.read() == [b"begin..."]
+
+    it.new_view()
+    assert it.read() == []
+    builder.close()
+    it.add(b"end-new", 4)
+
+    assert it.read() == [b"new"]
+
+
+def test_a_record_that_begins_in_the_rest_of_a_buffer_is_read_to_its_end(it: Approximate) -> None:
+    """What is added behind what the last reader read begins with a record, and that one may go on in the next buffer."""
+    builder = it.arena.builder(SIZE)
+    builder.append_and_commit(b"whole")
+    it.subpartition.add(builder.create_buffer_consumer())
+    it.subpartition.flush()
+    assert it.read() == [b"whole"]
+
+    it.new_view()
+    builder.append_and_commit(b"new")
+    builder.close()
+    it.add(b"end-next", 4)
+
+    assert it.read() == [b"new", b"end-next"]
+
+
+class OvertakenLock:
+    """Whoever wants it first is too late: something else happens before."""
+
+    def __init__(self, lock: threading.Lock, happens: Callable[[], object]) -> None:
+        self._lock = lock
+        self._happens: Callable[[], object] | None = happens
+
+    def __enter__(self) -> None:
+        happens, self._happens = self._happens, None
+        if happens is not None:
+            happens()
+        self._lock.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+
+def test_a_reader_that_is_just_about_to_read_takes_nothing_from_the_next_one(it: Approximate) -> None:
+    """The new view comes from another thread, at any moment: what the old one took after it would be missing, and its number, too."""
+    it.add(b"rest-one", 5)
+    former = it.view
+    it.subpartition._reader_lock = OvertakenLock(it.subpartition._reader_lock, it.new_view)  # type: ignore[assignment]  # it is enough
+
+    assert former.next_buffer() is None
+    found = it.view.next_buffer()
+
+    assert found is not None
+    assert (bytes(found.buffer.view), found.sequence_number) == (b"one", 0)
+    found.buffer.recycle()
+
+
+def test_an_order_that_comes_just_too_late_does_not_resume_the_next_reader(it: Approximate) -> None:
+    """The old reader resumes while the new one is made, and that one is blocked already."""
+    it.subpartition.add(barrier())
+    it.read()
+    former, subpartition = it.view, it.subpartition
+
+    def replace() -> None:
+        it.new_view()
+        subpartition.add(barrier())
+        it.read()
+
+    subpartition._lock = OvertakenLock(subpartition._lock, replace)  # type: ignore[assignment]  # it is enough
+    former.resume_consumption()
+
+    assert subpartition._is_blocked
+
+
+def test_a_buffer_in_use_by_nobody_goes_home_outside_the_locks(it: Approximate) -> None:
+    """What was read to its end and is empty now: whoever gets its segment may ask the subpartition anything."""
+    builder = it.arena.builder(SIZE)
+    builder.append_and_commit(b"one")
+    it.subpartition.add(builder.create_buffer_consumer())
+    it.subpartition.flush()
+    it.read()
+    builder.close()
+    seen: list[bool] = []
+    it.arena.on_recycle = lambda: seen.append(it.subpartition._reader_lock.locked() or it.subpartition._lock.locked())
+
+    assert (it.read(), seen) == ([], [False])
 
 
 def test_a_new_reader_is_not_blocked_by_the_barrier_of_the_last(it: Approximate) -> None:

@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from netstack.buffer.builder import BufferConsumer
+from netstack.buffer.builder import BufferBuilder, BufferConsumer
 from netstack.buffer.compression import BufferCompressor, BufferDecompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import InsufficientNetworkBuffersError, LocalProtocolError, PartitionNotFoundError
@@ -641,6 +642,37 @@ def test_approximate_partitions_wait_for_their_next_consumer() -> None:
     it.partition.finish()
     it.partition.close()
     assert it.partition.is_released is False
+    it.close()
+
+
+@pytest.mark.parametrize("is_broadcast", [False, True])
+def test_a_consumer_that_fails_while_a_small_buffer_is_full_tears_no_record(is_broadcast: bool) -> None:
+    """Debloating and PIPELINED_APPROXIMATE: between the two parts of a record a reader reads the first one, and another one follows it."""
+    it = Producing(1, segment=40, num_segments=1, partition_type=ResultPartitionType.PIPELINED_APPROXIMATE)
+    it.views[0].notify_new_buffer_size(15)
+    emit = it.partition.broadcast_record if is_broadcast else partial(it.partition.emit_record, subpartition=0)
+    emit(b"a" * 10)
+    make_room, found = it.partition._make_room, list[bytes]()
+
+    def read_and_replace(builder: BufferBuilder, num_missing: int) -> bool:
+        it.partition.flush(0)
+        found.append(read(it.views[0])[0])
+        it.views = [it.partition.create_subpartition_view(0, RecordingListener())]
+        is_larger = make_room(builder, num_missing)
+        if not is_larger:
+            builder.close()
+            it.partition.flush(0)
+            read(it.views[0])  # its last reference: there is a segment for the rest
+        return is_larger
+
+    it.partition._make_room = read_and_replace  # type: ignore[method-assign]  # what another thread may do meanwhile
+    emit(b"b" * 10)
+    it.partition._make_room = make_room  # type: ignore[method-assign]
+    emit(b"c" * 2)
+    it.partition.flush(0)
+
+    assert found == [b"a" * 10 + b"b" * 5]
+    assert read(it.views[0])[0] == b"cc"
     it.close()
 
 
