@@ -86,6 +86,16 @@ class InputGate(Protocol):
         """Release every channel and wake whoever waits."""
 
 
+class BatchInputGate(InputGate, Protocol):
+    """A gate that yields several buffers at once."""
+
+    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
+        """What so many ``poll_next`` would find at most, but an event comes alone; never blocks."""
+
+    def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
+        """``poll_many``, but nothing if an event, or an error, is next; never blocks."""
+
+
 def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[], int]) -> BufferOrEvent | None:
     """Poll ``gate`` until it yields something, is finished, or the time is over; the thread sleeps in between."""
     deadline_ns = None if timeout_s is None else clock_ns() + int(timeout_s * 1e9)
@@ -104,3 +114,13 @@ def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[
             signal.acquire(timeout=-1 if remaining_s is None else remaining_s)
         finally:
             available.remove_done_callback(wake)
+
+
+def wait_for_many(gate: BatchInputGate, max_items: int, timeout_s: float | None, clock_ns: Callable[[], int]) -> list[BufferOrEvent]:
+    """``poll_many`` of ``gate``; if there is nothing, what comes first within the time."""
+    found = gate.poll_many(max_items)
+    if not found:
+        single = wait_for_next(gate, timeout_s, clock_ns)
+        if single is not None:
+            found.append(single)
+    return found

@@ -110,6 +110,8 @@ class InputChannel(ABC):
         self.subpartition = subpartition
         self.is_queued = False  # Guarded by the gate's lock.
         self.is_prioritized = False  # Guarded by the gate's lock.
+        # Which priority event was told of last; None: the gate knows of one by itself.  Guarded by the gate's lock.
+        self.prioritized_by: int | None = None
         self.last_priority_sequence_number: int | None = None  # Guarded by the gate's lock.
         # Written by the task thread.
         self.num_bytes_in = 0

@@ -23,7 +23,7 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError, ResourceClosedError, TransportError
-from netstack.gate.gate_api import BufferOrEvent, Decompressor, EndOfDataStatus, wait_for_next
+from netstack.gate.gate_api import BufferOrEvent, Decompressor, EndOfDataStatus, wait_for_many, wait_for_next
 from netstack.gate.gate_statistics import GateStatistics, gate_statistics
 from netstack.gate.input_channel import BufferAndAvailability, ChannelStatistics, InputChannel, PartitionStateChecker
 from netstack.gate.prioritized_deque import PrioritizedDeque
@@ -293,7 +293,7 @@ class SingleInputGate:
             ResourceClosedError: the gate was closed.
             NetstackError: the error of the channel whose turn it was; it is raised again at its next turn.
         """
-        found = self._poll_data(max_items)
+        found = self.poll_data(max_items)
         if not found:
             single = self.poll_next()
             return [] if single is None else [single]
@@ -306,15 +306,10 @@ class SingleInputGate:
             ResourceClosedError: the gate was closed, before or meanwhile.
             NetstackError: the error of a channel.
         """
-        found = self.poll_many(max_items)
-        if not found:
-            single = wait_for_next(self, timeout_s, self._clock_ns)
-            if single is not None:
-                found.append(single)
-        return found
+        return wait_for_many(self, max_items, timeout_s, self._clock_ns)
 
-    def _poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
-        """Data of the channels whose turn it is; nothing if the first one has something else."""
+    def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
+        """Data of the channels whose turn it is; nothing if the first one has something else.  Never blocks.  Task thread."""
         queue, lock = self._queue, self._lock
         with lock:
             rest = queue.rest
@@ -394,9 +389,9 @@ class SingleInputGate:
                     else:
                         channel.is_queued = True
                         queue.rest.append(channel)
-                more_priority_events = bool(queue.priority)
                 if was_prioritized:
                     self._after_priority_locked(channel, found)
+                more_priority_events = bool(queue.priority)
                 more_available = more_priority_events or bool(queue.rest)
                 if not (more_available or self._is_closed or self.is_finished):
                     self._availability.reset_unavailable()
@@ -404,6 +399,8 @@ class SingleInputGate:
             return None
         buffer = found[0]
         if not buffer.is_buffer:
+            if buffer.data_type is _PRIORITY and not was_prioritized:
+                more_priority_events = self._after_unannounced_priority(channel, found)
             return self._event(channel, buffer, more_available=more_available, more_priority_events=more_priority_events)
         if buffer.is_compressed:
             buffer = self._decompress(channel, buffer)
@@ -413,14 +410,31 @@ class SingleInputGate:
         return _new(BufferOrEvent, (channel.index, buffer, None, more_available, more_priority_events, size))
 
     def _after_priority_locked(self, channel: InputChannel, found: BufferAndAvailability | None) -> None:
+        queue = self._queue
         if found is not None and found.buffer.data_type is _PRIORITY:
             channel.last_priority_sequence_number = found.sequence_number
-        if not self._queue.priority and not self._is_closed:
+            # Told of while it was polled: it is in hand, and nothing else was told of.
+            told = channel.prioritized_by
+            if channel.is_prioritized and told is not None and not is_before(found.sequence_number, told):
+                queue.priority.remove(channel)
+                queue.rest.append(channel)
+                channel.is_prioritized = False
+        if not queue.priority and not self._is_closed:
             self._priority_availability.reset_unavailable()
 
-    def _enqueue_locked(self, channel: InputChannel, *, has_priority: bool) -> None:
-        """Put ``channel`` where it belongs; it may have been queued while it was polled."""
+    def _after_unannounced_priority(self, channel: InputChannel, found: BufferAndAvailability) -> bool:
+        """A priority event was polled in an ordinary turn, before anybody told of it; whether there are more."""
+        with self._lock:
+            self._after_priority_locked(channel, found)
+            return bool(self._queue.priority)
+
+    def _enqueue_locked(self, channel: InputChannel, *, has_priority: bool, told: int | None = None) -> None:
+        """Put ``channel`` where it belongs; it may have been queued while it was polled.  ``told``: of which event somebody told."""
         queue = self._queue
+        if has_priority:
+            known = channel.prioritized_by
+            if told is None or not channel.is_prioritized or (known is not None and is_before(known, told)):
+                channel.prioritized_by = told
         if not channel.is_queued:
             channel.is_queued = True
             channel.is_prioritized = has_priority
@@ -500,7 +514,7 @@ class SingleInputGate:
                 return
             if self._is_closed or channel.is_released:
                 return
-            self._enqueue_locked(channel, has_priority=True)
+            self._enqueue_locked(channel, has_priority=True, told=sequence_number)
             futures = self._become_available_locked()
         run_all([future.complete for future in futures])
 

@@ -61,6 +61,7 @@ class LocalInputChannel(InputChannel):
         self._info = InputChannelInfo(0, index) if channel_info is None else channel_info
         self._view: ResultSubpartitionView | None = None  # Guarded by _lock for writes.
         self._cancel_retry: Callable[[], None] | None = None  # Guarded by _lock.
+        self._told_priority: int | None = None  # Written before the gate is told; read once the view is there.
         # Written by the task thread.
         self._is_requested = False
         self._is_blocked = False
@@ -126,8 +127,12 @@ class LocalInputChannel(InputChannel):
                 self._view = view
         if is_late:
             view.release()
-        elif view.is_released or view.has_data(1):
-            self.gate.notify_channel_non_empty(self)  # a notification that came before the view was set found nothing to poll
+            return
+        # Notifications that came before the view was set found nothing to poll; the gate knows of a priority event that was polled since.
+        if self._told_priority is not None:
+            self.gate.notify_priority_event(self, self._told_priority)
+        if view.is_released or view.has_data(1):
+            self.gate.notify_channel_non_empty(self)
 
     def _find_view(self) -> ResultSubpartitionView | None:
         manager, last = self._manager, self._last
@@ -163,6 +168,7 @@ class LocalInputChannel(InputChannel):
 
     def notify_priority_event(self, sequence_number: int) -> None:
         """A priority event is at the head of the subpartition."""
+        self._told_priority = sequence_number
         self.gate.notify_priority_event(self, sequence_number)
 
     # ---------------------------------------------------------------- task thread

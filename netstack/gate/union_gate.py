@@ -13,12 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.wakeups import run_all
-from netstack.gate.gate_api import BufferOrEvent, EndOfDataStatus, InputGate, wait_for_next
+from netstack.gate.gate_api import BatchInputGate, BufferOrEvent, EndOfDataStatus, wait_for_many, wait_for_next
 from netstack.gate.prioritized_deque import PrioritizedDeque
 from netstack.wire.events import EndOfPartition, Event
+
+_new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 
 class _Member:
@@ -26,7 +29,7 @@ class _Member:
 
     __slots__ = ("first_channel", "gate", "is_prioritized", "is_queued", "watched", "watched_priority")
 
-    def __init__(self, gate: InputGate, first_channel: int) -> None:
+    def __init__(self, gate: BatchInputGate, first_channel: int) -> None:
         self.gate = gate
         self.first_channel = first_channel
         # Guarded by the union's lock.
@@ -43,7 +46,7 @@ class UnionInputGate:
     Life cycle: made of gates that have all their channels -> ``request_partitions`` -> polled until ``is_finished`` -> ``close``.
     """
 
-    def __init__(self, gates: Sequence[InputGate], *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, gates: Sequence[BatchInputGate], *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         if not gates:
             raise ValueError("a union of no gates")
         self._clock_ns = clock_ns
@@ -112,6 +115,73 @@ class UnionInputGate:
             if found is not None:
                 return found
 
+    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
+        """What so many ``poll_next`` would find at most, but an event comes alone; empty if there is nothing.  Never blocks.  Task thread.
+
+        A gate yields several buffers in a row only if it is the only one that has data, and then as its own ``poll_many`` does.
+
+        Raises:
+            ResourceClosedError: a gate was closed.
+            NetstackError: what the gate whose turn it was raised; it is raised again at its next turn.
+        """
+        found = self.poll_data(max_items)
+        if not found:
+            single = self.poll_next()
+            return [] if single is None else [single]
+        return found
+
+    def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
+        """Data of the gates whose turn it is; nothing if the first one has something else.  Never blocks.  Task thread."""
+        with self._lock:
+            queue = self._queue
+            if queue.priority or not queue.rest:
+                return []
+            members = [queue.rest.popleft() for _ in range(min(len(queue.rest), max_buffers))]
+            for member in members:
+                member.is_queued = False
+        share = max_buffers if len(members) == 1 else 1
+        found: list[tuple[_Member, list[BufferOrEvent]]] = []
+        for member in members:
+            items = member.gate.poll_data(share)
+            if not items:
+                break
+            found.append((member, items))
+        self._requeue(members[len(found) :])
+        return self._as_items(found)
+
+    def _requeue(self, members: Sequence[_Member]) -> None:
+        """Their turn is still to come."""
+        with self._lock:
+            for member in reversed(members):
+                if not member.is_queued:
+                    member.is_queued = True
+                    self._queue.rest.appendleft(member)
+
+    def _as_items(self, found: Sequence[tuple[_Member, list[BufferOrEvent]]]) -> list[BufferOrEvent]:
+        """What the union says of data that its gates yielded; those that have more are queued again, the others watched."""
+        more_priority_events = False
+        for member, items in found:
+            is_more, has_priority = items[-1].more_available, items[-1].more_priority_events
+            more_priority_events = self._settle(member, is_more=is_more, has_priority=has_priority)
+            self._watch_again(member, is_more=is_more, has_priority=has_priority)
+        merged = [
+            _new(BufferOrEvent, (member.first_channel + index, buffer, event, True, more_priority_events, size))
+            for member, items in found
+            for index, buffer, event, _, _, size in items
+        ]
+        if merged and not self._queue:
+            merged[-1] = merged[-1]._replace(more_available=False)
+        return merged
+
+    def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
+        """``poll_many``, but blocks until there is something.  Empty if all is finished, or nothing came within ``timeout_s``.
+
+        Raises:
+            ResourceClosedError: a gate was closed, before or meanwhile.
+            NetstackError: the error of a channel.
+        """
+        return wait_for_many(self, max_items, timeout_s, self._clock_ns)
+
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
         """The next buffer or event; blocks until there is one.  None if all is finished, or nothing came within ``timeout_s``.
 
@@ -134,12 +204,9 @@ class UnionInputGate:
         finally:
             is_more = is_failed or (found is not None and (found.more_available or found.more_priority_events))
             has_priority = found is not None and found.more_priority_events
-            more_available, more_priority_events = self._settle(member, is_more=is_more, has_priority=has_priority)
-        if not has_priority:
-            self._watch_priority(member)
-        if not is_more and not gate.is_finished:
-            self._watch(member)
-        more_available = more_available or bool(self._queue)
+            more_priority_events = self._settle(member, is_more=is_more, has_priority=has_priority)
+        self._watch_again(member, is_more=is_more, has_priority=has_priority)
+        more_available = bool(self._queue)
         if found is None:
             return None
         if isinstance(found.event, EndOfPartition) and self.is_finished:
@@ -147,8 +214,15 @@ class UnionInputGate:
         index = member.first_channel + found.channel_index
         return BufferOrEvent(index, found.buffer, found.event, more_available, more_priority_events, found.size)
 
-    def _settle(self, member: _Member, *, is_more: bool, has_priority: bool) -> tuple[bool, bool]:
-        """Put ``member`` back if it has more; whether the queue has anything, and anything with priority."""
+    def _watch_again(self, member: _Member, *, is_more: bool, has_priority: bool) -> None:
+        """Have ``member`` queued when it has what it did not have now."""
+        if not has_priority:
+            self._watch_priority(member)
+        if not is_more and not member.gate.is_finished:
+            self._watch(member)
+
+    def _settle(self, member: _Member, *, is_more: bool, has_priority: bool) -> bool:
+        """Put ``member`` back if it has more; whether the queue has anything with priority."""
         pending = None
         with self._lock:
             queue = self._queue
@@ -160,10 +234,10 @@ class UnionInputGate:
                 self._priority_availability.reset_unavailable()
             if not queue and not self.is_finished:
                 self._availability.reset_unavailable()
-            found = bool(queue), bool(queue.priority)
+            more_priority_events = bool(queue.priority)
         if pending is not None:
             pending.complete()
-        return found
+        return more_priority_events
 
     # ---------------------------------------------------------------- availability of the gates
 
@@ -182,6 +256,8 @@ class UnionInputGate:
         future.add_done_callback(partial(self._on_available, member, has_priority=True))
 
     def _on_available(self, member: _Member, *, has_priority: bool) -> None:
+        # Whoever tells of a priority event may come late: it may have been polled meanwhile, as something that its gate had anyway.
+        has_priority = has_priority and member.gate.priority_event_available_future().is_done
         with self._lock:
             self._enqueue_locked(member, has_priority=has_priority)
             futures = [self._availability.unavailable_to_reset_available()]

@@ -8,6 +8,7 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
+_GATE: Final = "tests/netstack/gate/test_gate_orders.py"
 _RUNS: Final = "tests/netstack/handlers/test_handler_runs.py"
 
 OWN_BUGS: Final = (
@@ -95,5 +96,42 @@ OWN_BUGS: Final = (
         "            found = self.poll() if reader is self._view else None\n",
         "            found = self.poll()\n",
         "tests/netstack/partition/test_approximate.py::test_a_reader_that_is_just_about_to_read_takes_nothing_from_the_next_one",
+    ),
+    # ---------------------------------------------------------------- priority events
+    Mutant(
+        "priority_event_in_an_ordinary_turn_is_forgotten",
+        "priority",
+        "news of a priority event that was polled with its channel's data promise another one",
+        "netstack.gate.input_gate",
+        "            if buffer.data_type is _PRIORITY and not was_prioritized:\n",
+        "            if buffer.data_type is _PRIORITY and was_prioritized:\n",
+        f"{_GATE}::test_a_priority_event_that_was_polled_as_an_ordinary_one_is_remembered",
+    ),
+    Mutant(
+        "told_of_during_the_poll_is_told_of_for_ever",
+        "priority",
+        "a priority event that was told of while it was polled leaves its channel in front with nothing to say",
+        "netstack.gate.input_gate",
+        "            if channel.is_prioritized and told is not None and not is_before(found.sequence_number, told):\n",
+        "            if channel.is_prioritized and told is None:\n",
+        f"{_GATE}::test_a_priority_event_that_is_told_of_while_it_is_polled_leaves_nothing_behind",
+    ),
+    Mutant(
+        "local_priority_is_lost_while_the_view_is_opened",
+        "priority",
+        "a local priority event that was told of before there was a view waits like data",
+        "netstack.gate.local_channel",
+        "        if self._told_priority is not None:\n",
+        "        if self._told_priority is not None and view.is_released:\n",
+        "tests/netstack/gate/test_local_channel.py::test_a_priority_event_that_is_announced_before_the_view_is_there_keeps_its_priority",
+    ),
+    Mutant(
+        "union_believes_late_news",
+        "priority",
+        "a union promises a priority event that its gate has handed out meanwhile",
+        "netstack.gate.union_gate",
+        "        has_priority = has_priority and member.gate.priority_event_available_future().is_done\n",
+        "",
+        "tests/netstack/gate/test_union_gate.py::test_late_news_of_a_priority_event_promise_none",
     ),
 )

@@ -8,8 +8,8 @@ import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
-from netstack.gate.input_channel import ProducerState
-from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.input_channel import InputChannel, ProducerState
+from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.partition.manager import ResultPartitionManager
@@ -472,6 +472,33 @@ def test_priority_events_are_told_to_the_gate(it: Fixture) -> None:
 
 
 @pytest.mark.slow
+class ImpatientGate(SingleInputGate):
+    """Its task polls whenever a priority event is announced, at once."""
+
+    polled: list[BufferOrEvent | None]
+
+    def notify_priority_event(self, channel: InputChannel, sequence_number: int) -> None:
+        super().notify_priority_event(channel, sequence_number)
+        self.polled.append(self.poll_next())
+
+
+def test_a_priority_event_that_is_announced_before_the_view_is_there_keeps_its_priority(it: Fixture) -> None:
+    """The partition comes with an unaligned barrier, and the task polls while the view is being opened: the barrier keeps its place."""
+    gate = ImpatientGate("reduce (1/2)")
+    gate.polled = []
+    gate.add_channel(LocalInputChannel(gate, 0, partition_id_of(), 0, it.manager))
+    gate.request_partitions()
+    unaligned = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED))
+    it.partition.broadcast_event(unaligned, is_priority=True)
+
+    it.manager.register(it.partition)
+
+    assert [found if found is None else found.event for found in gate.polled] == [None, unaligned]
+    assert not gate.priority_event_available_future().is_done
+    gate.check_invariants()
+    gate.close()
+
+
 def test_many_channels_are_read_at_once(tiny_switch_interval: None) -> None:
     """LocalInputChannelTest: testConcurrentConsumeMultiplePartitions: 8 producers, 8 consumers with a gate each, 8 channels each."""
     num, num_buffers = 8, 16

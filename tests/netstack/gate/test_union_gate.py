@@ -2,7 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,10 @@ from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectionLostError, ResourceClosedError
-from netstack.gate.gate_api import BufferOrEvent, EndOfDataStatus, InputGate
+from netstack.gate.gate_api import BatchInputGate, BufferOrEvent, EndOfDataStatus
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.gate.union_gate import UnionInputGate
+from netstack.gate.union_gate import UnionInputGate, _Member
 from netstack.gate.unknown_channel import UnknownInputChannel
 from netstack.wire.events import (
     Alignment,
@@ -253,6 +254,36 @@ def test_priority_events_of_a_gate_that_still_has_data_are_noticed(it: Fixture) 
     assert (is_told, [one.event for one in found], found[0].more_priority_events) == (True, [UNALIGNED, UNALIGNED], True)
 
 
+class LateUnion(UnionInputGate):
+    """Hears of priority events when the test says so."""
+
+    late: list[Callable[[], None]]
+
+    def _on_available(self, member: _Member, *, has_priority: bool) -> None:
+        call = partial(super()._on_available, member, has_priority=has_priority)
+        if has_priority:
+            self.late.append(call)
+        else:
+            call()
+
+
+def test_late_news_of_a_priority_event_promise_none(it: Fixture) -> None:
+    """The gate had its turn because of its data: the event is in hand when the thread that brought it tells of it."""
+    LateUnion.late = []
+    it.union = LateUnion(it.gates)
+    it.receive(0)
+    it.receive_priority(0)
+    found = [it.poll()]
+
+    LateUnion.late.pop()()
+
+    assert (found[0].event, it.union.priority_event_available_future().is_done) == (UNALIGNED, False)
+    it.poll()
+    it.receive_priority(0)
+    LateUnion.late.pop()()
+    assert (it.union.priority_event_available_future().is_done, it.poll().event) == (True, UNALIGNED)
+
+
 def test_more_priority_events_are_told(it: Fixture) -> None:
     """Of the same gate and of another one."""
     for index in (0, 1, 6):
@@ -262,6 +293,104 @@ def test_more_priority_events_are_told(it: Fixture) -> None:
 
     assert [one.more_priority_events for one in found] == [True, True, False]
     assert sorted(one.channel_index for one in found) == [0, 1, 6]
+
+
+def many(it: Fixture, max_items: int = 8) -> list[tuple[int, bool, bool]]:
+    """What ``poll_many`` finds: whose it is, whether it is data, and whether there is more."""
+    items = it.union.poll_many(max_items)
+    for each in items:
+        if each.buffer is not None:
+            each.buffer.recycle()
+    it.union.check_invariants()
+    return [(each.channel_index, each.buffer is not None, each.more_available) for each in items]
+
+
+def test_a_gate_that_is_alone_yields_several(it: Fixture) -> None:
+    """``poll_many``: as many as asked for; each channel by its index in the union."""
+    for _ in range(5):
+        it.receive(4)
+
+    found = [many(it, 3), many(it, 3), many(it, 3)]
+
+    assert found == [[(4, True, True)] * 3, [(4, True, True), (4, True, False)], []]
+    assert not it.union.available_future().is_done
+
+
+def test_several_gates_yield_one_each_per_turn(it: Fixture) -> None:
+    """``poll_many``: what so many polls would find, until one is alone."""
+    for _ in range(2):
+        for index in (0, 1, 5):
+            it.receive(index)
+
+    found = [[index for index, _, _ in many(it)] for _ in range(4)]
+
+    assert found == [[0, 5], [1, 5], [0, 1], []]
+
+
+def test_who_does_not_fit_into_a_turn_is_first_in_the_next_one(it: Fixture) -> None:
+    """``poll_many``: one item, two gates."""
+    it.receive(0)
+    it.receive(5)
+
+    assert [many(it, 1), many(it, 1)] == [[(0, True, True)], [(5, True, False)]]
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_an_event_comes_alone_and_in_its_turn(it: Fixture, first: int) -> None:
+    """``poll_many``: data of another gate is handed out before or behind it, not with it."""
+    other = 5 - first
+    it.receive(first)
+    it.receive_event(other, OtherEvent("org.example.Superstep", b""))
+    it.receive(other)
+    it.receive(first)
+
+    found = [many(it), many(it), many(it), many(it)]
+
+    assert found == [[(first, True, True)], [(other, False, True)], [(first, True, True), (other, True, False)], []]
+
+
+def test_a_priority_event_comes_before_all_data(it: Fixture) -> None:
+    """``poll_many``: of whichever gate, alone."""
+    it.receive(0)
+    it.receive(5)
+    it.receive_priority(4)
+
+    assert [many(it), many(it)] == [[(4, False, True)], [(0, True, True), (5, True, False)]]
+
+
+def test_a_priority_event_that_arrives_during_the_poll_is_announced_by_it(it: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``poll_many``: its gate was taken out to be polled; it stands in the queue once, with priority."""
+    gate = it.gates[1]
+    original = gate.poll_data
+
+    def receive_after(max_buffers: int) -> list[BufferOrEvent]:
+        found = original(max_buffers)
+        monkeypatch.undo()
+        it.receive_priority(5)
+        return found
+
+    monkeypatch.setattr(gate, "poll_data", receive_after)
+    it.receive(0)
+    it.receive(5)
+    items = it.union.poll_many(8)
+    for each in items:
+        assert each.buffer is not None
+        each.buffer.recycle()
+
+    assert [(each.channel_index, each.more_priority_events, each.more_available) for each in items] == [(0, True, True), (5, True, True)]
+    assert many(it) == [(5, False, False)]
+
+
+def test_get_many_returns_what_is_there_or_gives_up(it: Fixture) -> None:
+    """It does not wait for more than there is, and not longer than it may."""
+    it.receive(0)
+    it.receive(0)
+    found = it.union.get_many(8, 0)
+    for each in found:
+        assert each.buffer is not None
+        each.buffer.recycle()
+
+    assert (len(found), it.union.get_many(8, 0)) == (2, [])
 
 
 def test_an_error_surfaces_again_and_again(it: Fixture) -> None:
@@ -312,7 +441,7 @@ def test_a_union_needs_gates() -> None:
     with pytest.raises(ValueError, match="a union of no gates"):
         UnionInputGate([])
     it = Fixture(1, 2)
-    outer: InputGate = UnionInputGate([it.union])
+    outer: BatchInputGate = UnionInputGate([it.union])
     it.receive(2)
     found = outer.poll_next()
     assert found is not None
@@ -322,7 +451,10 @@ def test_a_union_needs_gates() -> None:
     it.end()
 
 
-@given(steps=st.lists(st.tuples(st.sampled_from(["receive", "priority", "spurious", "poll"]), st.integers(0, 4)), max_size=40))
+STEPS = ["receive", "priority", "event", "spurious", "poll", "many"]
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 4)), max_size=40))
 def test_everything_is_found_and_nothing_is_available_without_reason(steps: list[tuple[str, int]]) -> None:
     """In any order: an unavailable union has nothing, an available one is either surprised or finds it."""
     it = Fixture(2, 3)
@@ -331,8 +463,16 @@ def test_everything_is_found_and_nothing_is_available_without_reason(steps: list
         if step in ("receive", "priority") and it.channels[index].num_credits_available:
             (it.receive if step == "receive" else it.receive_priority)(index)
             num_sent += 1
+        elif step == "event":
+            it.receive_event(index, OtherEvent("org.example.Superstep", b""))
+            num_sent += 1
         elif step == "spurious":
             it.gates[index >= 2].notify_channel_non_empty(it.channels[index])
+        elif step == "many":
+            items = many(it, index + 1)
+            assert len(items) <= index + 1
+            assert len(items) <= 1 or all(is_data for _, is_data, _ in items), "an event comes alone"
+            num_found += len(items)
         else:
             found = it.union.poll_next()
             if found is not None:
