@@ -13,11 +13,11 @@ Rules:      inside a stage a record goes through all functions before the next o
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any, TypeGuard
 
 from flowlet.errors import UserFunctionError
 from flowlet.fusing.generated import failed_call
+from flowlet.fusing.inlined_map import is_same_function
 from flowlet.fusing.stages import Stage, Step, flat_stage, has_inlined, list_stage, stages_of
 from flowlet.fusing.switch import is_traced
 from flowlet.fusing.unchanging_records import chunk_is_unchanging
@@ -78,7 +78,7 @@ class FusedRun:
         calls = [link.operator.function.call for link in self._links]
         if self._calls is None:
             self._calls, self._first = calls, self._fused(calls)
-        elif not all(map(_is_same, calls, self._calls)):
+        elif not all(map(is_same_function, calls, self._calls)):
             self._first = None
         return None if is_traced() else self._first
 
@@ -221,10 +221,3 @@ class FusedOutput:
 def can_be_fused(operator: StreamOperator) -> TypeGuard[TransformOperator]:
     """Whether a run may contain the operator; a subclass does what it likes."""
     return type(operator) in (MapOperator, FilterOperator, FlatMapOperator)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two functions are the same, where a method is a new object each time it is asked for."""
-    if type(one) is MethodType and type(other) is MethodType:
-        return one.__func__ is other.__func__ and one.__self__ is other.__self__
-    return one is other
