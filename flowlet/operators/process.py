@@ -1,133 +1,47 @@
 """Process functions: per record, with a context.
 
-Hot path.  Per record: the user's call, one test for a side output per result, two stores into the context; chunks go on as a whole.
+Hot path.  Per record: the user's call, one or two stores into the context, and what ``collector`` does; chunks go on as a whole.
 
 Side:       task.
 Invariants: while a user's method runs, key, timestamp and context are those of its record; outside, the context refuses to answer.
             Results have the timestamp of their record or timer.
 Source:     Flink ``ProcessOperator``, ``KeyedProcessOperator``, ``CoProcessOperator``, ``KeyedCoProcessOperator``,
-            ``TimestampedCollector``; PyFlink: results are yielded, ``(OutputTag, value)`` for side outputs.
+            ``ProcessFunction.Context``, ``OnTimerContext``.
 Absent:     keyed state.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
-from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.operators.copying import copy_value
+from flowlet.operators.collector import Collector
 from flowlet.operators.key_selection import KeyedInput
 from flowlet.operators.multi_input import TwoInputStreamOperator
 from flowlet.operators.time_services import InternalTimer, InternalTimerService
-from flowlet.operators.transform import FLAT_MAP_CHUNK_RECORDS
-from flowlet.operators.user_function import UserFunction, UserFunctionOperator, preview
+from flowlet.operators.user_function import UserFunction, UserFunctionOperator, last_of, preview
 from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
 
 _TIMERS = "user-timers"  # Flink's name of the timers of process functions
 
 
-class Collector:
-    """Gathers what a user's method yields and emits it chunk by chunk."""
-
-    def __init__(self, operator: UserFunctionOperator) -> None:
-        self._operator = operator
-        self._main = _Pending()
-        self._sides: dict[str, _Pending] = {}
-        self._num_pending = 0
-
-    def collect(self, results: Iterable[Any] | None, timestamp: int | None) -> None:
-        """Take all results of one call."""
-        if results is None:
-            return
-        append = self._main.append
-        try:
-            records = iter(results)
-        except TypeError:
-            if hasattr(type(results), "__iter__"):
-                raise  # the user's own __iter__ failed
-            raise _advice(results) from None
-        # Not when the chunk is emitted: a function may yield the same object again, changed.
-        copied = copy_value if self._operator.ctx.copies_results else _itself
-        for result in records:
-            if type(result) is tuple and len(result) == 2 and isinstance(result[0], OutputTag):
-                self._side(result[0].tag_id).append(copied(result[1]), timestamp)
-            else:
-                append(copied(result), timestamp)
-            self._num_pending += 1
-            if self._num_pending >= FLAT_MAP_CHUNK_RECORDS:
-                self.flush()
-
-    def flush(self) -> None:
-        """Emit what was gathered."""
-        output = self._operator.output
-        self._num_pending = 0
-        for chunk in self._main.take():
-            output.collect(chunk)
-        for tag_id, pending in self._sides.items():
-            for chunk in pending.take():
-                output.collect_side(tag_id, chunk)
-
-    def _side(self, tag_id: str) -> "_Pending":
-        pending = self._sides.get(tag_id)
-        if pending is None:
-            pending = self._sides[tag_id] = _Pending()
-        return pending
-
-
-def _advice(results: Any) -> TypeError:
-    what = f"{preview(results)} of type {type(results).__name__}"
-    return TypeError(f"a process function yields its results or returns a list of them ([] or None for none, [x] for one); got {what}")
-
-
-class _Pending:
-    """Records that wait to be emitted; timestamps as soon as any has one."""
-
-    __slots__ = ("timestamps", "values")
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.timestamps: list[int | None] = []
-
-    def append(self, value: Any, timestamp: int | None) -> None:
-        self.values.append(value)
-        self.timestamps.append(timestamp)
-
-    def take(self) -> Iterable[Chunk]:
-        """The records as chunks, in order: a chunk has timestamps for all of its records or for none."""
-        values, timestamps = self.values, self.timestamps
-        self.values, self.timestamps = [], []
-        start = 0
-        while start < len(values):
-            has_timestamps = timestamps[start] is not None
-            end = start + 1
-            while end < len(values) and (timestamps[end] is not None) is has_timestamps:
-                end += 1
-            stamps = [stamp for stamp in timestamps[start:end] if stamp is not None]
-            yield Chunk(values[start:end], stamps if has_timestamps else None)
-            start = end
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
 class ProcessContext:
     """What a user's method is given besides its record; one object for all records."""
 
-    __slots__ = ("_domain", "_is_active", "_key_context", "_timers", "_timestamp")
+    __slots__ = ("_domain", "_is_active", "_key_context", "_timers", "record_timestamp")
 
     def __init__(self, timers: TimerService, operator: UserFunctionOperator) -> None:
         self._timers = timers
         self._key_context = operator.ctx.key_context
         self._is_active = False
-        self._timestamp: int | None = None
+        self.record_timestamp: int | None = None
         self._domain = TimeDomain.EVENT_TIME
 
     def enter(self, timestamp: int | None, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
-        """A record, or timer, begins."""
-        self._timestamp = timestamp
+        """A timer, or a run of records (whose timestamps are stored one by one), begins."""
+        self.record_timestamp = timestamp
         self._domain = domain
         self._is_active = True
 
@@ -138,7 +52,7 @@ class ProcessContext:
     def timestamp(self) -> int | None:
         """Of the record or timer."""
         self._check()
-        return self._timestamp
+        return self.record_timestamp
 
     def timer_service(self) -> TimerService:
         """Clock and timers."""
@@ -235,7 +149,7 @@ class _ProcessOperator(UserFunctionOperator):
         """Make context and timers, then open the function."""
         timers = KeyedTimers(self.ctx.timer_service(_TIMERS, self)) if self._is_keyed else UnkeyedTimers(self)
         self._context = ProcessContext(timers, self)
-        self._collector = Collector(self)
+        self._collector = Collector(self.output, copies=self.ctx.copies_results)
         super().open()
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -270,17 +184,19 @@ class _ProcessOperator(UserFunctionOperator):
     def _process(self, function: Callable[..., Any], chunk: Chunk, keys: list[Any] | None) -> None:
         """Call ``function(record, context)`` for each record."""
         context, collect, key_context = self._context, self._collector.collect, self.ctx.key_context
-        values, timestamps = chunk.values, chunk.timestamps
-        position = -1
+        values = chunk.values
+        records = iter(values)
+        timestamps = repeat(None) if chunk.timestamps is None else chunk.timestamps
+        context.enter(None)
         try:
-            for position, value in enumerate(values):
-                timestamp = None if timestamps is None else timestamps[position]
-                if keys is not None:
-                    key_context.current_key = keys[position]
-                context.enter(timestamp)
-                collect(function(value, context), timestamp)
+            if keys is None:
+                for record, context.record_timestamp in zip(records, timestamps):  # noqa: B905 - of the same length, or endless
+                    collect(function(record, context), context.record_timestamp)
+            else:
+                for record, context.record_timestamp, key_context.current_key in zip(records, timestamps, keys):  # noqa: B905 - as above
+                    collect(function(record, context), context.record_timestamp)
         except Exception as error:
-            raise UserFunctionError(self.name, self.ctx.subtask, preview(values[position])) from error
+            raise UserFunctionError(self.name, self.ctx.subtask, preview(last_of(values, records))) from error
         finally:
             context.leave()
         self._collector.flush()
