@@ -21,13 +21,16 @@ from flowlet.graph.chaining import build_job_graph
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from flowlet.graph.transformation import (
+    ArrowSourceTransformation,
     AsyncWaitTransformation,
     CoFlatMapTransformation,
     CollectionSourceTransformation,
     CoMapTransformation,
     CoProcessTransformation,
+    CountTransformation,
     FilterTransformation,
     FlatMapTransformation,
+    MapBatchesTransformation,
     MapTransformation,
     OperatorTransformation,
     PrintTransformation,
@@ -38,6 +41,8 @@ from flowlet.graph.transformation import (
     SplitTransformation,
     SumTransformation,
     TimestampsAndWatermarksTransformation,
+    ToColumnsTransformation,
+    ToRecordsTransformation,
 )
 from flowlet.operators.async_wait import AsyncWaitOperator
 from flowlet.operators.base import StreamOperator
@@ -45,6 +50,7 @@ from flowlet.operators.blocking_source import BlockingSource
 from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
+from flowlet.operators.keyed_count import KeyedCountOperator
 from flowlet.operators.process import CoProcessOperator, ProcessOperator
 from flowlet.operators.remote_gate_source import RemoteGateSource
 from flowlet.operators.sinks import DiscardSink, PrintSink
@@ -120,9 +126,16 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
                 name=node.name,
             )
         case ReduceTransformation():
-            return KeyedReduceOperator(step.key_selector, step.function, emit_on_finish=is_batch, name=node.name)
+            emitted = _emitted(is_batch=is_batch, emits_batches=step.emits_batches)
+            return KeyedReduceOperator(step.key_selector, step.function, name=node.name, **emitted)
         case SumTransformation():
-            return KeyedSumOperator(step.key_selector, step.position, emit_on_finish=is_batch, name=node.name)
+            emitted = _emitted(is_batch=is_batch, emits_batches=step.emits_batches)
+            return KeyedSumOperator(step.key_selector, step.position, name=node.name, **emitted)
+        case CountTransformation():
+            emitted = _emitted(is_batch=is_batch, emits_batches=step.emits_batches)
+            return KeyedCountOperator(step.key_selector, field_names=step.field_names, name=node.name, **emitted)
+        case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
+            return _column_operator(step, node.name)
         case ProcessTransformation():
             return ProcessOperator(step.function, step.key_selector, name=node.name)
         case CoMapTransformation():
@@ -153,6 +166,23 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
 
 
+def _emitted(*, is_batch: bool, emits_batches: bool) -> dict[str, bool]:
+    return {"emit_on_finish": is_batch, "emits_batches": emits_batches and not is_batch}
+
+
+def _column_operator(step: MapBatchesTransformation | ToColumnsTransformation | ToRecordsTransformation, name: str) -> StreamOperator:
+    # Only jobs with columns need pyarrow, whose import takes longer than all of ours.
+    from flowlet.operators.batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
+
+    match step:
+        case MapBatchesTransformation():
+            return MapBatchesOperator(step.function, step.schema, step.output_schema, name=name)
+        case ToColumnsTransformation():
+            return ToColumnsOperator(step.schema, name=name)
+        case _:
+            return ToRecordsOperator(name=name)
+
+
 def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     """The operator of a node with what the whole job says about it."""
     operator = operator_of(node, is_batch=stream_graph.is_batch)
@@ -180,6 +210,10 @@ def _source_of(step: SourceTransformation, name: str, *, is_batch: bool) -> Sour
 def _reading(step: SourceTransformation) -> Source:
     if isinstance(step, CollectionSourceTransformation):
         return CollectionSource(step.source)
+    if isinstance(step, ArrowSourceTransformation):
+        from flowlet.operators.batches import ArrowSource  # see above
+
+        return ArrowSource(step.source, step.schema)
     if isinstance(step.source, FileSource):
         return TextLineSource(step.source.paths, step.source.stream_format.charset_name)
     if isinstance(step.source, RemoteGate):

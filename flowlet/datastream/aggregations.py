@@ -13,7 +13,7 @@ from typing import Any
 from flowlet.common.types import Row
 from flowlet.datastream.functions import ReduceFunction
 
-__all__ = ["Aggregation", "Extreme", "KnownReduction", "Total"]
+__all__ = ["Aggregation", "Extreme", "KnownReduction", "Total", "extreme_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +118,8 @@ class Total(Aggregation):
 
     def _combine(self, value1: Any, so_far: Any, value2: Any, field: Any) -> Any:
         return self._with_field(value1, field if self._is_null(so_far) else so_far + field)
+
+
+def extreme_of(method: str, position: int | str, *, skips_nulls: bool = False) -> Extreme:
+    """What ``min``, ``max``, ``min_by`` or ``max_by`` of a field does."""
+    return Extreme(method, position, is_largest=method.startswith("max"), keeps_record=method.endswith("_by"), skips_nulls=skips_nulls)

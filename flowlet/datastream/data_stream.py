@@ -5,6 +5,7 @@ Source: PyFlink ``pyflink.datastream.data_stream``.
 Absent: what ``flowlet.common.not_yet`` names: windows, broadcast state, project, cache, ``add_sink``, ``set_uid_hash``.
 """
 
+import importlib
 import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
 from flowlet.common.not_yet import NotSupportedYetError, missing_attribute
-from flowlet.common.typeinfo import TypeInformation
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.datastream.aggregations import Extreme
+from flowlet.datastream.aggregations import extreme_of
 from flowlet.datastream.checks import checked_function, checked_object, declared_type
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.connected_streams import ConnectedStreams
@@ -39,6 +40,7 @@ from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
+    CountTransformation,
     FilterTransformation,
     FlatMapTransformation,
     MapTransformation,
@@ -56,12 +58,17 @@ from flowlet.graph.transformation import (
 )
 
 if TYPE_CHECKING:
+    from flowlet.datastream.column_stream import ColumnStream
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 
 __all__ = ["CloseableIterator", "ConnectedStreams", "DataStream", "DataStreamSink", "KeyedStream", "SplitStream"]
 
 # Called on a stream that was not keyed, these are answered with what to do instead.
-_KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by"})
+_KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count"})
+# What keyed aggregations give: a result for each record, or one for each key and chunk.
+EMIT_ROWS, EMIT_BATCHES = "row", "batch"
+# Builds on this one, so it is loaded by name.
+_COLUMNS_MODULE = "flowlet.datastream.column_stream"
 
 
 class NotKeyedError(JobGraphError, AttributeError):
@@ -288,6 +295,18 @@ class DataStream(_Operator):
         transformation = SplitTransformation(name="Split", function=output_selector, **self._inherited(self.get_type()))
         return SplitStream(transformation, self._then(transformation).get_side_output)
 
+    def to_arrow(self, schema: Any = None) -> "ColumnStream":
+        """The same records as rows of columns, so that what follows works on columns; not in PyFlink.
+
+        Args:
+            schema: a ``pyarrow.Schema``; left out: that of the declared type, a row or tuple of simple types.
+
+        Raises:
+            JobGraphError: there is no schema, and no type that has one.
+        """
+        stream: ColumnStream = importlib.import_module(_COLUMNS_MODULE).to_columns(self, schema)
+        return stream
+
     def rebalance(self) -> "DataStream":
         """Deal the records to the subtasks of the next operator in turn."""
         return self._partitioned(Rebalance())
@@ -404,26 +423,45 @@ class KeyedStream(DataStream):
         function = checked_function(func, ReduceFunction, "reduce", 2)
         return self._then(ReduceTransformation(name="Reduce", function=function, **self._inherited(self.get_type())))
 
-    def sum(self, position_to_sum: int | str = 0) -> DataStream:
-        """The records with the field at a position, or of a name, summed up per key; numbers themselves for position 0."""
+    def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
+        """The records with the field at a position, or of a name, summed up per key; numbers themselves for position 0.
+
+        Args:
+            position_to_sum: the field.
+            emit: ``"row"``, a result for each record; or ``"batch"``, one for each key and chunk of records that arrived together: how
+                many that are depends on the network, the last result of each key does not.
+        """
         _check_position("sum", position_to_sum)
-        return self._then(SumTransformation(name="Sum", position=position_to_sum, **self._inherited(self.get_type())))
+        emits_batches = _emits_batches("sum", emit)
+        return self._then(
+            SumTransformation(name="Sum", position=position_to_sum, emits_batches=emits_batches, **self._inherited(self.get_type()))
+        )
 
-    def min(self, position_to_min: int | str = 0) -> DataStream:
-        """The first record of each key, with the smallest value so far in the field at a position, or of a name."""
-        return self._extreme("min", position_to_min, is_largest=False, keeps_record=False)
+    def count(self, *, emit: str = EMIT_ROWS) -> DataStream:
+        """Each key with the number of its records so far, as a pair; not in PyFlink.
 
-    def max(self, position_to_max: int | str = 0) -> DataStream:
-        """The first record of each key, with the largest value so far in the field at a position, or of a name."""
-        return self._extreme("max", position_to_max, is_largest=True, keeps_record=False)
+        Args:
+            emit: see ``sum``.
+        """
+        return self._then(
+            CountTransformation(name="Count", emits_batches=_emits_batches("count", emit), **self._inherited(PickledBytesTypeInfo()))
+        )
 
-    def min_by(self, position_to_min_by: int | str = 0) -> DataStream:
-        """The first record of each key that has the smallest value so far in the field at a position, or of a name."""
-        return self._extreme("min_by", position_to_min_by, is_largest=False, keeps_record=True)
+    def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
+        """The first record of each key, with the smallest value so far in the field at a position, or of a name; ``emit``: see ``sum``."""
+        return self._extreme("min", position_to_min, emit)
 
-    def max_by(self, position_to_max_by: int | str = 0) -> DataStream:
-        """The first record of each key that has the largest value so far in the field at a position, or of a name."""
-        return self._extreme("max_by", position_to_max_by, is_largest=True, keeps_record=True)
+    def max(self, position_to_max: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
+        """The first record of each key, with the largest value so far in the field at a position, or of a name; ``emit``: see ``sum``."""
+        return self._extreme("max", position_to_max, emit)
+
+    def min_by(self, position_to_min_by: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
+        """The first record of each key that has the smallest value so far in the field; ``emit``: see ``sum``."""
+        return self._extreme("min_by", position_to_min_by, emit)
+
+    def max_by(self, position_to_max_by: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
+        """The first record of each key that has the largest value so far in the field; ``emit``: see ``sum``."""
+        return self._extreme("max_by", position_to_max_by, emit)
 
     def process(self, func: KeyedProcessFunction | ProcessFunction, output_type: TypeInformation | None = None) -> DataStream:
         """As on any stream, with keys and timers."""
@@ -434,11 +472,12 @@ class KeyedStream(DataStream):
         """The same records keyed in another way; this keying is dropped."""
         return self._origin.key_by(key_selector, key_type)
 
-    def _extreme(self, method: str, position: int | str, *, is_largest: bool, keeps_record: bool) -> DataStream:
+    def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:
         _check_position(method, position)
-        function = Extreme(method, position, is_largest=is_largest, keeps_record=keeps_record)
+        function = extreme_of(method, position)
+        name, emits_batches = method.replace("_", " ").title(), _emits_batches(method, emit)
         return self._then(
-            ReduceTransformation(name=method.replace("_", " ").title(), function=function, **self._inherited(self.get_type()))
+            ReduceTransformation(name=name, function=function, emits_batches=emits_batches, **self._inherited(self.get_type()))
         )
 
     def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
@@ -457,6 +496,12 @@ class DataStreamSink(_Operator):
 def _partition(stream: DataStream, partitioner: StreamPartitioner) -> PartitionTransformation:
     upstream = stream._transformation
     return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type)
+
+
+def _emits_batches(method: str, emit: Any) -> bool:
+    if emit not in (EMIT_ROWS, EMIT_BATCHES):
+        raise JobGraphError(f"{method}() emits {EMIT_ROWS!r} or {EMIT_BATCHES!r}, got emit={emit!r}")
+    return bool(emit == EMIT_BATCHES)
 
 
 def _check_position(method: str, position: Any) -> None:

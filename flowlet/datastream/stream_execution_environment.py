@@ -31,7 +31,16 @@ from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import ConfigError, FlowletError, JobGraphError
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
 from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
-from flowlet.graph.transformation import CollectionSourceTransformation, CollectTransformation, SourceTransformation, Transformation
+from flowlet.graph.transformation import (
+    ArrowSourceTransformation,
+    CollectionSourceTransformation,
+    CollectTransformation,
+    SourceTransformation,
+    Transformation,
+)
+
+if TYPE_CHECKING:
+    from flowlet.datastream.column_stream import ColumnStream
 
 __all__ = ["StreamExecutionEnvironment"]
 
@@ -268,6 +277,27 @@ class StreamExecutionEnvironment:
                 parallelism=self.get_parallelism(),
             )
         )
+
+    def from_arrow(self, source: Any, schema: Any = None, source_name: str = "Arrow Source") -> "ColumnStream":
+        """The rows of Arrow data as a stream of columns; not in PyFlink.
+
+        Args:
+            source: a ``pyarrow.Table`` or ``RecordBatch``, a ``RecordBatchReader`` or an iterable of batches, all of which travel with the
+                job; or a function of subtask and parallelism that gives an iterable of record batches, and runs in each task.
+            schema: of the batches; needed for a function and for an empty iterable.
+            source_name: for people.
+
+        Raises:
+            JobGraphError: an argument is not of its kind.
+        """
+        from flowlet.datastream.arrow_types import arrow_data  # and with it pyarrow, which most programs do not need
+        from flowlet.datastream.column_stream import ColumnStream
+
+        if not is_name(source_name):
+            raise JobGraphError(f"from_arrow() needs a name that is not empty, got {source_name!r}")
+        data, known = arrow_data(source, schema)
+        transformation = ArrowSourceTransformation(name=source_name, source=data, schema=known, parallelism=self.get_parallelism())
+        return ColumnStream(self, transformation, known)
 
     def get_execution_plan(self) -> str:
         """The operators added so far as JSON, for people and for Flink's plan visualizer; nothing runs and nothing is forgotten."""

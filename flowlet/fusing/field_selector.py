@@ -7,15 +7,18 @@ Source: ``bytecode``.  Such a selector need not be called (hot-path measurements
 import operator
 from typing import Any
 
+from flowlet.column_key import ColumnKey
 from flowlet.fusing.bytecode import instructions_of, plain_code
 
 
 def field_selected_by(selector: Any) -> int | str | None:
-    """The field, if the selector is exactly ``record[k]``, ``record["name"]`` or ``itemgetter(k)``; None if that is not sure.
+    """The field, if the selector is exactly ``record[k]``, ``record["name"]``, ``itemgetter(k)`` or a column; None if that is not sure.
 
     A position is never negative: counted from the end, the same one would be different columns of records of different lengths.
     What the record is, and whether it has the field, is for the caller to see.
     """
+    if isinstance(selector, ColumnKey):
+        return selector.name
     field = _of_itemgetter(selector) if type(selector) is operator.itemgetter else _of_function(selector)
     if type(field) is str or (type(field) is int and field >= 0):
         return field

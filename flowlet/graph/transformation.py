@@ -80,6 +80,13 @@ class CollectionSourceTransformation(SourceTransformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class ArrowSourceTransformation(SourceTransformation):
+    """The rows of ``source``: a ``pyarrow.Table``, or a function of subtask and parallelism that gives record batches of ``schema``."""
+
+    schema: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class MapTransformation(Transformation):
     """One record for each record."""
 
@@ -113,16 +120,47 @@ class AsyncWaitTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ReduceTransformation(Transformation):
-    """The running result of a function of two records, per key."""
+    """The running result of a function of two records, per key; with ``emits_batches`` once per key and chunk."""
 
     function: Any
+    emits_batches: bool = False
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class SumTransformation(Transformation):
-    """The running sum of one field, per key."""
+    """The running sum of one field, per key; with ``emits_batches`` once per key and chunk."""
 
     position: int | str
+    emits_batches: bool = False
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class CountTransformation(Transformation):
+    """Keys with the number of their records so far; ``field_names``: of the rows that they are, None: they are tuples."""
+
+    field_names: tuple[str, str] | None = None
+    emits_batches: bool = False
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class MapBatchesTransformation(Transformation):
+    """What a function makes of record batches of ``schema``: record batches of ``output_schema``."""
+
+    function: Any
+    schema: Any
+    output_schema: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class ToColumnsTransformation(Transformation):
+    """Records as rows of ``schema``."""
+
+    schema: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class ToRecordsTransformation(Transformation):
+    """Rows of columns as records."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

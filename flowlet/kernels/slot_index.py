@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowlet.column_key import NULL_KEY
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable
 from flowlet.columns.inspection import exact_type
 from flowlet.errors import KeyTypeError
@@ -24,7 +25,7 @@ from flowlet.keys import exact_key, exact_keys
 
 SlotArray = NDArray[np.int32]
 
-NULL_KEY: Final = (None,)  # the exact key of a missing value: no user's key of one field is a tuple with None alone in a typed column
+
 _CANONICAL_NAN: Final = 0x7FF8 << 48
 # One table per producer's generation of its dictionary is in use at a time; old ones go.  Not measured.
 _MAX_TABLES: Final = 256

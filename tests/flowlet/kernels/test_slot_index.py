@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.column_key import NULL_KEY
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable, column_of
-from flowlet.kernels.slot_index import NULL_KEY, SlotIndex
+from flowlet.kernels.slot_index import SlotIndex
 from flowlet.keys import exact_key
 
 INTS = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)

@@ -1,0 +1,98 @@
+"""Record batches as columns of records, and back.
+
+Hot path, per column: numbers are views of the same memory.
+
+Side:       pure.
+Invariants: values do not change, except that floats are rounded to a narrower type that was declared; a value that is not of its
+            declared type is refused.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, Shape
+from flowlet.common.types import Row
+
+
+def columns_of_batch(batch: Any) -> Columns:
+    """The rows of a ``pyarrow.RecordBatch``; each is a ``Row`` with names."""
+    fields = tuple([_column(batch.column(index)) for index in range(batch.num_columns)])
+    return Columns(batch.num_rows, fields, Shape.ROW, tuple(batch.schema.names))
+
+
+def batch_of_columns(columns: Columns, schema: Any) -> Any:
+    """A ``pyarrow.RecordBatch`` of the schema; the fields are in its order.
+
+    Raises:
+        TypeError: a value is not of its field's type, or there are more or fewer fields.
+    """
+    if len(columns.fields) != len(schema):
+        raise TypeError(f"records of {len(columns.fields)} fields, the schema has {len(schema)}: {schema.names}")
+    names = columns.field_names
+    if names and names != tuple(schema.names):
+        raise TypeError(f"records with the fields {list(names)}, the schema has {schema.names}")
+    arrays = [_typed(column, field) for column, field in zip(columns.fields, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def columns_of_records(values: list[Any], schema: Any) -> Columns:
+    """Records as columns of the schema: rows, tuples, lists or mappings with its fields; anything else for a schema of one field.
+
+    Raises:
+        TypeError: a record has other fields, or a value is not of its field's type; names it.
+    """
+    names = schema.names
+    records = [_fields(value, names) for value in values]
+    arrays = [_array(list(column), field) for column, field in zip(zip(*records, strict=True), schema, strict=True)]
+    return columns_of_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def _column(array: Any) -> Column:
+    kind = array.type
+    if not array.null_count and (pa.types.is_integer(kind) or (pa.types.is_floating(kind) and kind != pa.float16())):
+        return ArrayColumn(array.to_numpy())
+    return ArrowColumn(array)
+
+
+def _typed(column: Column, field: Any) -> Any:
+    match column:
+        case ArrayColumn(array=array) if array.dtype != np.bool_:
+            found = pa.array(array, from_pandas=False)
+        case ArrowColumn(array=found):
+            pass
+        case CodedColumn(codes=codes, names=names) if len(names) <= len(codes):
+            found = _array(list(names.names), field).take(pa.array(codes))
+        case ConstantColumn(value=value):
+            return pa.repeat(_array([value], field)[0], len(column))
+        case _:
+            return _array(column.to_list(), field)
+    if found.type == field.type:
+        return found
+    try:
+        return found.cast(field.type)
+    except pa.ArrowException as error:
+        raise TypeError(f"field {field.name!r} is declared as {field.type}, got {found.type}: {error}") from error
+
+
+def _array(values: list[Any], field: Any) -> Any:
+    try:
+        array = pa.array(values, field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"field {field.name!r} is declared as {field.type}: {error}") from error
+    if not field.nullable and array.null_count:
+        raise TypeError(f"field {field.name!r} is declared as {field.type} without nulls, got None")
+    return array
+
+
+def _fields(value: Any, names: list[str]) -> list[Any]:
+    if isinstance(value, dict):
+        return [value[name] for name in names] if value.keys() == set(names) else _refuse(value, names)
+    if isinstance(value, tuple | list | Row):
+        return list(value) if len(value) == len(names) else _refuse(value, names)
+    return [value] if len(names) == 1 else _refuse(value, names)
+
+
+def _refuse(value: Any, names: list[str]) -> list[Any]:
+    raise TypeError(f"a {type(value).__name__} does not have the {len(names)} fields {names}")

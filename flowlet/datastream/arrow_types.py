@@ -1,0 +1,207 @@
+"""What is checked about schemas and columns while a program is built.
+
+Side:  pure.
+Rules: every message names the call, the column and its type, and says what to do; pyarrow is loaded only by who has a schema.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from flowlet.common.typeinfo import (
+    BasicType,
+    BasicTypeInfo,
+    DateTypeInfo,
+    LocalTimeTypeInfo,
+    RowTypeInfo,
+    TimestampTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+)
+from flowlet.errors import JobGraphError
+
+_ARROW_NAMES: Final = {
+    BasicType.STRING: "string",
+    BasicType.BOOLEAN: "bool",
+    BasicType.BYTE: "int8",
+    BasicType.SHORT: "int16",
+    BasicType.INT: "int32",
+    BasicType.LONG: "int64",
+    BasicType.FLOAT: "float32",
+    BasicType.DOUBLE: "float64",
+}
+
+
+def check_schema(schema: Any, method: str) -> Any:
+    """The schema, if it is one with at least one field and no name twice.
+
+    Raises:
+        JobGraphError: it is not.
+    """
+    import pyarrow as pa
+
+    if not isinstance(schema, pa.Schema):
+        raise JobGraphError(f"{method}() needs a pyarrow.Schema, got {schema!r} of type {type(schema).__name__}")
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice or not schema.names:
+        raise JobGraphError(f"{method}() needs columns, each with a name of its own: {', '.join(twice) or 'there is none'}")
+    return schema
+
+
+def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
+    """What a source reads, a table or a function, and its schema.
+
+    Raises:
+        JobGraphError: it is neither, nor batches that make a table.
+    """
+    import pyarrow as pa
+
+    if callable(source) and not isinstance(source, pa.RecordBatchReader):
+        if schema is None:
+            raise JobGraphError("from_arrow() needs the schema of the batches that its function will give: from_arrow(function, schema)")
+        return source, check_schema(schema, "from_arrow")
+    try:
+        table = _table(source, schema)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise JobGraphError(
+            f"from_arrow() needs a pyarrow.Table, record batches, a reader of such, or a function that gives them, "
+            f"got {type(source).__name__}: {error}"
+        ) from error
+    return table, check_schema(table.schema, "from_arrow")
+
+
+def _table(source: Any, schema: Any) -> Any:
+    import pyarrow as pa
+
+    if isinstance(source, pa.RecordBatchReader):
+        source = source.read_all()
+    if isinstance(source, pa.RecordBatch):
+        source = [source]
+    table = source if isinstance(source, pa.Table) else pa.Table.from_batches(list(source), schema)
+    return table if schema is None else table.cast(schema)
+
+
+def column_of(schema: Any, column: Any, method: str) -> str:
+    """The name of the column with that name or position.
+
+    Raises:
+        JobGraphError: there is none.
+    """
+    if type(column) is int and -len(schema) <= column < len(schema):
+        column = schema.names[column]
+    if column not in schema.names:
+        raise JobGraphError(f"{method}({column!r}): there is no such column, there are {', '.join(map(repr, schema.names))}")
+    return str(column)
+
+
+def check_key(schema: Any, column: str) -> None:
+    """Refuse columns whose values cannot be keys.
+
+    Raises:
+        JobGraphError: see above, or there is no such column.
+    """
+    import pyarrow as pa
+
+    kinds, kind = pa.types, schema.field(column_of(schema, column, "key_by")).type
+    plain = kind.value_type if kinds.is_dictionary(kind) else kind
+    if kinds.is_timestamp(plain) and plain.unit == "ns":
+        raise JobGraphError(
+            f"key_by({column!r}): a {kind} cannot be a key, Python's instants have microseconds; cast it to timestamp('us')"
+        )
+    is_key = kinds.is_integer(plain) or kinds.is_boolean(plain) or _is_text(plain)
+    is_key = is_key or (not kinds.is_dictionary(kind) and (kinds.is_timestamp(kind) or kinds.is_date32(kind) or _is_float(kind)))
+    if not is_key:
+        raise JobGraphError(
+            f"key_by({column!r}): a {kind} cannot be a key; keys are integers, floats, booleans, strings, bytes, timestamps and dates"
+        )
+
+
+def check_summable(schema: Any, column: Any) -> str:
+    """The name of a column of numbers.
+
+    Raises:
+        JobGraphError: there is no such column, or it holds no numbers.
+    """
+    import pyarrow as pa
+
+    name = column_of(schema, column, "sum")
+    kind = schema.field(name).type
+    if not (pa.types.is_integer(kind) or _is_float(kind)):
+        raise JobGraphError(f"sum({name!r}) adds integers or floats, the column is a {kind}; cast it by map_batches(...)")
+    return name
+
+
+def check_comparable(schema: Any, column: Any, method: str) -> str:
+    """The name of a column of values that have an order.
+
+    Raises:
+        JobGraphError: there is no such column, or its values have none.
+    """
+    import pyarrow as pa
+
+    name = column_of(schema, column, method)
+    kinds, kind = pa.types, schema.field(name).type
+    plain = kind.value_type if kinds.is_dictionary(kind) else kind
+    if not (
+        kinds.is_integer(plain)
+        or kinds.is_boolean(plain)
+        or kinds.is_temporal(plain)
+        or kinds.is_decimal(plain)
+        or _is_text(plain)
+        or _is_float(plain)
+    ):
+        raise JobGraphError(f"{method}({name!r}) compares values, those of a {kind} have no order")
+    return name
+
+
+def schema_with_sum(schema: Any, column: str) -> Any:
+    """The schema of sums of a column: int64 or float64."""
+    import pyarrow as pa
+
+    index = schema.get_field_index(column)
+    kind = pa.int64() if pa.types.is_integer(schema.field(index).type) else pa.float64()
+    return schema.set(index, schema.field(index).with_type(kind))
+
+
+def declared_schema(declared: TypeInformation) -> Any:
+    """The schema of rows, tuples or single values of a declared type.
+
+    Raises:
+        JobGraphError: the type says too little.
+    """
+    import pyarrow as pa
+
+    if isinstance(declared, RowTypeInfo):
+        names: Iterable[str] = declared.get_field_names()
+        types = declared.get_field_types()
+    else:
+        types = declared.get_field_types() if isinstance(declared, TupleTypeInfo) else [declared]
+        names = [f"f{index}" for index in range(len(types))]
+    return pa.schema([pa.field(name, _arrow_type(each, declared)) for name, each in zip(names, types, strict=True)])
+
+
+def _arrow_type(declared: TypeInformation, whole: TypeInformation) -> Any:
+    import pyarrow as pa
+
+    if isinstance(declared, BasicTypeInfo) and declared.basic_type in _ARROW_NAMES:
+        return pa.type_for_alias(_ARROW_NAMES[declared.basic_type])
+    if isinstance(declared, TimestampTypeInfo):
+        return pa.timestamp("us")
+    if isinstance(declared, DateTypeInfo) or (isinstance(declared, LocalTimeTypeInfo) and repr(declared) == "LocalDateTypeInfo"):
+        return pa.date32()
+    raise JobGraphError(
+        f"to_arrow() finds no schema in the declared type {whole}; give it one, as in to_arrow(pa.schema([('word', pa.string())])), "
+        "or declare a row or tuple of simple types where the records are made"
+    )
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    kinds = pa.types
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind))
+
+
+def _is_float(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_floating(kind))

@@ -1,0 +1,166 @@
+"""Streams of columns: record batches of one schema, which are records with named fields to whoever looks at single ones.
+
+Side:       pure.  Nothing runs before ``execute``.
+Rules:      all of ``DataStream`` works on them, too: a function of one record gets a ``Row``.  What keeps columns is here: functions of
+            batches, keys that are a column, and the built-in aggregations.
+Source:     our own; PyFlink has columns in its Table API only.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flowlet.column_key import ColumnKey
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.datastream import data_stream
+from flowlet.datastream.aggregations import Aggregation, Total, extreme_of
+from flowlet.datastream.arrow_types import check_comparable, check_key, check_schema, check_summable, declared_schema, schema_with_sum
+from flowlet.datastream.checks import checked_function
+from flowlet.datastream.data_stream import EMIT_ROWS, DataStream, KeyedStream
+from flowlet.datastream.functions import MapFunction
+from flowlet.errors import JobGraphError
+from flowlet.graph.partitioner import Partitioner as StreamPartitioner
+from flowlet.graph.transformation import (
+    CountTransformation,
+    MapBatchesTransformation,
+    ReduceTransformation,
+    ToColumnsTransformation,
+    ToRecordsTransformation,
+    Transformation,
+)
+
+if TYPE_CHECKING:
+    from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
+
+__all__ = ["ColumnStream", "KeyedColumnStream"]
+
+
+class ColumnStream(DataStream):
+    """A stream of record batches.
+
+    ``schema``: a ``pyarrow.Schema``.
+    """
+
+    __slots__ = ("schema",)
+
+    def __init__(self, environment: "StreamExecutionEnvironment", transformation: Transformation, schema: Any) -> None:
+        super().__init__(environment, transformation)
+        self.schema = schema
+
+    def map_batches(self, func: Callable[[Any], Any], output_schema: Any = None) -> "ColumnStream":
+        """What a function makes of each ``pyarrow.RecordBatch``: another one, an iterable of some, or None for no rows.
+
+        How many rows are in a batch is the engine's to decide, so the function must not depend on it.
+
+        Args:
+            func: of one batch.
+            output_schema: of what it returns; left out: the same as of what it gets.
+
+        Raises:
+            JobGraphError: an argument is not of its kind.
+        """
+        function = checked_function(func, MapFunction, "map_batches", 1) if not hasattr(func, "map_batch") else func
+        schema = self.schema if output_schema is None else check_schema(output_schema, "map_batches")
+        inherited = self._inherited(PickledBytesTypeInfo())
+        transformation = MapBatchesTransformation(
+            name="Map Batches", function=function, schema=self.schema, output_schema=schema, **inherited
+        )
+        return self._columns(transformation, schema)
+
+    def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> "KeyedStream":
+        """The same rows, those of one key in one subtask.
+
+        Args:
+            key_selector: the name of a column, for which the stream stays one of columns; or a function of one ``Row``.
+            key_type: as on any stream.
+
+        Raises:
+            JobGraphError: there is no such column, or its values cannot be keys.
+        """
+        if not isinstance(key_selector, str):
+            return super().key_by(key_selector, key_type)
+        check_key(self.schema, key_selector)
+        return KeyedColumnStream(self, ColumnKey(key_selector), self.schema)
+
+    def to_records(self) -> DataStream:
+        """The same rows as single ``Row`` records."""
+        return self._then(ToRecordsTransformation(name="To Records", **self._inherited(PickledBytesTypeInfo())))
+
+    def to_arrow(self, schema: Any = None) -> "ColumnStream":
+        """The same rows with another schema, such as one with wider types; without one, this stream."""
+        return self if schema is None else to_columns(self, schema)
+
+    def _partitioned(self, partitioner: StreamPartitioner) -> "ColumnStream":
+        return ColumnStream(self._environment, data_stream._partition(self, partitioner), self.schema)
+
+    def _columns(self, transformation: Transformation, schema: Any) -> "ColumnStream":
+        self._environment._add_operator(transformation)
+        return ColumnStream(self._environment, transformation, schema)
+
+
+class KeyedColumnStream(KeyedStream):
+    """A stream of columns that is keyed by one of them; a missing key is a key of its own.
+
+    Aggregations skip nulls: they change nothing, and a result is null until its key has had a value.
+    """
+
+    __slots__ = ("schema",)
+
+    def __init__(self, origin: ColumnStream, key: ColumnKey, schema: Any) -> None:
+        super().__init__(origin, key)
+        self.schema = schema
+
+    def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
+        """The first row of each key, with the sum of a column so far, as int64 or float64.
+
+        Args:
+            position_to_sum: the name or position of a column of numbers.
+            emit: ``"row"``: one result for each row; ``"batch"``: one for each key and batch.
+        """
+        column = check_summable(self.schema, position_to_sum)
+        return self._aggregated("Sum", Total(column, skips_nulls=True), emit, schema_with_sum(self.schema, column))
+
+    def count(self, *, emit: str = EMIT_ROWS) -> ColumnStream:
+        """Each key with the number of its rows so far, in the columns of the key and ``count``; ``emit``: see ``sum``."""
+        import pyarrow as pa
+
+        key = self._key_name
+        if key == "count":
+            raise JobGraphError("count() adds a column 'count', and so is the key called: rename it, by map_batches(...)")
+        schema = pa.schema([self.schema.field(key), pa.field("count", pa.int64())])
+        transformation = CountTransformation(
+            name="Count",
+            field_names=(key, "count"),
+            emits_batches=data_stream._emits_batches("count", emit),
+            **self._inherited(PickledBytesTypeInfo()),
+        )
+        return self._columns(transformation, schema)
+
+    def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
+        """The same rows keyed in another way; this keying is dropped."""
+        return self._origin.key_by(key_selector, key_type)
+
+    @property
+    def _key_name(self) -> str:
+        name: str = self._transformation.key_selector.name
+        return name
+
+    def _extreme(self, method: str, position: int | str, emit: str) -> ColumnStream:
+        column = check_comparable(self.schema, position, method)
+        return self._aggregated(method.replace("_", " ").title(), extreme_of(method, column, skips_nulls=True), emit, self.schema)
+
+    def _aggregated(self, name: str, function: Aggregation, emit: str, schema: Any) -> ColumnStream:
+        emits_batches = data_stream._emits_batches(name, emit)
+        inherited = self._inherited(PickledBytesTypeInfo())
+        return self._columns(ReduceTransformation(name=name, function=function, emits_batches=emits_batches, **inherited), schema)
+
+    def _columns(self, transformation: Transformation, schema: Any) -> ColumnStream:
+        self._environment._add_operator(transformation)
+        return ColumnStream(self._environment, transformation, schema)
+
+
+def to_columns(stream: DataStream, schema: Any) -> ColumnStream:
+    """See ``DataStream.to_arrow``."""
+    known = declared_schema(stream.get_type()) if schema is None else check_schema(schema, "to_arrow")
+    transformation = ToColumnsTransformation(name="To Arrow", schema=known, **stream._inherited(PickledBytesTypeInfo()))
+    stream._environment._add_operator(transformation)
+    return ColumnStream(stream._environment, transformation, known)
