@@ -7,13 +7,25 @@ Invariants: values do not change, except that floats are rounded to a narrower t
             declared type is refused.
 """
 
-from typing import Any
+import datetime
+import numbers
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, Shape
 from flowlet.common.types import Row
+
+# Of each kind of column, the types of values that become it, and their subclasses that do not.
+_VALUE_TYPES: Final[tuple[tuple[Callable[[Any], bool], type, tuple[type, ...]], ...]] = (
+    (pa.types.is_integer, numbers.Integral, (bool,)),
+    (pa.types.is_floating, numbers.Real, (bool,)),
+    (pa.types.is_string, str, ()),
+    (pa.types.is_timestamp, datetime.datetime, ()),
+    (pa.types.is_date, datetime.date, (datetime.datetime,)),
+)
 
 
 def columns_of_batch(batch: Any) -> Columns:
@@ -78,12 +90,21 @@ def _typed(column: Column, field: Any) -> Any:
 
 def _array(values: list[Any], field: Any) -> Any:
     try:
+        _check_types(values, field.type)
         array = pa.array(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"field {field.name!r} is declared as {field.type}: {error}") from error
     if not field.nullable and array.null_count:
         raise TypeError(f"field {field.name!r} is declared as {field.type} without nulls, got None")
     return array
+
+
+def _check_types(values: list[Any], kind: Any) -> None:
+    """Refuse what pyarrow would cut off, or take for something else."""
+    allowed, refused = next(((yes, no) for is_kind, yes, no in _VALUE_TYPES if is_kind(kind)), (object, ()))
+    for found in set(map(type, values)) - {type(None)}:
+        if not issubclass(found, allowed) or issubclass(found, refused):
+            raise TypeError(f"got a {found.__name__}")
 
 
 def _fields(value: Any, names: list[str]) -> list[Any]:

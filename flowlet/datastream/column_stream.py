@@ -7,7 +7,7 @@ Source:     our own; PyFlink has columns in its Table API only.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from flowlet.column_key import ColumnKey
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
@@ -16,7 +16,7 @@ from flowlet.datastream.aggregations import Aggregation, Total, extreme_of
 from flowlet.datastream.arrow_types import check_comparable, check_key, check_schema, check_summable, declared_schema, schema_with_sum
 from flowlet.datastream.checks import checked_function
 from flowlet.datastream.data_stream import EMIT_ROWS, DataStream, KeyedStream
-from flowlet.datastream.functions import MapFunction
+from flowlet.datastream.functions import KeySelector, MapFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
@@ -66,6 +66,10 @@ class ColumnStream(DataStream):
         )
         return self._columns(transformation, schema)
 
+    @overload
+    def key_by(self, key_selector: str, key_type: TypeInformation | None = None) -> "KeyedColumnStream": ...
+    @overload
+    def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream": ...
     def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> "KeyedStream":
         """The same rows, those of one key in one subtask.
 
@@ -135,6 +139,26 @@ class KeyedColumnStream(KeyedStream):
         )
         return self._columns(transformation, schema)
 
+    def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
+        """The first row of each key, with the smallest value so far in a column; ``emit``: see ``sum``."""
+        return self._extreme("min", position_to_min, emit)
+
+    def max(self, position_to_max: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
+        """The first row of each key, with the largest value so far in a column; ``emit``: see ``sum``."""
+        return self._extreme("max", position_to_max, emit)
+
+    def min_by(self, position_to_min_by: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
+        """The first row of each key that has the smallest value so far in a column; ``emit``: see ``sum``."""
+        return self._extreme("min_by", position_to_min_by, emit)
+
+    def max_by(self, position_to_max_by: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
+        """The first row of each key that has the largest value so far in a column; ``emit``: see ``sum``."""
+        return self._extreme("max_by", position_to_max_by, emit)
+
+    @overload
+    def key_by(self, key_selector: str, key_type: TypeInformation | None = None) -> "KeyedColumnStream": ...
+    @overload
+    def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> KeyedStream: ...
     def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
         """The same rows keyed in another way; this keying is dropped."""
         return self._origin.key_by(key_selector, key_type)
