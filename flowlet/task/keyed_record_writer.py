@@ -14,12 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from flowlet.column_key import ColumnKey, column_key_hashes
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, column_of
 from flowlet.columns.inspection import exact_type
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.fusing.field_selector import field_selected_by
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.key_columns import ChannelTable, try_hashes
+from flowlet.key_columns import ChannelTable, column_hashes, try_hashes
 from flowlet.keys import exact_key, exact_keys, key_group, operator_index
 from flowlet.operators.user_function import last_of, preview
 from flowlet.records import Chunk
@@ -51,6 +52,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._subtask = options.subtask
         self._key_function = partitioner.key_function
         self._field = field_selected_by(partitioner.key_selector)
+        self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # then nulls and instants are keys, too
         self._max_parallelism = partitioner.max_parallelism
         self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
         self._routes = Routes(self._appends, self._channel_of)
@@ -105,7 +107,8 @@ class KeyGroupsRecordWriter(RecordWriter):
 
     def _try_arrow(self, column: Column, array: Any) -> _KeyedColumn | None:
         try:
-            return column, self._channels.of_keys(array)
+            hashes = column_key_hashes(array) if self._is_column_key else column_hashes(array)
+            return column, self._channels.of_hashes(hashes)
         except KeyTypeError:
             return None  # looked at one by one, the record is found
 

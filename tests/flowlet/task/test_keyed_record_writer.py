@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowlet.column_key import ColumnKey
 from flowlet.columns import (
     ArrayColumn,
     ArrowColumn,
@@ -402,6 +403,24 @@ class TestColumns:
             rig.writer.collect(Chunk.of_columns(columns))
 
         assert exact(rig.values()) == exact(by_channel(columns.to_list() * 2, 3, lambda row: row["key"]))
+
+    @pytest.mark.parametrize(
+        "kind", [pa.string(), pa.int64(), pa.timestamp("s", "UTC"), pa.date32(), pa.dictionary(pa.int8(), pa.string())]
+    )
+    def test_a_column_may_be_the_key_with_nulls_and_instants(self, make: Make, kind: Any) -> None:
+        """It stays a column, and goes where its rows go one by one."""
+        numbers = [number % 7 if number % 5 else None for number in range(60)]
+        is_text = pa.types.is_string(kind) or pa.types.is_dictionary(kind)
+        keys = ArrowColumn(pa.array([str(number) if number is not None and is_text else number for number in numbers], kind))
+        columns = Columns(60, (ArrayColumn(np.arange(60)), keys), Shape.ROW, ("id", "key"))
+        rig = make(KeyGroups(ColumnKey("key")), 3)
+
+        rig.writer.collect(Chunk.of_columns(columns))
+
+        chunks = [[element for element in rig.elements(channel) if isinstance(element, Chunk)] for channel in range(3)]
+        assert all(chunk.columns is not None for each in chunks for chunk in each)
+        found = [[value for chunk in each for value in chunk.values] for each in chunks]
+        assert exact(found) == exact(by_channel(columns.to_list(), 3, ColumnKey("key").get_key))
 
     def test_keys_that_begin_like_a_field_are_not_that_field(self, make: Make) -> None:
         selector = lambda record: record[0] if record[2] < 5 else record[1]  # noqa: E731
