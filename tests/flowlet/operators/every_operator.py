@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
+from flowlet.column_key import ColumnKey
 from flowlet.common.time import Duration
 from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
@@ -31,12 +34,15 @@ from flowlet.datastream import (
     ProcessFunction,
     ReduceFunction,
 )
+from flowlet.datastream.aggregations import extreme_of
 from flowlet.datastream.async_retry_predicates import has_exception_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.operators.async_wait import AsyncWaitOperator
 from flowlet.operators.base import StreamOperator
+from flowlet.operators.batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
+from flowlet.operators.keyed_count import KeyedCountOperator
 from flowlet.operators.parquet_sink import ParquetSink
 from flowlet.operators.process import CoProcessOperator, ProcessOperator
 from flowlet.operators.sinks import DiscardSink, FunctionSink, PrintSink
@@ -135,6 +141,14 @@ def triple(rng: random.Random) -> Any:
 
 def named(rng: random.Random) -> Any:
     return rng.choice([Row(name=rng.choice("ab"), weight=number(rng)), Point(rng.choice("ab"), number(rng))])
+
+
+def row(rng: random.Random) -> Row:
+    return Row(name=rng.choice(["a", "b", None]), weight=number(rng))
+
+
+def int_or_text(rng: random.Random) -> Any:
+    return rng.choices([rng.randrange(9), "text"], weights=[30, 1])[0]
 
 
 def bad_key_pair(rng: random.Random) -> tuple[Any, int]:
@@ -374,6 +388,13 @@ def async_operator(function: Any, *, capacity: int, is_ordered: bool, timeout_ms
     return AsyncWaitOperator(function, timeout_ms=timeout_ms, capacity=capacity, is_ordered=is_ordered, retry_strategy=strategy)
 
 
+NUMBERS = pa.schema([("n", pa.int64())])
+
+
+def twice(batch: Any) -> Any:
+    return pa.record_batch({"n": [2 * number for number in batch.column(0).to_pylist()]}, NUMBERS)
+
+
 def first_field(record: Any) -> Any:
     return record[0]
 
@@ -417,6 +438,17 @@ CASES: dict[str, Case] = {
     "sum of decimals": Case(
         lambda: KeyedSumOperator(first_field, 1), lambda rng: (rng.choice("ab"), decimal.Decimal(rng.randrange(9)) / 7)
     ),
+    "min": Case(lambda: KeyedReduceOperator(first_field, extreme_of("min", 1)), int_pair),
+    "max by": Case(lambda: KeyedReduceOperator(first_field, extreme_of("max_by", 1)), int_pair),
+    "known reduce": Case(lambda: KeyedReduceOperator(first_field, lambda a, b: (a[0], a[1] + b[1])), pair),
+    "count": Case(lambda: KeyedCountOperator(first_field), pair),
+    "count of anything": Case(lambda: KeyedCountOperator(lambda record: record), key),
+    "count with bad keys": Case(lambda: KeyedCountOperator(first_field), bad_key_pair),
+    "count in rows": Case(lambda: KeyedCountOperator(ColumnKey("name"), field_names=("name", "count")), row),
+    "map batches": Case(lambda: MapBatchesOperator(twice, NUMBERS, NUMBERS), small_int),
+    "to columns": Case(lambda: ToColumnsOperator(NUMBERS), small_int),
+    "to columns that fails": Case(lambda: ToColumnsOperator(NUMBERS), int_or_text),
+    "to records": Case(lambda: ToRecordsOperator(), mixed_record),
     "process": Case(lambda: ProcessOperator(Route()), small_int),
     "keyed process": Case(lambda: ProcessOperator(Alarm(), first_field), pair),
     "keyed process with a selector that fails": Case(lambda: ProcessOperator(Alarm(), first_or_fail), int_pair),
