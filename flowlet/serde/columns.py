@@ -19,6 +19,7 @@ import cloudpickle
 import msgspec
 import numpy as np
 
+from flowlet.columns.inspection import try_transpose
 from flowlet.errors import SerdeError
 from flowlet.serde.column_format import (
     BOOL,
@@ -138,11 +139,8 @@ def encode_texts(values: Sequence[str]) -> bytes:
 
 
 def _encode_tuples(values: Sequence[tuple[Any, ...]], depth: int) -> bytes:
-    try:
-        columns = list(zip(*values, strict=True))
-    except ValueError:  # of different lengths
-        return _encode_pickle(values)
-    if len(columns) > MAX_FIELDS:
+    columns = try_transpose(values)
+    if columns is None or len(columns) > MAX_FIELDS:
         return _encode_pickle(values)
     return framed(TUPLES, FIELDS.pack(len(columns)), *[encode_column(column, depth=depth + 1) for column in columns])
 

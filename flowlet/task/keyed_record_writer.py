@@ -16,7 +16,7 @@ import numpy as np
 
 from flowlet.column_key import ColumnKey, column_key_hashes
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, column_of
-from flowlet.columns.inspection import exact_type
+from flowlet.columns.inspection import exact_type, try_transpose
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.fusing.field_selector import field_selected_by
 from flowlet.graph.partitioner import KeyGroups
@@ -36,7 +36,7 @@ _NUMBERS: Final = frozenset({int, float, bool})
 _SCALARS: Final = _NUMBERS | {str}
 _INSTANT: Final = "M"  # a numpy kind that cannot be a key
 
-_Fields = list[tuple[Any, ...]] | list[list[Any]]
+_Fields = list[Sequence[Any]]
 _KeyedColumn = tuple[Column, LaneArray]
 
 
@@ -231,10 +231,7 @@ def _fields_of(values: list[Any]) -> tuple[_Fields | None, Shape]:
     """The fields of tuples, or the values themselves; None if they have no columns."""
     kind = exact_type(values)
     if kind is tuple:
-        try:
-            return list(zip(*values, strict=True)), Shape.TUPLE
-        except ValueError:  # of different lengths
-            return None, Shape.TUPLE
+        return try_transpose(values), Shape.TUPLE
     return [values] if kind in _SCALARS else None, Shape.SCALAR
 
 
