@@ -155,7 +155,7 @@ class _Filler(ast.NodeTransformer):
         return expression.tree(call.arguments, constants, lambda positions: self._number(_Place(call, positions)))
 
     def _called(self, call: _Call) -> ast.expr:
-        name = f"{call.name}function"
+        name = call.name + (_identifier(call.function) or "function")  # read by people who debug
         self._namespace[name] = call.function
         number = self._number(_Place(call, None))
         tree = ast.Call(ast.Name(name, ast.Load()), [ast.Name(argument, ast.Load()) for argument in call.arguments], [])
@@ -167,6 +167,11 @@ class _Filler(ast.NodeTransformer):
     def _number(self, place: _Place) -> int:
         self._places.by_column.append(place)
         return _FIRST_PLACE + len(self._places.by_column) - 1
+
+
+def _identifier(function: Any) -> str:
+    name = getattr(function, "__name__", "")
+    return name if type(name) is str and name.isidentifier() else ""
 
 
 @dataclass(frozen=True, slots=True)
