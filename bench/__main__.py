@@ -42,6 +42,7 @@ CASES: Final[dict[str, Case]] = {
     "scaling": Case(3, QUICK),
     "channels": Case(5, QUICK),
     "startup": Case(5),
+    "fusing": Case(3),
     "isolation": Case(1),
     "idle": Case(1),
     "transport": Case(5, QUICK),

@@ -1,6 +1,6 @@
 """The functions of a chain of ``map``, ``filter`` and ``flat_map`` as generated loops.
 
-Hot path.  One comprehension for several operators, in which functions of one expression are not called (map -> filter -> map: see
+Hot path.  One comprehension for several operators, in which functions of one expression are not called (figures:
 ``bench fusing``).
 
 Side:       pure.
