@@ -105,6 +105,15 @@ def test_names_come_in_later() -> None:
     assert (version, table.version, len(table), column.to_list()) == (1, 2, 2, ["b", "a"])
 
 
+def test_a_table_knows_the_types_of_its_values_those_too_that_come_in_later() -> None:
+    table = NameTable(["a"])
+    assert table.types == {str}
+    table.names += [1, True]
+
+    assert table.types == {str, int, bool}
+    assert NameTable().types == frozenset()
+
+
 class TestColumns:
     def test_rows_have_names(self) -> None:
         table = Columns(2, (ArrayColumn(np.array([1, 2])), coded(["a", "b"])), Shape.ROW, ("id", "name"))

@@ -60,7 +60,8 @@ def test_many_fields_need_no_check_of_their_own() -> None:
         ([ListColumn([[1], [2]])], Shape.SCALAR, False),
         ([ListColumn([[1], [2]], list)], Shape.SCALAR, False),
         ([ConstantColumn([1], 2)], Shape.SCALAR, False),
-        ([CodedColumn(np.array([0, 0], np.uint16), NameTable(["a"]))], Shape.SCALAR, False),
+        ([CodedColumn(np.array([0, 0], np.uint16), NameTable(["a", 1]))], Shape.SCALAR, True),
+        ([CodedColumn(np.array([0, 1], np.uint16), NameTable(["a", [1]]))], Shape.SCALAR, False),
     ],
 )
 def test_columns_know_it_or_leave_it_to_the_values(fields: list[Column], shape: Shape, says: bool) -> None:
