@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from flowlet.common.typeinfo import TypeInformation
 from flowlet.ingest.description import GateDescription, GateEndpoint
 from flowlet.ingest.errors import (
     AttemptRefusedError,
@@ -160,6 +161,7 @@ class PartitionWriter:
         self._timeout_s = timeout_s
         self._name = f"{offer} to {description}"
         self._is_ended = False
+        self._type_info: TypeInformation | None = None  # from the first batch on
         self._stall = StallWatch(time.monotonic)
         num_subtasks = len(description.endpoints)
         result_partition = runtime.environment.create_result_partition(f"the producer of {self._name}", _partition_id(offer), num_subtasks)
@@ -196,9 +198,16 @@ class PartitionWriter:
         self._write(Chunk(records, timestamps))
 
     def write_batch(self, batch: "pyarrow.RecordBatch") -> None:
-        """Push the rows of a batch, each as a tuple; blocks and raises as ``write_records``."""
-        columns = [column.to_pylist() for column in batch.columns]
-        self._write(Chunk(list(zip(*columns, strict=True))))
+        """Push the rows of a batch as records of the gate's type, without a loop over them; blocks and raises as ``write_records``.
+
+        Columns are the fields of the type, in its order; a gate without a declared type gets tuples.
+        """
+        from flowlet.ingest.batches import chunk_of_batch  # with it comes pyarrow, which most producers do without
+
+        if self._type_info is None:
+            self._type_info = self._description.type_info
+        if batch.num_rows:
+            self._write(chunk_of_batch(batch, self._type_info))
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait until every record was processed by the gate's tasks; the partition counts from now on.

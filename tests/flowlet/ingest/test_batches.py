@@ -1,0 +1,92 @@
+"""Record batches as records of a gate: in columns, in the gate's shape, exactly the values of the batch."""
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowlet.columns import ArrayColumn, ArrowColumn
+from flowlet.common.typeinfo import TypeInformation, Types
+from flowlet.common.types import Row
+from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.ingest import PartitionOffer, open_gate
+from flowlet.ingest.batches import chunk_of_batch
+from tests.flowlet.ingest.conftest import GateCluster
+
+NOON = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001 - a time on the wall
+PAIRS = pa.record_batch([pa.array([1, 2]), pa.array(["a", None])], names=["number", "text"])
+PAIR = [Types.LONG(), Types.STRING()]
+
+
+@pytest.mark.parametrize(
+    ("type_info", "records"),
+    [
+        (Types.ROW_NAMED(["n", "t"], PAIR), [Row(n=1, t="a"), Row(n=2, t=None)]),
+        (Types.TUPLE(PAIR), [(1, "a"), (2, None)]),
+        (Types.PICKLED_BYTE_ARRAY(), [(1, "a"), (2, None)]),
+    ],
+    ids=["row", "tuple", "anything"],
+)
+def test_rows_of_a_batch_have_the_shape_of_the_type(type_info: TypeInformation, records: list[Any]) -> None:
+    values = chunk_of_batch(PAIRS, type_info).values
+
+    assert values == records
+    assert [type(value) for value in values] == [type(record) for record in records]
+
+
+def test_the_only_column_of_a_gate_of_single_values_is_its_records() -> None:
+    assert chunk_of_batch(pa.record_batch([pa.array(["a", "b"])], names=["value"]), Types.STRING()).values == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1, 2**62], pa.int64()),
+        pa.array([-128, 127], pa.int8()),
+        pa.array([-0.0, float("inf")], pa.float64()),
+        pa.array([NOON, NOON], pa.timestamp("us")),
+        pa.array([1, None], pa.int64()),
+        pa.array([None, None], pa.float64()),
+        pa.array([NOON, None], pa.timestamp("us")),
+        pa.array([True, False]),
+        pa.array([b"a\0", None]),
+        pa.array([NOON.date(), None]),
+        pa.array([], pa.int64()),
+        pa.array([0, 1, 2, 3], pa.int64()).slice(1, 2),
+    ],
+    ids=lambda array: f"{array.type} {array.to_pylist()}",
+)
+def test_columns_stand_for_exactly_the_values_of_the_batch(values: pa.Array) -> None:
+    chunk = chunk_of_batch(pa.record_batch([values], names=["value"]), Types.LONG())
+
+    assert repr(chunk.values) == repr(values.to_pylist())
+
+
+def test_numbers_without_a_null_are_not_copied() -> None:
+    numbers = pa.array([1, 2, 3], pa.int64())
+
+    columns = chunk_of_batch(pa.record_batch([numbers, pa.array(["a", "b", "c"])], names=["n", "t"]), Types.TUPLE(PAIR)).columns
+
+    assert columns is not None
+    number, text = columns.fields
+    assert isinstance(number, ArrayColumn)
+    assert number.array.ctypes.data == numbers.buffers()[1].address
+    assert isinstance(text, ArrowColumn)
+
+
+@pytest.mark.slow
+def test_batches_and_records_come_out_of_a_keyed_gate_alike(cluster: GateCluster) -> None:
+    """Rows with names, in the order in which they were pushed; an empty batch is nothing."""
+    declared = Types.ROW_NAMED(["number", "text"], PAIR)
+    stream = cluster.environment().from_remote_gate("pairs", type_info=declared, producers=1).key_by(lambda row: row["number"])
+    results = stream.reduce(lambda _, row: row).execute_and_collect()
+    assert isinstance(results, CloseableIterator)
+    with results:
+        gate = open_gate("pairs", jobmanager=cluster.address, secret_file=cluster.secret_file)
+        with gate.open_partition(PartitionOffer("a job", 0)) as writer:
+            writer.write_batch(PAIRS)
+            writer.write_batch(PAIRS.slice(0, 0))
+            writer.write_records([Row(number=3, text="c")])
+            writer.finish(10.0)
+        assert list(results) == [Row(number=1, text="a"), Row(number=2, text=None), Row(number=3, text="c")]
