@@ -19,13 +19,16 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run java test lint types fmt test-fast test-uvloop test-unfused stress cov sim mutants bench wheel clean
+.PHONY: help run example-spark java test lint types fmt test-fast test-uvloop test-unfused stress cov sim mutants bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/installed  ## set up .venv and run the main job: count words on two TaskManagers (ARGS="--top 5 ...")
 	@$(PY) examples/word_count.py $(ARGS)
+
+example-spark: $(VENV)/installed-spark java  ## Spark pushes clicks into a flowlet job and checks its results (ARGS="--rows 1000000 ...")
+	@PYTHONPATH=$(CURDIR) $(PY) -m examples.spark_clickstream $(ARGS)
 
 test: $(VENV)/installed-dev java  ## lint, types and every test, slow ones too
 	$(PY) -m ruff check $(SOURCES)
@@ -67,7 +70,7 @@ sim: $(VENV)/installed-dev  ## simulate the network stack: make sim STEPS=100000
 mutants: $(VENV)/installed-dev  ## put the historical bugs back in, one by one, and print which test notices each
 	@$(PY) -m tests.mutants $(ARGS)
 
-bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport|latency|memory|wakeup
+bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport|latency|memory|wakeup|spark
 	@$(PY) -m bench $(CASE) $(ARGS)
 
 java:  ## install Java 17 for the Spark tests, where there is none and root may do so; without Java they are skipped
@@ -91,7 +94,7 @@ $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade "pip>=25.1"  # the first version that knows --group
 	@$(PIP) install --editable .
-	@rm -f $(VENV)/installed-dev $(VENV)/installed-bench
+	@rm -f $(VENV)/installed-spark $(VENV)/installed-dev $(VENV)/installed-bench
 	@printf '%s' "$(CURDIR)" > $(VENV)/location
 	@touch $@
 
@@ -113,7 +116,12 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 .PHONY: bench-peers
 bench-peers: $(VENV)/installed-bench .venv-flink/installed .venv-bytewax/installed  ## install what the benchmarks compare with: Flink, Bytewax
 
-$(VENV)/installed-dev: $(VENV)/installed
+$(VENV)/installed-spark: $(VENV)/installed
+	@echo "adding PySpark to $(VENV) (only needed once, 460 MB)"
+	@$(PIP) install --editable '.[spark]'
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed-spark
 	@echo "adding the development tools to $(VENV) (only needed once)"
-	@$(PIP) install --group dev --editable '.[spark]'
+	@$(PIP) install --group dev
 	@touch $@

@@ -49,6 +49,7 @@ CASES: Final[dict[str, Case]] = {
     "latency": Case(1, QUICK_AND_PEERS),
     "memory": Case(1, QUICK),
     "wakeup": Case(3, QUICK),
+    "spark": Case(3, QUICK),
 }
 
 

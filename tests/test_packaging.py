@@ -84,16 +84,31 @@ def test_the_console_script_is_installed(python: Path) -> None:
 
 
 @pytest.mark.slow
+def test_spark_finds_the_data_source_of_the_wheel(python: Path, tmp_path: Path) -> None:
+    """As Spark looks for it: a top-level module called ``pyspark_...``, whose ``DefaultSource`` has the name of the format."""
+    pytest.importorskip("pyspark", reason="needs the extra 'spark'")
+    looking = "import pkgutil; print(next(each.module_finder.path for each in pkgutil.iter_modules() if each.name == 'pyspark_flowlet'))"
+    using = "import pyspark_flowlet; print(pyspark_flowlet.DefaultSource.name(), pyspark_flowlet.DefaultSource.__module__)"
+
+    command = [str(python), "-P", "-c", f"{looking}; {using}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    (site_packages,) = python.parents[1].glob("lib/python*/site-packages")
+    assert done.stdout.splitlines() == [str(site_packages), "flowlet flowlet.spark.data_source"]
+
+
+@pytest.mark.slow
 def test_the_wheel_holds_the_packages_the_licence_and_the_type_markers_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
     tops = {name.split("/")[0] for name in names}
-    (info,) = tops - {"flowlet", "netstack"}
+    (info,) = tops - {"flowlet", "netstack", "pyspark_flowlet.py"}
     assert re.fullmatch(r"flowlet-[0-9.]+\.dist-info", info)
     assert {"flowlet/py.typed", "netstack/py.typed", f"{info}/licenses/LICENSE"} <= set(names)
     for package in ("flowlet", "netstack"):
         sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
-        assert sources <= set(names)
+        assert sources - {"flowlet/spark/discovery/pyspark_flowlet.py"} <= set(names), "that one lies beside the packages"
 
 
 def test_every_third_party_import_is_a_declared_dependency() -> None:

@@ -6,5 +6,6 @@
 # The first import says which extra is missing, if one is; so its name comes first in the alphabet.
 from flowlet.spark.available import MissingSparkError
 from flowlet.spark.gate_schema import SchemaMismatchError, type_info_of
+from flowlet.spark.gate_sink import GateSink
 
-__all__ = ["MissingSparkError", "SchemaMismatchError", "type_info_of"]
+__all__ = ["GateSink", "MissingSparkError", "SchemaMismatchError", "type_info_of"]

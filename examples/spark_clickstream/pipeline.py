@@ -1,0 +1,78 @@
+"""What Spark does: clean, join and order the raw files; and the same figures as the flowlet job's, computed by itself.
+
+Side: the driver, but for ``stamped``, which runs in Spark's Python workers.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from examples.spark_clickstream.data import DAY_US, START_US
+from examples.spark_clickstream.job import BURST_CLICKS, BURST_US, CLICK
+
+# What is pushed, in the order of the gate's fields; the worker adds sent_ns.
+COLUMNS = ("user", "at_us", "event", "kind", "cents", "country")
+
+
+def clean_events(spark: SparkSession, raw: Path) -> DataFrame:
+    """Clicks and purchases of known users, each once, with a time that can be."""
+    users = spark.read.parquet(str(raw / "users")).dropDuplicates(["user"])
+    clicks = spark.read.parquet(str(raw / "clicks")).withColumns({"kind": F.lit(CLICK), "cents": F.lit(None).cast("bigint")})
+    purchases = spark.read.parquet(str(raw / "purchases")).where("cents > 0").withColumn("kind", F.lit("purchase"))
+    events = clicks.drop("page").unionByName(purchases).withColumn("at_us", F.unix_micros("at"))
+    in_time = F.col("at_us").between(START_US, START_US + DAY_US - 1)
+    return events.where(in_time & F.col("user").isNotNull()).dropDuplicates(["event"]).join(users, "user").select(*COLUMNS)
+
+
+def in_order(events: DataFrame, num_partitions: int) -> DataFrame:
+    """All events of a user in one partition; each partition in the order of time."""
+    return events.repartition(num_partitions, "user").sortWithinPartitions("at_us", "event")
+
+
+def stamped(push: Callable[[Iterable[Any]], None]) -> Callable[[Iterable[Any]], None]:
+    """``push``, with the time at which it takes each row as the last field."""
+
+    def rows_with_time(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        clock = time.time_ns
+        for row in rows:
+            yield (*row, clock())
+
+    def push_stamped(rows: Iterable[Any]) -> None:
+        push(rows_with_time(rows))
+
+    return push_stamped
+
+
+def own_figures(events: DataFrame) -> DataFrame:
+    """What the flowlet job must have found for each event."""
+    so_far = Window.partitionBy("user").orderBy("at_us", "event").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+
+    def total(value: Column) -> Column:
+        return F.sum(value).over(so_far)
+
+    is_click = (F.col("kind") == CLICK).cast("bigint")
+    return events.select(
+        "user",
+        "event",
+        "country",
+        total(is_click).alias("clicks"),
+        total(1 - is_click).alias("purchases"),
+        total(F.coalesce("cents", F.lit(0))).alias("revenue_cents"),
+    )
+
+
+def own_alerts(events: DataFrame) -> DataFrame:
+    """The clicks that end a run of ``BURST_CLICKS`` within ``BURST_US``: user, event, microseconds."""
+    in_time = Window.partitionBy("user").orderBy("at_us", "event")
+    took_us = F.col("at_us") - F.lag("at_us", BURST_CLICKS - 1).over(in_time)
+    return events.where(F.col("kind") == CLICK).select("user", "event", took_us.alias("took_us")).where(F.col("took_us") <= BURST_US)
+
+
+def differences(expected: DataFrame, found: DataFrame) -> DataFrame:
+    """Rows that only one of them has, or that one has more often, with the side that has them."""
+    missing = expected.exceptAll(found).select(F.lit("missing").alias("what"), "*")
+    return missing.unionByName(found.exceptAll(expected).select(F.lit("unexpected").alias("what"), "*"))

@@ -1,0 +1,141 @@
+"""A Spark session for all tests of one kind, one after the other: Spark allows one per process.
+
+Without Java, or without PySpark, these tests are skipped with that reason.
+"""
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlet.common.typeinfo import TypeInformation
+from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.ingest import close_producers
+from flowlet.testing.mini_cluster import MiniCluster
+from tests.conftest import child_pids, describe_process, left_behind, live_threads
+from tests.flowlet.client.quiet_logging import unconfigured_logging
+from tests.flowlet.ingest.conftest import write_secret
+
+__all__ = ["unconfigured_logging"]
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCAL = "local[2]"
+EXECUTORS = "local-cluster[2,1,1024]"  # each with a JVM and Python workers of its own; tasks that fail are tried again
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "Asia/Tokyo",  # not that of the machine, so that a mistake shows
+    "spark.task.maxFailures": "4",
+    "spark.log.level": "OFF",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = _why_not()
+    for item in items:
+        if "tests/spark/" in item.nodeid:
+            item.add_marker(pytest.mark.slow)
+            if reason is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_not() -> str | None:
+    try:
+        import pyspark
+    except ImportError:
+        return "PySpark is not installed: pip install 'flowlet[spark]'"
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else None
+    if shutil.which("java") is None and (java is None or not java.exists()):
+        return f"PySpark {pyspark.__version__} needs Java 17, and there is none: make java"
+    return None
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    """As everywhere, but for what PySpark itself opens when it needs it: connections to its JVM and threads that serve them."""
+    threads, children = live_threads(), child_pids()
+
+    yield
+
+    names = [describe_process(pid) for pid in left_behind(child_pids, children)]
+    assert not names, f"processes left behind: {names}"
+    left = left_behind(own_threads, threads)
+    assert not left, f"threads left behind: {sorted(thread.name for thread in left)}"
+
+
+def own_threads() -> set[threading.Thread]:
+    """Py4J gives its threads no names."""
+    return {thread for thread in live_threads() if not thread.name.startswith("Thread-")}
+
+
+@pytest.fixture(scope="session")
+def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session", params=[LOCAL, EXECUTORS])
+def spark(request: pytest.FixtureRequest, spark_folder: Path) -> Iterator[Any]:
+    """The session; pytest runs all tests of one kind before those of the other."""
+    from pyspark.sql import SparkSession
+
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "flowlet" / "spark" / "discovery")]),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(spark_folder),
+        "SPARK_WORKER_DIR": str(spark_folder),
+    }
+    os.environ.update(environment)
+    builder = SparkSession.builder.master(request.param).appName("flowlet tests")
+    for name, value in {**SETTINGS, "spark.sql.warehouse.dir": str(spark_folder / "warehouse")}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.range(2).rdd.foreach(print)  # connections and workers are there before a test counts what it leaves behind
+    yield session
+    session.stop()
+
+
+class GateCluster(MiniCluster):
+    """Knows how producers find it."""
+
+    secret_file: Path
+
+    @property
+    def address(self) -> str:
+        return f"{self.target.host}:{self.target.port}"
+
+    def collect(self, type_info: TypeInformation, producers: int | None, gate: str = "clicks") -> CloseableIterator:
+        """A running job that gives out what comes in."""
+        results = self.environment().from_remote_gate(gate, type_info=type_info, producers=producers).execute_and_collect()
+        assert isinstance(results, CloseableIterator)
+        return results
+
+    def options(self, gate: str = "clicks") -> dict[str, str]:
+        """For ``format("flowlet")``."""
+        return {"gate": gate, "jobmanager": self.address, "secretFile": str(self.secret_file)}
+
+
+def into(cluster: GateCluster, gate: str = "clicks", **options: Any) -> Any:
+    """A ``GateSink``; imported late, as PySpark may be missing."""
+    from flowlet.spark import GateSink
+
+    return GateSink(gate, jobmanager=cluster.address, secret_file=cluster.secret_file, **options)
+
+
+@pytest.fixture
+def cluster(spark: Any, tmp_path: Path) -> Iterator[GateCluster]:
+    """A JobManager and a TaskManager in this process; Spark's workers come in over TCP."""
+    with GateCluster(num_task_managers=1) as cluster:
+        cluster.secret_file = write_secret(cluster, tmp_path)
+        yield cluster
+        close_producers()

@@ -1,0 +1,125 @@
+"""``format("flowlet")``: found by itself, checked before anything runs, batches of columns from Spark to the gate."""
+
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra 'spark'")
+
+
+from flowlet.common.typeinfo import ArrowTypeInfo, Types
+from flowlet.common.types import Row
+from flowlet.spark import type_info_of
+from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster
+from tests.spark.test_gate_sink import AT, ROWS, ROWS_DDL
+
+BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
+ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
+SOON_S = 20.0  # a Python process for the planner is started
+
+
+def write(df: Any, cluster: GateCluster, **options: str) -> None:
+    df.write.format("flowlet").mode("append").options(**(cluster.options() | options)).save()
+
+
+@BOTH
+def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> None:
+    """The very records that rows give, without a row."""
+    df = spark.createDataFrame(ROWS, ROWS_DDL).repartition(2)
+
+    with cluster.collect(type_info_of(df.schema), producers=2) as results:
+        write(df, cluster)
+        found = list(results)
+
+    utc = AT.replace(tzinfo=None)
+    wanted = [Row(*df.columns)(*(utc if value is AT else value for value in row)) for row in ROWS]
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+@ON_LOCAL
+def test_large_partitions_come_in_order(spark: Any, cluster: GateCluster) -> None:
+    """More rows than an Arrow batch has."""
+    df = spark.range(0, 50_000, 1, 2)
+
+    with cluster.collect(Types.LONG(), producers=2) as results:
+        write(df, cluster)
+        found = list(results)
+
+    assert [number for number in found if number < 25_000] == list(range(25_000))
+    assert [number for number in found if number >= 25_000] == list(range(25_000, 50_000))
+
+
+@ON_LOCAL
+def test_a_partition_without_rows_counts_as_one(spark: Any, cluster: GateCluster) -> None:
+    with cluster.collect(Types.LONG(), producers=3) as results:
+        write(spark.range(0, 2, 1, 3), cluster)
+
+        assert sorted(results) == [0, 1]
+
+
+@ON_LOCAL
+def test_a_gate_may_take_whole_batches(spark: Any, cluster: GateCluster) -> None:
+    import pyarrow as pa
+
+    declared = pa.schema([("id", pa.int64())])
+
+    with cluster.collect(ArrowTypeInfo(declared), producers=1) as results:
+        write(spark.range(0, 12_000, 1, 1), cluster)
+        batches = list(results)
+
+    assert [batch.schema for batch in batches] == [declared] * 2
+    assert pa.Table.from_batches(batches).column("id").to_pylist() == list(range(12_000))
+
+
+@ON_LOCAL
+def test_a_gate_that_declares_nothing_gets_rows_with_names(spark: Any, cluster: GateCluster) -> None:
+    with cluster.collect(Types.PICKLED_BYTE_ARRAY(), producers=1) as results:
+        write(spark.range(0, 2, 1, 1).selectExpr("id", "array('a', null) AS tags"), cluster)
+
+        assert list(results) == [Row(id=0, tags=["a", None]), Row(id=1, tags=["a", None])]
+
+
+@ON_LOCAL
+def test_a_stream_is_pushed_epoch_by_epoch(spark: Any, cluster: GateCluster, tmp_path: Any) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"line {number}\n")
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(tmp_path / "in"))
+
+    with cluster.collect(Types.STRING(), producers=3) as results:
+        stream = lines.writeStream.format("flowlet").options(**cluster.options())
+        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+        found = list(results)
+
+    assert sorted(found) == ["line 0", "line 1", "line 2"]
+
+
+@ON_LOCAL
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gate": ""}, r"needs option(\"gate\", ...)"),
+        ({"gate": "clacks"}, "'clacks' at JobManager"),
+        ({"jobmanager": "127.0.0.1:1"}, "is the JobManager at 127.0.0.1:1 running"),
+        ({"timeoutSeconds": "soon"}, "option timeoutSeconds is 'soon'"),
+        ({}, "column 'id' is bigint, gate 'clicks' takes string: cast it"),
+    ],
+    ids=["no name", "no gate", "no JobManager", "no number", "column"],
+)
+def test_what_cannot_work_fails_before_a_task_runs(spark: Any, cluster: GateCluster, options: dict[str, str], message: str) -> None:
+    """With the reason, and soon: most of the time is Spark's own."""
+    declared = Types.ROW_NAMED(["id"], [Types.STRING()])
+    started = time.monotonic()
+
+    with cluster.collect(declared, producers=None), pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's, with the text of ours
+        write(spark.range(1), cluster, **options)
+
+    assert message.replace("\\", "") in str(caught.value)
+    assert time.monotonic() - started < SOON_S
+
+
+@ON_LOCAL
+def test_a_gate_is_not_overwritten(spark: Any, cluster: GateCluster) -> None:
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        spark.range(1).write.format("flowlet").mode("overwrite").options(**cluster.options()).save()

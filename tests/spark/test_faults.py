@@ -1,0 +1,100 @@
+"""Tasks, workers and jobs that end in the middle: what was pushed is pushed again, or the error names the gate."""
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra 'spark'")
+
+from pyspark import TaskContext
+
+from flowlet.common.typeinfo import Types
+from flowlet.datastream.closeable_iterator import CloseableIterator
+from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
+
+ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
+ON_EXECUTORS = pytest.mark.parametrize("spark", [EXECUTORS], indirect=True)
+NUM_ROWS = 20_000
+BEFORE = 5_000  # so many rows of the second partition are pushed before it ends
+WAIT_S = 30.0
+
+
+def raises() -> None:
+    raise ValueError("in the middle of a partition")
+
+
+def is_killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ending(end: Callable[[], None], rows: Iterable[int]) -> Iterator[int]:
+    """The rows; but the first attempt of the second partition ends on the way."""
+    context = TaskContext.get()
+    is_first = context is not None and context.partitionId() == 1 and context.attemptNumber() == 0
+    for count, row in enumerate(rows):
+        if is_first and count == BEFORE:
+            end()
+        yield row
+
+
+@ON_EXECUTORS
+@pytest.mark.parametrize("end", [raises, is_killed], ids=["the task fails", "the worker is killed"])
+def test_a_partition_that_ended_in_the_middle_is_pushed_again(spark: Any, cluster: GateCluster, end: Callable[[], None]) -> None:
+    """At least once: every row is there, twice at most what the first attempt had pushed; and the gate knows when it has all."""
+    with cluster.collect(Types.LONG(), producers=2) as results:
+        sink = into(cluster, chunk_rows=500)
+
+        spark.sparkContext.parallelize(range(NUM_ROWS), 2).foreachPartition(lambda rows: sink(ending(end, rows)))
+        found = Counter(results)
+
+    assert sorted(found) == list(range(NUM_ROWS))
+    again = {row for row, count in found.items() if count > 1}
+    assert again <= set(range(NUM_ROWS // 2, NUM_ROWS // 2 + BEFORE))
+    assert max(found.values()) <= 2
+
+
+def wait_until_it_reads(results: CloseableIterator) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not any(each["metrics"]["num_records_in"] for each in results.job_client.metrics()["vertices"][0]["subtasks"]):
+        assert time.monotonic() < deadline, "nothing comes in"
+        threading.Event().wait(0.05)
+
+
+@ON_LOCAL
+@pytest.mark.parametrize("rows_or_batches", ["rows", "batches"])
+def test_a_job_that_is_cancelled_fails_the_spark_tasks_with_the_name_of_the_gate(
+    spark: Any, cluster: GateCluster, rows_or_batches: str
+) -> None:
+    """While they push, for as long as they like."""
+    failures: list[BaseException] = []
+
+    def push() -> None:
+        try:
+            if rows_or_batches == "rows":
+                sink = into(cluster)
+                spark.sparkContext.parallelize(range(2), 2).foreachPartition(lambda _: sink(itertools.count()))
+            else:
+                spark.range(0, 10**12, 1, 2).write.format("flowlet").mode("append").options(**cluster.options()).save()
+        except Exception as error:  # noqa: BLE001 - whatever Spark makes of it
+            failures.append(error)
+
+    stream = cluster.environment().from_remote_gate("clicks", type_info=Types.LONG())
+    results = stream.filter(lambda _: False).execute_and_collect()
+    assert isinstance(results, CloseableIterator)
+    with results:
+        thread = threading.Thread(target=push, name="push")
+        thread.start()
+        wait_until_it_reads(results)
+        results.job_client.cancel()
+        thread.join(WAIT_S)
+
+    assert not thread.is_alive()
+    (failure,) = failures
+    assert "gate 'clicks'" in str(failure)

@@ -1,0 +1,177 @@
+"""``GateSink``: rows of DataFrames and RDDs come out of a gate, each once; what does not fit is refused with its column."""
+
+import datetime
+import decimal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra 'spark'")
+
+
+from flowlet.common.time import Instant
+from flowlet.common.typeinfo import TypeInformation, Types
+from flowlet.common.types import Row
+from flowlet.ingest import GateNotFoundError, GateUnreachableError
+from flowlet.spark import GateSink, SchemaMismatchError, type_info_of
+from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
+
+BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
+ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
+PAIR = Types.TUPLE([Types.LONG(), Types.STRING()])
+ROWS_DDL = "id bigint, name string, real double, at timestamp, wall timestamp_ntz, day date, raw binary, flag boolean, small tinyint"
+AT = datetime.datetime(2024, 7, 1, 12, 30, 0, 5, tzinfo=datetime.UTC)
+WALL = datetime.datetime(2024, 7, 1, 23, 30)  # noqa: DTZ001 - a time on the wall
+ROWS = [
+    (2**62, "a\0b", -0.0, AT, WALL, WALL.date(), b"\0x", True, -128),
+    (None,) * 9,
+    (-1, "ä", float("inf"), AT, WALL, WALL.date(), b"", False, 127),
+]
+
+
+@BOTH
+def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> None:
+    """Every column type that travels as a column, the exact values, and points in time in UTC whatever the session's zone."""
+    df = spark.createDataFrame(ROWS, ROWS_DDL).repartition(2)
+
+    with cluster.collect(type_info_of(df.schema), producers=2) as results:
+        df.foreachPartition(into(cluster, schema=df.schema))
+        found = list(results)
+
+    utc = AT.replace(tzinfo=None)
+    wanted = [Row(*df.columns)(*(utc if value is AT else value for value in row)) for row in ROWS]
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+@ON_LOCAL
+def test_nested_columns_instants_and_decimals_come_out_as_well(spark: Any, cluster: GateCluster) -> None:
+    declared = Types.ROW_NAMED(
+        ["at", "price", "tags", "sizes", "address"],
+        [Types.INSTANT(), Types.BIG_DEC(), Types.LIST(Types.STRING()), Types.MAP(Types.STRING(), Types.LONG()), address()],
+    )
+    row = (AT, decimal.Decimal("1.50"), ["a", None], {"x": 1}, ("Berlin", None))
+    df = spark.createDataFrame(
+        [row], "at timestamp, price decimal(12,2), tags array<string>, sizes map<string,bigint>, address struct<city:string,zip:int>"
+    )
+
+    with cluster.collect(declared, producers=2) as results:
+        df.repartition(1).foreachPartition(into(cluster))
+        df.repartition(1).write.format("flowlet").mode("append").options(**cluster.options()).save()
+        found = list(results)
+
+    nested = Row(city="Berlin", zip=None)
+    micros = AT.microsecond * 1000
+    wanted = Row(at=Instant(int(AT.timestamp()), micros), price=decimal.Decimal("1.50"), tags=["a", None], sizes={"x": 1}, address=nested)
+    assert list(map(repr, found)) == [repr(wanted)] * 2
+
+
+def address() -> TypeInformation:
+    return Types.ROW_NAMED(["city", "zip"], [Types.STRING(), Types.INT()])
+
+
+@BOTH
+def test_an_rdd_comes_out_in_the_order_of_its_partitions(spark: Any, cluster: GateCluster) -> None:
+    """Tuples by position, and an empty partition counts as one."""
+    rdd = spark.sparkContext.parallelize([(number, f"text {number}") for number in range(10_000)], 2).union(
+        spark.sparkContext.parallelize([], 1)
+    )
+
+    with cluster.collect(PAIR, producers=3) as results:
+        rdd.foreachPartition(into(cluster, chunk_rows=700))
+        found = list(results)
+
+    assert sorted(found) == [(number, f"text {number}") for number in range(10_000)]
+    assert [pair for pair in found if pair[0] < 5_000] == [(number, f"text {number}") for number in range(5_000)]
+
+
+@ON_LOCAL
+def test_single_values_need_no_tuple(spark: Any, cluster: GateCluster) -> None:
+    with cluster.collect(Types.STRING(), producers=1) as results:
+        spark.sparkContext.parallelize(["a", "b", None], 1).foreachPartition(into(cluster))
+
+        assert list(results) == ["a", "b", None]
+
+
+@ON_LOCAL
+def test_epochs_of_a_stream_are_pushed_inside_foreach_batch(spark: Any, cluster: GateCluster, tmp_path: Any) -> None:
+    """One sink for all of them: each partition of each epoch is an offer of its own."""
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"line {number}\n")
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(tmp_path / "in"))
+
+    with cluster.collect(Types.STRING(), producers=3) as results:
+        sink = into(cluster)
+        query = lines.writeStream.foreachBatch(lambda df, _: df.foreachPartition(sink))
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        found = list(results)
+
+    assert sorted(found) == ["line 0", "line 1", "line 2"]
+
+
+@ON_LOCAL
+def test_a_worker_keeps_one_connection_and_one_thread_for_all_its_tasks(spark: Any, cluster: GateCluster) -> None:
+    """Spark uses its Python workers again; what a task needs to push is there then."""
+
+    def push_and_look(sink: GateSink) -> Any:
+        def push(rows: Iterable[Any]) -> Iterator[tuple[int, list[str], int]]:
+            import os
+            from pathlib import Path
+
+            sink(rows)
+            threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("flowlet")]
+            sockets = [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and os.readlink(fd).startswith("socket:")]
+            yield os.getpid(), threads, len(sockets)
+
+        return push
+
+    with cluster.collect(Types.LONG(), producers=9) as results:
+        sink = into(cluster)
+        seen = [spark.sparkContext.parallelize(range(9), 3).mapPartitions(push_and_look(sink)).collect() for _ in range(3)]
+        found = list(results)
+
+    by_pid: dict[int, list[tuple[list[str], int]]] = {}
+    for job in seen:
+        for pid, threads, num_sockets in job:
+            by_pid.setdefault(pid, []).append((threads, num_sockets))
+    assert len(by_pid) < 9, "no worker was used again"
+    assert {tuple(threads) for tasks in by_pid.values() for threads, _ in tasks} == {("flowlet-producer",)}
+    assert all(len({num_sockets for _, num_sockets in tasks}) == 1 for tasks in by_pid.values())
+    assert sorted(found) == sorted([*range(9)] * 3)
+
+
+@ON_LOCAL
+def test_a_column_that_does_not_fit_is_named(spark: Any, cluster: GateCluster) -> None:
+    """In the driver where the schema is given, else by the first value in a worker."""
+    declared = Types.ROW_NAMED(["id", "amount"], [Types.LONG(), Types.LONG()])
+    df = spark.createDataFrame([(1, 0.5)], "id bigint, amount double")
+
+    with cluster.collect(declared, producers=None):
+        with pytest.raises(SchemaMismatchError, match="column 'amount' is double, gate 'clicks' takes bigint: cast it"):
+            into(cluster, schema=df.schema)
+        with pytest.raises(Exception, match=r"column 'amount': 0\.5 of type float is no int64, which gate 'clicks' takes there"):
+            df.foreachPartition(into(cluster))
+
+
+@ON_LOCAL
+def test_a_gate_that_nobody_declared_is_an_error_in_the_driver(spark: Any, cluster: GateCluster) -> None:
+    started = time.monotonic()
+
+    with pytest.raises(GateNotFoundError, match=f"'clicks' at JobManager {cluster.address}"):
+        into(cluster)
+
+    assert time.monotonic() - started < 5
+
+
+@ON_LOCAL
+def test_a_jobmanager_that_is_not_there_is_an_error_in_the_driver(spark: Any, cluster: GateCluster) -> None:
+    started = time.monotonic()
+
+    with pytest.raises(GateUnreachableError, match=r"gate 'clicks'.*is the JobManager at 127\.0\.0\.1:1 running"):
+        GateSink("clicks", jobmanager="127.0.0.1:1", secret_file=cluster.secret_file)
+
+    assert time.monotonic() - started < 5
