@@ -136,6 +136,7 @@ def into(cluster: GateCluster, gate: str = "clicks", **options: Any) -> Any:
 def cluster(spark: Any, tmp_path: Path) -> Iterator[GateCluster]:
     """A JobManager and a TaskManager in this process; Spark's workers come in over TCP."""
     with GateCluster(num_task_managers=1) as cluster:
-        cluster.secret_file = write_secret(cluster, tmp_path)
+        assert cluster.target.secret is not None
+        cluster.secret_file = write_secret(cluster.target.secret, tmp_path)
         yield cluster
         close_producers()
