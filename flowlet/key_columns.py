@@ -25,7 +25,21 @@ _HIGH_WORD: Final = np.uint64(32)
 _CANONICAL_NAN: Final = np.uint64(0x7FF8 << 48)  # Double.doubleToLongBits
 # Longer texts are hashed alone: they are worth a call each.
 _MAX_UNITS: Final = 4096
-_POWERS: Final = np.array([pow(31, exponent, 1 << 32) for exponent in range(_MAX_UNITS + 1)], np.uint32)
+# So many units are hashed at once.  Tables of 512 KiB together; not measured closely.
+_BLOCK_UNITS: Final = 1 << 16
+_MODULUS: Final = 1 << 32
+
+
+def _powers(base: int, size: int) -> NDArray[np.uint32]:
+    """The powers of ``base`` from 0 on, modulo 2**32."""
+    powers = np.ones(1, np.uint32)
+    while len(powers) < size:
+        powers = np.concatenate((powers, powers * np.uint32(pow(base, len(powers), _MODULUS))))
+    return powers[:size]
+
+
+_POWERS: Final = _powers(31, _BLOCK_UNITS)
+_INVERSE_POWERS: Final = _powers(pow(31, -1, _MODULUS), _BLOCK_UNITS)
 _MAX_UTF16_UNIT: Final = 0xFFFF
 # Not "utf-16": that one writes a byte order mark.
 _UTF16: Final = np.dtype("<u2"), "utf-16-le"
@@ -89,7 +103,7 @@ def subtasks_of_hashes(hashes: Int32Array, max_parallelism: int, parallelism: in
 def _groups_of_hashes(hashes: Int32Array, max_parallelism: int) -> Int32Array:
     mixed = np.abs(_murmur(hashes).view(np.int32))
     # -2**31 has no positive counterpart in 32 bits; Flink makes it 0.
-    mixed[mixed == _INT32.min] = 0
+    np.maximum(mixed, np.int32(0), out=mixed)
     if max_parallelism & (max_parallelism - 1) == 0:
         return mixed & np.int32(max_parallelism - 1)  # a remainder takes four times as long
     return mixed % np.int32(max_parallelism)
@@ -131,8 +145,11 @@ def _one_by_one(keys: Sequence[Any]) -> Int32Array:
 
 def _murmur(hashes: Int32Array) -> NDArray[np.uint32]:
     mixed = hashes.view(np.uint32) * np.uint32(0xCC9E2D51)
-    mixed = _rotate_left(mixed, 15) * np.uint32(0x1B873593)
-    mixed = _rotate_left(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    mixed = _rotate_left(mixed, 15)
+    mixed *= np.uint32(0x1B873593)
+    mixed = _rotate_left(mixed, 13)
+    mixed *= np.uint32(5)
+    mixed += np.uint32(0xE6546B64)
     mixed ^= np.uint32(4)  # the number of bytes
     mixed ^= mixed >> np.uint32(16)
     mixed *= np.uint32(0x85EBCA6B)
@@ -143,7 +160,9 @@ def _murmur(hashes: Int32Array) -> NDArray[np.uint32]:
 
 
 def _rotate_left(values: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
-    return values << np.uint32(by) | values >> np.uint32(32 - by)
+    rotated = values << np.uint32(by)
+    rotated |= values >> np.uint32(32 - by)
+    return rotated
 
 
 # ---------------------------------------------------------------- numbers
@@ -157,9 +176,12 @@ def _fold(bits: NDArray[np.uint64]) -> Int32Array:
 def _hash_signed(keys: NDArray[Any]) -> Int32Array:
     if keys.dtype.itemsize <= _INT32.bits // 8:
         return keys.astype(np.int32)
-    wide = keys.astype(np.int64)
-    is_narrow = (wide >= _INT32.min) & (wide <= _INT32.max)
-    return np.where(is_narrow, wide.astype(np.int32), _fold(wide.view(np.uint64)))
+    wide = keys.astype(np.int64, copy=False)
+    narrow = wide.astype(np.int32)
+    is_narrow = narrow == wide
+    if is_narrow.all():
+        return narrow
+    return np.where(is_narrow, narrow, _fold(wide.view(np.uint64)))
 
 
 def _hash_unsigned(keys: NDArray[Any]) -> Int32Array:
@@ -187,16 +209,30 @@ def _hash_floats(keys: NDArray[Any]) -> Int32Array:
 
 
 def _hash_segments(units: NDArray[Any], lengths: NDArray[np.int64], initial: int = 0) -> Int32Array:
-    """The polynomials in 31 over runs of ``units`` that follow each other, each run behind ``initial``; no run is longer than the table."""
+    """The polynomials in 31 over runs of ``units`` that follow each other, each run behind ``initial``; no run is longer than a block."""
+    if units.size > _BLOCK_UNITS:
+        half = len(lengths) // 2
+        middle = int(lengths[:half].sum())
+        parts = _hash_segments(units[:middle], lengths[:half], initial), _hash_segments(units[middle:], lengths[half:], initial)
+        return np.concatenate(parts)
     hashes = _POWERS[lengths] * np.uint32(initial)
     filled = np.flatnonzero(lengths)
     if filled.size:
         ends = np.cumsum(lengths)
-        exponents = np.repeat(ends, lengths) - np.arange(1, units.size + 1)
-        # A narrow signed unit wraps to its two's complement, as Java's bytes do.
-        products = units.astype(np.uint32) * _POWERS[exponents]
-        hashes[filled] += np.add.reduceat(products, (ends - lengths)[filled], dtype=np.uint32)
+        hashes[filled] += _polynomials(units, (ends - lengths)[filled], ends[filled])
     return hashes.view(np.int32)
+
+
+def _polynomials(units: NDArray[Any], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """The polynomials in 31 over the runs from each start up to its end; what is between an end and the next start must be 0.
+
+    31 has an inverse modulo 2**32, so ``sum(u[i] * 31**(end - 1 - i))`` is ``31**(end - 1) * sum(u[i] * 31**-i)``: the same factors
+    for all runs, in a row.
+    """
+    # A narrow signed unit wraps to its two's complement, as Java's bytes do.
+    products = units.astype(np.uint32)
+    products *= _INVERSE_POWERS[: units.size]
+    return np.add.reduceat(products, starts, dtype=np.uint32) * _POWERS[ends - 1]
 
 
 def _lengths(keys: Sequence[Any]) -> NDArray[np.int64]:
@@ -204,16 +240,26 @@ def _lengths(keys: Sequence[Any]) -> NDArray[np.int64]:
 
 
 def _hash_str_list(keys: Sequence[str]) -> Int32Array:
-    text, lengths = "".join(keys), _lengths(keys)
-    if lengths.max() > _MAX_UNITS // 2:  # a character may be two units
-        return _one_by_one(keys)
+    text = "\0".join(keys) + "\0"
+    units = _units_of(text)
+    if units.size > _BLOCK_UNITS:
+        half = len(keys) // 2
+        return np.concatenate((_hash_str_list(keys[:half]), _hash_str_list(keys[half:]))) if half else _one_by_one(keys)
+    # Counting zeros costs less than asking each key for its length.
+    ends = np.flatnonzero(units == 0)
+    if len(ends) != len(keys):
+        return _one_by_one(keys)  # a key with a NUL
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1] + 1
+    # An empty key is a run of a zero, whose polynomial is 0 whatever the factor.
+    return _polynomials(units, starts, ends).view(np.int32)
+
+
+def _units_of(text: str) -> NDArray[Any]:
     if text.isascii():
-        return _hash_segments(np.frombuffer(text.encode(), np.uint8), lengths)
+        return np.frombuffer(text.encode(), np.uint8)
     dtype, encoding = _UTF16
-    units = np.frombuffer(text.encode(encoding, "surrogatepass"), dtype)
-    if units.size != len(text):
-        lengths = np.fromiter((len(key.encode(encoding, "surrogatepass")) // 2 for key in keys), np.int64, len(keys))
-    return _hash_segments(units, lengths)
+    return np.frombuffer(text.encode(encoding, "surrogatepass"), dtype)
 
 
 def _hash_bytes_list(keys: Sequence[bytes]) -> Int32Array:

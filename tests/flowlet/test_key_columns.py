@@ -133,7 +133,16 @@ def test_arrow_arrays(typed: tuple[list[Any], Any], start: int) -> None:
         expect_one_by_one(column.dictionary_encode(), column.to_pylist())
 
 
-@pytest.mark.parametrize("length", [2047, 2048, 2049, 4095, 4096, 4097, 10_000])
+@pytest.mark.parametrize("letter", ["k", "é", "😀"])
+def test_more_text_than_one_block(letter: str) -> None:
+    """Tables of powers have 65,536 entries; empty keys are among them, also first and last."""
+    keys = ["", *[letter * (number % 23) + str(number) for number in range(7_001)], ""]
+
+    for column in (keys, pa.array(keys), [key.encode() for key in keys], np.array(keys)):
+        expect_one_by_one(column, column if isinstance(column, list) else column.tolist())
+
+
+@pytest.mark.parametrize("length", [2047, 2048, 2049, 4095, 4096, 4097, 10_000, 65_534, 65_535, 65_536])
 def test_long_keys(length: int) -> None:
     """At the end of the table of powers, and beyond it."""
     texts = ["a" * length, "b", "", "😀" * length]
