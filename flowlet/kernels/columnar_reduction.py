@@ -9,6 +9,7 @@ Invariants: results are those of a loop over single records.  A chunk that canno
 Rules:      a null in the field changes nothing, where nulls are skipped at all; until a key has a value its result is null.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -119,8 +120,9 @@ class ColumnarReduction:
         if results is None:
             return None
         has_value = self._advance_validity(grouping, numbers, num_slots)
-        self._append(columns.take(self._first_rows(grouping)), num_slots)
-        return self._output(slots, grouping.unsorted(results), has_value)
+        if num_slots > self._num_slots:
+            self._append(columns.take(self._first_rows(grouping)), num_slots)
+        return self._output(slots, grouping.unsorted(results), has_value, self._same(columns, keys))
 
     def advance_batch(self, columns: Columns, keys: Column) -> tuple[Columns, IndexArray] | None:
         """The result of each key after its last record among these, and those records' rows; or None."""
@@ -135,7 +137,8 @@ class ColumnarReduction:
             if num_slots > self._num_slots:
                 self._append(columns.take(_first_rows(slots, self._num_slots, num_slots)), num_slots)
             slots = slots.take(rows)
-            return self._output(slots, self._accumulator.at(slots), None), rows
+            same = [(index, column.take(rows)) for index, column in self._same(columns, keys)]
+            return self._output(slots, self._accumulator.at(slots), None, same), rows
         results = self.advance(columns, keys)
         if results is None:
             return None
@@ -151,7 +154,7 @@ class ColumnarReduction:
         """The result of each key, in the order of first sight; None if there is none."""
         if self._layout is None or not self._num_slots:
             return None
-        slots = np.arange(self._num_slots, dtype=np.int32)
+        slots = np.arange(self._num_slots)
         if self._aggregate.keeps_record:
             return self._columns([store.column() for store in self._stores])
         assert self._accumulator is not None, "there are records"
@@ -287,11 +290,22 @@ class ColumnarReduction:
 
     # -- what comes out
 
-    def _output(self, slots: SlotArray, results: NDArray[Any], has_value: NDArray[np.bool_] | None) -> Columns:
+    def _output(
+        self,
+        slots: SlotArray,
+        results: NDArray[Any],
+        has_value: NDArray[np.bool_] | None,
+        same: Sequence[tuple[int, Column]] = (),
+    ) -> Columns:
+        """The results with the other fields; ``same`` are those whose columns are known."""
         assert self._kind is not None, "something came in"
-        fields = [store.take(slots) for store in self._stores]
-        fields[self._position] = self._kind.column(results, has_value)
-        return self._columns(fields)
+        known = dict(same)
+        known[self._position] = self._kind.column(results, has_value)
+        return self._columns([known[index] if index in known else store.take(slots) for index, store in enumerate(self._stores)])
+
+    def _same(self, columns: Columns, keys: Column) -> list[tuple[int, Column]]:
+        """The key's own field, where each record's key is as good as the first one's."""
+        return [(index, column) for index, column in enumerate(columns.fields) if column is keys] if self._index.are_plain else []
 
     def _columns(self, fields: list[Column]) -> Columns:
         assert self._layout is not None, "something came in"

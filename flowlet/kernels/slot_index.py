@@ -21,9 +21,9 @@ from flowlet.columns.inspection import exact_type
 from flowlet.errors import KeyTypeError
 from flowlet.kernels.column_values import Numbers, numbers_of
 from flowlet.kernels.int64_codes import Int64Codes
-from flowlet.keys import exact_key, exact_keys
+from flowlet.keys import are_plain, exact_key, exact_keys
 
-SlotArray = NDArray[np.int32]
+SlotArray = NDArray[np.intp]
 
 
 _CANONICAL_NAN: Final = 0x7FF8 << 48
@@ -58,11 +58,12 @@ class SlotIndex:
         allows_null: whether a missing value (None) is a key, too, and an instant; so it is where the key is a column.
     """
 
-    __slots__ = ("_allows_null", "_kind", "_null_slot", "_numbers", "_objects", "_tables")
+    __slots__ = ("_allows_null", "_are_plain", "_kind", "_null_slot", "_numbers", "_objects", "_tables")
 
     def __init__(self, *, allows_null: bool = False) -> None:
         self._allows_null = allows_null
         self._kind: KeyKind | None = None  # from the first key on
+        self._are_plain = True
         self._objects = _Slots()
         self._numbers = Int64Codes()  # ints, instants in their unit, or the bits of floats
         self._null_slot: int | None = None  # among numbers
@@ -75,6 +76,11 @@ class SlotIndex:
     def num_slots(self) -> int:
         """How many keys there are."""
         return len(self._objects) + self._numbers.num_codes + (self._null_slot is not None)
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether keys with one slot are the same in every bit, so that any of them stands for the first one."""
+        return self._are_plain and self._kind is not KeyKind.FLOAT
 
     def keys(self) -> list[Any]:
         """The exact key of each slot (``flowlet.keys.exact_key``; of a null ``NULL_KEY``)."""
@@ -99,6 +105,7 @@ class SlotIndex:
         else:
             self._kind = KeyKind.OBJECT
             self._objects.update(zip(keys, range(len(keys)), strict=True))
+            self._are_plain = kinds == {str}
             return int not in kinds
         try:
             self._numbers.add(np.array(values, np.int64))
@@ -115,7 +122,7 @@ class SlotIndex:
                 return self._of_codes(codes, names.names, self._table(names))
             case ConstantColumn(value=value):
                 slots = self._of_values([value])
-                return None if slots is None else np.full(len(column), slots[0])
+                return None if slots is None else np.full(len(column), slots[0], np.intp)
             case ListColumn(values=values, value_type=value_type):
                 return self._of_values(values, value_type)
             case ArrowColumn(array=array):
@@ -149,7 +156,7 @@ class SlotIndex:
 
     def _with_nulls(self, keys: NDArray[np.int64], is_valid: NDArray[np.bool_]) -> SlotArray:
         num_before = self._numbers.num_codes
-        slots = np.empty(len(keys), np.int32)
+        slots = np.empty(len(keys), np.intp)
         codes = self._numbers.add(keys[is_valid])
         if self._null_slot is None:
             # Where the first null is: behind the keys that were seen before it.
@@ -181,7 +188,9 @@ class SlotIndex:
             exact = self._exact_with_nulls(values) if kind in (None, type(None)) else exact_keys(values)
         except KeyTypeError:
             return None
-        return np.fromiter(map(self._objects.__getitem__, exact), np.int32, len(values))
+        # Nulls are replaced, and are the same nevertheless.
+        self._are_plain = self._are_plain and (exact is values or are_plain([value for value in values if value is not None]))
+        return np.fromiter(map(self._objects.__getitem__, exact), np.intp, len(values))
 
     def _exact_with_nulls(self, values: list[Any]) -> list[Any]:
         if not self._allows_null:
@@ -234,7 +243,7 @@ class SlotIndex:
 
 
 def _unknown(num_codes: int) -> SlotArray:
-    return np.full(num_codes, _UNKNOWN, np.int32)
+    return np.full(num_codes, _UNKNOWN, np.intp)
 
 
 def _firsts(codes: NDArray[Any], num_codes: int) -> NDArray[np.intp]:

@@ -31,7 +31,7 @@ def check(index: SlotIndex, columns: list[Column], chunks: list[list[Any]]) -> N
     for column in columns:
         slots = index.slots(column)
         assert slots is not None
-        assert slots.dtype == np.int32
+        assert slots.dtype == np.intp
         found.append(slots.tolist())
     assert (found, index.keys()) == expected(chunks)
     assert index.num_slots == len(index.keys())
