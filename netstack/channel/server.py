@@ -2,22 +2,21 @@
 
 Side:       loop.
 Invariants: nothing listens where other machines can reach it without mutual TLS, whatever a host name turns out to mean.  Which
-            connections go when there are too many is the business of ``Admission``; a TLS connection counts once it is encrypted, and
-            has ``tls_handshake_timeout_s`` until then.
+            connections go when there are too many is the business of ``Admission``; a TLS connection counts there once it is
+            encrypted, and is ``TlsAcceptor``'s until then, for ``tls_handshake_timeout_s`` at most.
 Source:     Flink ``NettyServer``.
 """
 
 import asyncio
 import secrets
 import time
-from typing import Any
 
 import structlog
 
 from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import behind_decoder
 from netstack.channel.protocol import HandlersFactory, NetworkChannel
-from netstack.channel.tls import server_context, timeouts
+from netstack.channel.tls_acceptor import TlsAcceptor
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.flow.admission import Admission, AdmissionStatistics
@@ -104,6 +103,7 @@ class NetworkServer:
         self._handlers_factory = handlers_factory
         self._group = _ChannelGroup(config, self._security)
         self._server: asyncio.Server | None = None
+        self._tls: TlsAcceptor | None = None
         self._num_failed = 0
 
     def __repr__(self) -> str:
@@ -114,6 +114,11 @@ class NetworkServer:
     def num_channels(self) -> int:
         """How many connections there are, those not yet authenticated included."""
         return len(self._group.channels)
+
+    @property
+    def num_handshakes(self) -> int:
+        """How many more there are that are not encrypted yet."""
+        return 0 if self._tls is None else self._tls.num_handshakes
 
     @property
     def num_failed_authentications(self) -> int:
@@ -134,37 +139,35 @@ class NetworkServer:
             ResourceClosedError: the server was closed.
         """
         security = required_security(self._config.security)
-        is_tls = security.mode is SecurityMode.TLS
-        if not is_tls:
+        if security.mode is not SecurityMode.TLS:
             check_loopback(host)
         if self._group.is_closed:
             raise ResourceClosedError("the server was closed")
         assert self._server is None, "a server is started once"
-        options: dict[str, Any] = {}
-        if security.tls is not None:
-            options = {"ssl": server_context(security.tls), **timeouts(security)}
+        tls = None if security.tls is None else TlsAcceptor(security, self._make_channel, self._on_tls_failed)
         server = await asyncio.get_running_loop().create_server(
-            self._make_channel, host, port, backlog=self._config.backlog, start_serving=False, **options
+            self._make_channel, host, port, backlog=self._config.backlog, start_serving=False
         )
         self._server = server
-        if not is_tls:
+        if tls is not None:
+            self._tls = tls
+            tls.serve(server.sockets, self._config.backlog)
+        else:
             for each in server.sockets:
                 check_loopback(str(each.getsockname()[0]))
-        await server.start_serving()
+            await server.start_serving()
         bound_host, bound_port = server.sockets[0].getsockname()[:2]
         return str(bound_host), int(bound_port)
 
     async def close(self) -> None:
-        """Stop to listen and close every connection; returns once all are gone, at the latest a moment after ``close_timeout_s``.
-
-        A connection inside its TLS handshake is out of reach: it is closed when it is encrypted, or by its ``tls_handshake_timeout_s``.
-        asyncio from 3.12 on waits for that as well; we do not.
-        """
+        """Stop to listen and close every connection; returns once all are gone, at the latest a moment after ``close_timeout_s``."""
         self._group.is_closed = True
         if self._server is not None:
             self._server.close()
             for _ in range(_ACCEPT_PASSES):
                 await asyncio.sleep(0)
+        if self._tls is not None:
+            await self._tls.close()
         channels = list(self._group.channels)
         for channel in channels:
             if self._group.admission.is_authenticated(channel):
@@ -211,6 +214,10 @@ class NetworkServer:
         if gate.expires_ms * _NS_PER_MS < time.time_ns():
             return None
         return derive_key(gate_token(self._security.secret, gate))
+
+    def _on_tls_failed(self, error: Exception) -> None:
+        if self._group.logs.take():
+            _log.warning("a connection was not encrypted", error=str(error), kind=type(error).__name__)
 
     def _on_failed(self, _error: NetstackError) -> None:
         self._num_failed += 1

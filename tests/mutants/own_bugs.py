@@ -134,4 +134,14 @@ OWN_BUGS: Final = (
         "",
         "tests/netstack/gate/test_union_gate.py::test_late_news_of_a_priority_event_promise_none",
     ),
+    # ---------------------------------------------------------------- connections
+    Mutant(
+        "close_leaves_handshakes_alone",
+        "TLS",
+        "a server that is closed leaves connections behind that are inside their TLS handshake",
+        "netstack.channel.tls_acceptor",
+        "        await _cancelled(list(self._handshakes))\n",
+        "",
+        "tests/netstack/channel/test_tls.py::test_close_cuts_connections_that_are_inside_their_handshake",
+    ),
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +18,7 @@ from netstack.channel.handler import ChannelHandlerContext
 from netstack.channel.message_codec import OutboundBuffer
 from netstack.channel.server import NetworkServer
 from netstack.channel.tls import client_context, server_context
+from netstack.channel.tls_acceptor import TlsAcceptor
 from netstack.errors import AuthenticationError, ConfigError, ConnectError
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig, TlsConfig
@@ -288,6 +290,93 @@ def test_plaintext_at_a_tls_port_is_cut(loop_name: str, authority: Authority, fi
             await writer.wait_closed()
         assert "active" not in inbox.log
         await server.close()
+
+    run(loop_name, main())
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def silent_connections(number: int, address: ConnectionID, tls: TlsConfig) -> list[Streams]:
+    """So many that say nothing; when they are there, the server has accepted them: it serves a later one already."""
+    silent = [await asyncio.open_connection(address.host, address.port) for _ in range(number)]
+    channel = await connect(replace(CONFIG, security=security(tls)), address, handlers(Inbox()), timeout_s=10)
+    channel.close()
+    await channel.wait_closed()
+    return silent
+
+
+async def is_cut(streams: Streams) -> bool:
+    reader, writer = streams
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def test_close_cuts_connections_that_are_inside_their_handshake(loop_name: str, authority: Authority) -> None:
+    """They would stay until the time for their handshake is over, which is long here: nothing of the server is left when it is closed."""
+
+    async def main() -> None:
+        config = replace(CONFIG, security=replace(security(authority.issue("server")), tls_handshake_timeout_s=600))
+        server = NetworkServer(config, handlers(Inbox()))
+        address = ConnectionID(*await server.start("127.0.0.1", 0))
+        silent = await silent_connections(2, address, authority.issue("client"))
+        num_before = server.num_handshakes
+
+        await server.close()
+
+        assert (num_before, server.num_handshakes) == (2, 0)
+        assert [await is_cut(each) for each in silent] == [True, True]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(loop_name, main())
+
+
+def test_a_socket_that_cannot_accept_is_said_and_tried_again(loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for want of descriptors: after a while it can."""
+    monkeypatch.setattr("netstack.channel.tls_acceptor._PAUSE_S", 0)
+
+    async def main() -> None:
+        errors: list[Exception] = []
+        server = NetworkServer(CONFIG, handlers(Inbox()))
+        acceptor = TlsAcceptor(security(authority.issue("server")), server._make_channel, errors.append)
+        bound = socket.create_server(("127.0.0.1", 0))
+        acceptor.serve([bound], 10)
+        await asyncio.sleep(0)
+
+        acceptor._listening[0].shutdown(socket.SHUT_RDWR)
+        async with asyncio.timeout(20):
+            while len(errors) < 2:  # noqa: ASYNC110 - it is told by a plain call
+                await asyncio.sleep(0)
+
+        await acceptor.close()
+        assert isinstance(errors[0], OSError)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        bound.close()
+
+    run(loop_name, main())
+
+
+def test_the_oldest_handshake_goes_when_there_are_too_many(loop_name: str, authority: Authority) -> None:
+    """Connections that say nothing cannot fill the server, and whoever speaks is served."""
+
+    async def main() -> None:
+        limited = replace(security(authority.issue("server")), tls_handshake_timeout_s=600, max_unauthenticated=2)
+        server = NetworkServer(replace(CONFIG, security=limited), handlers(Inbox()))
+        address = ConnectionID(*await server.start("127.0.0.1", 0))
+
+        silent = await silent_connections(3, address, authority.issue("client"))
+
+        assert [await is_cut(each) for each in silent[:2]] == [True, True]
+        assert (server.num_handshakes, silent[2][0].at_eof()) == (1, False)
+        await server.close()
+        assert await is_cut(silent[2])
 
     run(loop_name, main())
 

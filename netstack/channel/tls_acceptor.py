@@ -1,0 +1,115 @@
+"""Encrypts the connections that a server accepts, and knows those whose handshake is under way.
+
+Side:       loop.
+Invariants: at most ``max_handshakes`` connections are inside their handshake, the oldest goes for a new one; none is left after ``close``.
+Source:     Netty's ``SslHandler`` is a part of the pipeline, so that its channel group has a connection from the start.  asyncio has one
+            only when it is encrypted: here connections are accepted plainly, each by a task that then starts TLS on it.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
+
+from netstack.channel.protocol import NetworkChannel
+from netstack.channel.tls import server_context, timeouts
+from netstack.security import SecurityConfig
+
+_PAUSE_S = 1.0  # asyncio's, when it cannot accept: mostly for want of a descriptor
+
+
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+class TlsAcceptor:
+    """Accepts in the place of a listener, and encrypts.
+
+    Life cycle: ``serve`` once, ``close`` once.
+
+    Args:
+        make_channel: what an encrypted connection belongs to.
+        on_failed: told of each handshake that ends without one, and why, but not of those that are cut here; and why none is accepted.
+
+    Raises:
+        ConfigError: the certificates cannot be read.
+    """
+
+    def __init__(
+        self,
+        security: SecurityConfig,
+        make_channel: Callable[[], NetworkChannel],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        assert security.tls is not None, "a server without TLS needs none of this"
+        self._context: ssl.SSLContext = server_context(security.tls)
+        self._timeouts = timeouts(security)
+        self._max_handshakes = security.max_unauthenticated
+        self._make_channel = make_channel
+        self._on_failed = on_failed
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # an ordered set, the oldest first
+        self._listening: list[socket.socket] = []
+        self._acceptors: list[asyncio.Task[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<TlsAcceptor at {len(self._listening)} sockets, {len(self._handshakes)} handshakes>"
+
+    @property
+    def num_handshakes(self) -> int:
+        """How many connections are not encrypted yet."""
+        return len(self._handshakes)
+
+    def serve(self, bound: Iterable[_HasFileno], backlog: int) -> None:
+        """Listen at sockets that are bound, and that nobody else listens at; they stay the caller's."""
+        for each in bound:
+            listening = socket.socket(fileno=os.dup(each.fileno()))  # what loops show of their sockets cannot accept
+            listening.setblocking(False)  # noqa: FBT003 - the standard library's own
+            listening.listen(backlog)
+            self._listening.append(listening)
+            self._acceptors.append(asyncio.create_task(self._accept(listening)))
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                self._on_failed(error)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                self.encrypt(sock)
+                await asyncio.sleep(0)  # it starts, so that it owns its socket, and others have their turn: there may be more to accept
+
+    def encrypt(self, sock: socket.socket) -> None:
+        """Start TLS on an accepted connection, which this owns from now on."""
+        if len(self._handshakes) >= self._max_handshakes:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            oldest.cancel()
+        task = asyncio.create_task(self._handshake(sock))
+        self._handshakes[task] = None
+        task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    async def _handshake(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(self._make_channel, sock, ssl=self._context, **self._timeouts)
+        except (OSError, TimeoutError) as error:  # SSLError is an OSError
+            self._on_failed(error)
+
+    async def close(self) -> None:
+        """Accept no more, and cut every connection that is inside its handshake; returns when they are gone."""
+        await _cancelled(self._acceptors)
+        for each in self._listening:
+            each.close()
+        self._listening.clear()
+        await _cancelled(list(self._handshakes))
+
+
+async def _cancelled(tasks: Collection[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
