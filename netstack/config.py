@@ -15,6 +15,9 @@ from netstack.security import SecurityConfig
 from netstack.wire.codec import FRAME_HEADER_BYTES
 
 MIN_SEGMENT_SIZE_BYTES = 256
+# Many times what checkpoints put between data; not measured.
+MAX_QUEUED_EVENTS: Final = 1024
+MAX_QUEUED_EVENT_BYTES: Final = 4 * 1024 * 1024
 _LEAST: Final = {
     "exclusive_buffers_per_channel": 0,
     "floating_buffers_per_gate": 0,
@@ -25,6 +28,8 @@ _LEAST: Final = {
     "max_waiting_requests": 1,
     "max_cancels_per_s": 1,
     "max_readers": 1,
+    "max_queued_events": 1,
+    "max_queued_event_bytes": 1,
     "initial_request_backoff_ms": 0,
     "max_connections": 1,
     "backlog": 0,
@@ -72,6 +77,9 @@ class NetstackConfig:
     max_waiting_requests: int = 1024
     max_cancels_per_s: int = 1000
     max_readers: int = 10_000
+    # Of one channel: events that its task did not read yet.  Events need no credit; between data there are a few, for each checkpoint.
+    max_queued_events: int = MAX_QUEUED_EVENTS
+    max_queued_event_bytes: int = MAX_QUEUED_EVENT_BYTES
     # Of local channels, and of remote ones whose producer does not keep the request: doubles from initial to max; 0 disables retries.
     initial_request_backoff_ms: int = 100
     max_request_backoff_ms: int = 10_000

@@ -30,6 +30,7 @@ from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.offered_gate import OfferedInputGate
 from netstack.gate.offered_gates import OfferedGates
+from netstack.gate.partition_request_client import PartitionRequestClient
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.handlers.offers import OfferedPartitionClient, OfferedPartitionsHandler
@@ -275,7 +276,7 @@ class NetworkEnvironment:
     def _offered_channel(
         self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient
     ) -> RemoteInputChannel:
-        channel = RemoteInputChannel(gate, index, new_input_channel_id(), offer.result_partition, offer.subtask, client)
+        channel = self._remote_channel(gate, index, offer.result_partition, offer.subtask, client)
         channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel, 0.0)  # the loop waits for nobody
         return channel
 
@@ -298,7 +299,7 @@ class NetworkEnvironment:
                 timers=self._timers,
             )
         client = self._connections.client(spec.connection)
-        channel = RemoteInputChannel(gate, index, new_input_channel_id(), spec.partition_id, spec.subpartition, client, backoff=backoff)
+        channel = self._remote_channel(gate, index, spec.partition_id, spec.subpartition, client, backoff)
         credit = config.exclusive_buffers_per_channel if spec.initial_credit is None else spec.initial_credit
         if not credit and not config.floating_buffers_per_gate:
             raise ConfigError(
@@ -307,6 +308,28 @@ class NetworkEnvironment:
         timeout_s = 0.0 if self._loop.is_current_thread() else config.request_buffers_timeout_s
         channel.assign_exclusive_segments(self.buffer_pool, credit, timeout_s)
         return channel
+
+    def _remote_channel(
+        self,
+        gate: SingleInputGate,
+        index: int,
+        partition_id: ResultPartitionID,
+        subpartition: int,
+        client: PartitionRequestClient,
+        backoff: RequestBackoff | None = None,
+    ) -> RemoteInputChannel:
+        config = self.config
+        return RemoteInputChannel(
+            gate,
+            index,
+            new_input_channel_id(),
+            partition_id,
+            subpartition,
+            client,
+            backoff=backoff,
+            max_queued_events=config.max_queued_events,
+            max_queued_event_bytes=config.max_queued_event_bytes,
+        )
 
     def _floating_pool(self, owner: str) -> LocalBufferPool:
         # One buffer is guaranteed, so that a channel without exclusive ones can always go on.

@@ -116,6 +116,7 @@ class InputChannel(ABC):
         # Written by the task thread.
         self.num_bytes_in = 0
         self.num_buffers_in = 0
+        self.num_events_in = self.num_event_bytes_in = 0  # Of these events; read anywhere, one event stale is fine.
         self.last_activity_ns = 0  # Written by the thread that brings data; read anywhere.
         self._backoff = RequestBackoff() if backoff is None else backoff
         self._clock_ns = clock_ns

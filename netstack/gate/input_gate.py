@@ -446,6 +446,8 @@ class SingleInputGate:
 
     def _event(self, channel: InputChannel, buffer: NetworkBuffer, *, more_available: bool, more_priority_events: bool) -> BufferOrEvent:
         size = buffer.size
+        channel.num_events_in += 1
+        channel.num_event_bytes_in += size
         try:
             event = deserialize_event(buffer.view)
         finally:

@@ -20,6 +20,7 @@ from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all
 from netstack.buffer.wakeups import run_all
+from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
 from netstack.errors import (
     LocalProtocolError,
     NetstackError,
@@ -57,6 +58,8 @@ class RemoteInputChannel(InputChannel):
     Args:
         backoff: what happens when the producer does not know the partition and is asked again; default: nothing is asked again.
         channel_info: what ``state_writer`` calls this channel.
+        max_queued_events: how many events may wait for the task; they need no credit, so nothing else bounds them.
+        max_queued_event_bytes: likewise; a single one may be larger.
     """
 
     def __init__(
@@ -71,6 +74,8 @@ class RemoteInputChannel(InputChannel):
         backoff: RequestBackoff | None = None,
         state_writer: ChannelStateWriter = NO_CHANNEL_STATE,
         channel_info: InputChannelInfo | None = None,
+        max_queued_events: int = MAX_QUEUED_EVENTS,
+        max_queued_event_bytes: int = MAX_QUEUED_EVENT_BYTES,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         super().__init__(gate, index, partition_id, subpartition, backoff=backoff, clock_ns=clock_ns)
@@ -80,12 +85,15 @@ class RemoteInputChannel(InputChannel):
         self.sender_backlog = 0  # Written by the loop thread; read anywhere, one message stale is fine.
         self.buffer_manager = BufferManager(self._lock, self._announce_credit)
         self._client = client
+        self._max_queued_events = max_queued_events
+        self._max_queued_event_bytes = max_queued_event_bytes
         self._is_requested = False  # Written by the task thread.
         # Written by the loop thread.
         self._expected_sequence_number = 0
         self._has_ended = False
         self._is_blocked = False  # Also cleared by the task, when the sender can do nothing but wait for that.
         self._num_bytes_received = 0
+        self._num_events_received = self._num_event_bytes_received = 0
         self._max_buffer_bytes = 0  # Written before the request.
         # Appended under _lock; popped by the task thread and the release, each popleft is atomic.
         self._received: PrioritizedDeque[SequenceBuffer] = PrioritizedDeque()
@@ -441,6 +449,7 @@ class RemoteInputChannel(InputChannel):
                 raise RemoteProtocolError(f"{data_type.name} blocks the sender, but says that {backlog} buffers can be polled behind it")
             if data_type is _TIMEOUTABLE and barrier is None:
                 raise RemoteProtocolError(f"{data_type.name} is not a checkpoint barrier")
+            self._check_room_for_event(buffer.size)
         except RemoteProtocolError as error:
             return self._break(buffer, error)
         surplus: list[NetworkBuffer] = []
@@ -451,6 +460,8 @@ class RemoteInputChannel(InputChannel):
             if is_taken:
                 self._expected_sequence_number = next_sequence_number(sequence_number)
                 self._num_bytes_received += buffer.size
+                self._num_events_received += 1
+                self._num_event_bytes_received += buffer.size
                 if data_type.is_blocking_upstream:
                     self._is_blocked = True
                 if self._is_blocked and self.initial_credit == 0:
@@ -467,6 +478,8 @@ class RemoteInputChannel(InputChannel):
                 if data_type is _TIMEOUTABLE and barrier is not None:
                     announcement = _announcement(barrier, sequence_number)
                     self._num_bytes_received += announcement.size
+                    self._num_events_received += 1
+                    self._num_event_bytes_received += announcement.size
                     received.priority.append((announcement, sequence_number))
                 is_first_priority = (data_type is _PRIORITY or data_type is _TIMEOUTABLE) and len(received.priority) == 1
                 self._has_ended = data_type is DataType.END_OF_PARTITION
@@ -484,6 +497,19 @@ class RemoteInputChannel(InputChannel):
             calls.append(self.buffer_manager.request_floating)
         run_all(calls)
         return None
+
+    def _check_room_for_event(self, num_bytes: int) -> None:
+        """Events need no credit; a sender of many is stopped before they fill the memory."""
+        num_queued = self._num_events_received - self.num_events_in
+        num_bytes_queued = self._num_event_bytes_received - self.num_event_bytes_in
+        if num_queued >= self._max_queued_events:
+            limit = f"at most {self._max_queued_events} may (max_queued_events)"
+        elif num_queued and num_bytes_queued + num_bytes > self._max_queued_event_bytes:
+            limit = f"with {num_bytes} more they are more than {self._max_queued_event_bytes} bytes (max_queued_event_bytes)"
+        else:
+            return
+        queued = f"{num_queued} events ({num_bytes_queued} bytes) wait for the task"
+        raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {queued}, {limit}")
 
     def _receive_empty(self, sequence_number: int, backlog: int) -> NetstackError | None:
         with self._lock:

@@ -144,4 +144,22 @@ OWN_BUGS: Final = (
         "",
         "tests/netstack/channel/test_tls.py::test_close_cuts_connections_that_are_inside_their_handshake",
     ),
+    Mutant(
+        "events_are_not_bounded",
+        "flood",
+        "a producer that sends nothing but events fills the memory of its consumer's process",
+        "netstack.gate.remote_channel",
+        "            self._check_room_for_event(buffer.size)\n",
+        "",
+        "tests/netstack/handlers/test_both_sides.py::test_a_producer_of_nothing_but_events_ends_its_own_channel_only",
+    ),
+    Mutant(
+        "read_events_count_for_ever",
+        "flood",
+        "a channel fails after so many events, although its task reads them",
+        "netstack.gate.input_gate",
+        "        channel.num_events_in += 1\n",
+        "",
+        "tests/netstack/handlers/test_both_sides.py::test_events_that_are_read_make_room_for_others",
+    ),
 )

@@ -93,6 +93,51 @@ def test_polling_before_the_request_is_a_bug() -> None:
     assert network.num_available == 2
 
 
+# ---------------------------------------------------------------- events, which need no credit
+
+
+def flooded(it: Fixture, sizes: list[int], *, max_events: int = 3, max_bytes: int = 100) -> tuple[int, str]:
+    """How many events of these sizes a channel takes, and its error then."""
+    channel = RemoteInputChannel(
+        it.gate,
+        1,
+        input_channel_id(1, 0),
+        partition_id_of(),
+        0,
+        it.client,
+        max_queued_events=max_events,
+        max_queued_event_bytes=max_bytes,
+    )
+    channel.assign_exclusive_segments(it.network, 1)
+    channel.request_subpartition()
+    error = ""
+    for number, size in enumerate(sizes):
+        buffer = channel.allocate(size, DataType.EVENT_BUFFER, is_compressed=False)
+        assert buffer is not None
+        buffer.view[:] = b"\0\0\0\7" + bytes(size - 4)
+        try:
+            channel.on_response(BufferResponse(channel.channel_id, 0, number, 0, DataType.EVENT_BUFFER, False, (), buffer))
+        except RemoteProtocolError as caught:
+            error = str(caught)
+            break
+    num_taken = channel.num_queued_buffers
+    channel.release()
+    return num_taken, error
+
+
+def test_queued_events_are_bounded_in_number_and_bytes(it: Fixture) -> None:
+    """The error says which channel, how many, how much, and what to set; one event is taken whatever its size."""
+    num_many, too_many = flooded(it, [4] * 5)
+    num_large, too_large = flooded(it, [60, 40, 4])
+
+    assert (num_many, num_large) == (3, 2)
+    assert "channel 1 of " in too_many
+    assert "3 events (12 bytes) wait for the task, at most 3 may (max_queued_events)" in too_many
+    assert "2 events (100 bytes) wait for the task, with 4 more they are more than 100 bytes (max_queued_event_bytes)" in too_large
+    assert flooded(it, [500]) == (1, "")
+    assert flooded(it, [4] * 3) == (3, "")
+
+
 # ---------------------------------------------------------------- receiving
 
 

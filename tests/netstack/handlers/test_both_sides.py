@@ -1,10 +1,12 @@
 """Server and client handlers with real partitions and gates, joined by bytes: what one says the other understands."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
-from netstack.errors import NetstackError, ProducerFailedError
+from netstack.config import MAX_QUEUED_EVENTS
+from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError
 from netstack.gate.input_channel import ProducerState
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
@@ -54,6 +56,14 @@ class BothSides:
             if one.buffer is not None:
                 one.buffer.recycle()
             found.append(one)
+
+    def read_others(self, gate: SingleInputGate) -> list[BufferOrEvent]:
+        """What comes of the channels that did not fail."""
+        found: list[BufferOrEvent] = []
+        for _ in range(10):
+            with contextlib.suppress(RemoteProtocolError):
+                found += self.read(gate)
+        return found
 
     def close(self) -> None:
         self.client.close()
@@ -247,6 +257,41 @@ def test_sequence_numbers_wrap_on_both_sides(both: BothSides) -> None:
 
     assert sum(each.buffer is not None for each in found) == 6
     assert events(found) == [EndOfPartition()]
+
+
+def test_a_producer_of_nothing_but_events_ends_its_own_channel_only(both: BothSides) -> None:
+    """Events need no credit: what the task does not read is bounded all the same, and the producer is told to stop."""
+    flood, calm = both.server.partition(1), both.server.partition(2)
+    gate, [channel, other] = both.client.open_channels(1, 2)
+    both.pump()
+
+    for _ in range(MAX_QUEUED_EVENTS + 10):
+        flood.broadcast_event(EVENT)
+        both.pump()
+    fill(calm, 1)
+    calm.finish()
+    both.pump()
+
+    assert (channel.num_queued_buffers, other.num_queued_buffers) == (MAX_QUEUED_EVENTS, 2)
+    assert flood._subpartitions[0].is_released, "the consumer has cancelled it"
+    with pytest.raises(RemoteProtocolError, match=rf"channel 0 of .*: {MAX_QUEUED_EVENTS} events .*max_queued_events"):
+        gate.poll_next()
+    assert events(both.read_others(gate)) == [EndOfPartition()]
+
+
+def test_events_that_are_read_make_room_for_others(both: BothSides) -> None:
+    """The bound is of what waits, not of what came."""
+    partition = both.server.partition(1)
+    gate = both.client.open_gate(1)
+
+    found = []
+    for _ in range(4):
+        for _ in range(MAX_QUEUED_EVENTS // 2):
+            partition.broadcast_event(EVENT)
+        found += both.read(gate)
+    partition.finish()
+
+    assert events(found + both.read(gate)) == [EVENT] * (2 * MAX_QUEUED_EVENTS) + [EndOfPartition()]
 
 
 def test_a_range_of_subpartitions_is_one_flow(both: BothSides) -> None:
