@@ -146,24 +146,13 @@ class UnionInputGate:
             if not items:
                 break
             found.append((member, items))
-        self._requeue(members[len(found) :])
-        return self._as_items(found)
+        more_priority_events = self._settle(
+            [(member, items[-1].more_available, items[-1].more_priority_events) for member, items in found], members[len(found) :]
+        )
+        return self._as_items(found, more_priority_events=more_priority_events)
 
-    def _requeue(self, members: Sequence[_Member]) -> None:
-        """Their turn is still to come."""
-        with self._lock:
-            for member in reversed(members):
-                if not member.is_queued:
-                    member.is_queued = True
-                    self._queue.rest.appendleft(member)
-
-    def _as_items(self, found: Sequence[tuple[_Member, list[BufferOrEvent]]]) -> list[BufferOrEvent]:
-        """What the union says of data that its gates yielded; those that have more are queued again, the others watched."""
-        more_priority_events = False
-        for member, items in found:
-            is_more, has_priority = items[-1].more_available, items[-1].more_priority_events
-            more_priority_events = self._settle(member, is_more=is_more, has_priority=has_priority)
-            self._watch_again(member, is_more=is_more, has_priority=has_priority)
+    def _as_items(self, found: Sequence[tuple[_Member, list[BufferOrEvent]]], *, more_priority_events: bool) -> list[BufferOrEvent]:
+        """What the union says of data that its gates yielded."""
         merged = [
             _new(BufferOrEvent, (member.first_channel + index, buffer, event, True, more_priority_events, size))
             for member, items in found
@@ -194,7 +183,7 @@ class UnionInputGate:
     def _poll(self, member: _Member) -> BufferOrEvent | None:
         gate = member.gate
         if gate.is_finished:  # its future stays done
-            self._settle(member, is_more=False, has_priority=False)
+            self._requeue([(member, False, False)])
             return None
         found = None
         is_failed = True
@@ -204,7 +193,7 @@ class UnionInputGate:
         finally:
             is_more = is_failed or (found is not None and (found.more_available or found.more_priority_events))
             has_priority = found is not None and found.more_priority_events
-            more_priority_events = self._settle(member, is_more=is_more, has_priority=has_priority)
+            more_priority_events = self._requeue([(member, is_more, has_priority)])
         self._watch_again(member, is_more=is_more, has_priority=has_priority)
         more_available = bool(self._queue)
         if found is None:
@@ -221,13 +210,25 @@ class UnionInputGate:
         if not is_more and not member.gate.is_finished:
             self._watch(member)
 
-    def _settle(self, member: _Member, *, is_more: bool, has_priority: bool) -> bool:
-        """Put ``member`` back if it has more; whether the queue has anything with priority."""
+    def _settle(self, polled: Sequence[tuple[_Member, bool, bool]], unpolled: Sequence[_Member]) -> bool:
+        """``_requeue``, and have those queued later that have nothing more now."""
+        more_priority_events = self._requeue(polled, unpolled)
+        for member, is_more, has_priority in polled:
+            self._watch_again(member, is_more=is_more, has_priority=has_priority)
+        return more_priority_events
+
+    def _requeue(self, polled: Sequence[tuple[_Member, bool, bool]], unpolled: Sequence[_Member] = ()) -> bool:
+        """Put back who was polled and has more (and whether with priority), and in front who was not; whether anything has priority."""
         pending = None
         with self._lock:
             queue = self._queue
-            if is_more:
-                self._enqueue_locked(member, has_priority=has_priority)
+            for member, is_more, has_priority in polled:
+                if is_more:
+                    self._enqueue_locked(member, has_priority=has_priority)
+            for member in reversed(unpolled):
+                if not member.is_queued:
+                    member.is_queued = True
+                    queue.rest.appendleft(member)
             if queue.priority:
                 pending = self._priority_availability.unavailable_to_reset_available()
             else:

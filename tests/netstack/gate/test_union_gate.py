@@ -349,6 +349,17 @@ def test_an_event_comes_alone_and_in_its_turn(it: Fixture, first: int) -> None:
     assert found == [[(first, True, True)], [(other, False, True)], [(first, True, True), (other, True, False)], []]
 
 
+def test_a_gate_that_has_more_behind_one_that_has_not_is_available(it: Fixture) -> None:
+    """``poll_many``: the first of the turn is empty now, the second is not."""
+    it.receive(5)
+    it.receive(0)
+    it.receive(0)
+
+    assert many(it, 2) == [(5, True, True), (0, True, True)]
+    assert it.union.available_future().is_done
+    assert many(it, 2) == [(0, True, False)]
+
+
 def test_a_priority_event_comes_before_all_data(it: Fixture) -> None:
     """``poll_many``: of whichever gate, alone."""
     it.receive(0)

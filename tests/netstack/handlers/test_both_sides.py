@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from netstack.buffer.segment import recycle_all
 from netstack.config import MAX_QUEUED_EVENTS
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError
 from netstack.gate.input_channel import ProducerState
@@ -62,7 +63,8 @@ class BothSides:
         found: list[BufferOrEvent] = []
         for _ in range(10):
             with contextlib.suppress(RemoteProtocolError):
-                found += self.read(gate)
+                found += gate.poll_many(1)
+        recycle_all([each.buffer for each in found if each.buffer is not None])
         return found
 
     def close(self) -> None:
