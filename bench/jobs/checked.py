@@ -94,6 +94,8 @@ class Reports:
 class MarkedReader:
     """Gives chunks; writes down the moment of its first poll."""
 
+    never_waits = True
+
     def __init__(self, chunks: Iterator[Chunk], folder: Path, subtask: int) -> None:
         self._chunks = chunks
         self._start_file = folder / f"{_START_PREFIX}{subtask}"

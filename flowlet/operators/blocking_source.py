@@ -72,6 +72,8 @@ class BlockingSourceReader:
     def __repr__(self) -> str:
         return f"<BlockingSourceReader {self._name} {self._state.name}, {self._num_pending} elements pending>"
 
+    never_waits = True  # poll_chunk does not; the function may as long as it likes
+
     # -- task thread
 
     def poll_chunk(self) -> _Element | None:

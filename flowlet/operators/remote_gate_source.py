@@ -84,6 +84,8 @@ class RemoteGateReader:
     Threading: the task thread.
     """
 
+    never_waits = True
+
     def __init__(self, gate: OfferedInputGate, report: Callable[[GateCounts], None] | None) -> None:
         self._gate = gate
         self._report = report

@@ -29,7 +29,9 @@ class SourceReader(Protocol):
 
     A reader that knows how much there is may have an attribute ``progress``: the fraction read so far, 0 to 1, read by any thread.
     One that may have nothing just now should have a method ``available_future()``: a future that is done once it is worth to poll again;
-    without it the reader is polled again at once.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.
+    without it the reader is polled again at once.  One whose poll never waits for anything should have an attribute ``never_waits``, which
+    is true: then what several polls gave may go on its way together, which is cheaper; what other readers give goes at once, since the next
+    poll may wait.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.
     One that can go on after a restart has ``snapshot_position()``, which gives a value that says what was read so far, and
     ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
     """
@@ -76,6 +78,7 @@ class SourceOperator(StreamOperator):
         self._reader: SourceReader | None = None
         self._last_progress: float | None = None
         self._has_nothing = False
+        self._never_waits = False  # of the reader
         self._markers: LatencyMarkerEmitter | None = None
         self._restored: object | None = None
 
@@ -100,6 +103,7 @@ class SourceOperator(StreamOperator):
             )
         try:
             self._reader = self.source.create_reader(self.ctx.subtask, self.ctx.parallelism)
+            self._never_waits = bool(getattr(self._reader, "never_waits", False))
             if self._restored is not None:
                 getattr(self._reader, "restore_position", _ignore)(self._restored)
         except FlowletError:
@@ -149,6 +153,11 @@ class SourceOperator(StreamOperator):
             case Chunk():
                 self._has_nothing = True
         return True
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether ``emit_next`` had something, and will not wait for more when it is called at once."""
+        return self._never_waits and not self._has_nothing and not self.is_held_back
 
     def process_watermark(self, watermark: Watermark) -> None:
         """One that the reader gave; or the last one, which the task gives."""
@@ -241,6 +250,8 @@ class CollectionSource(Source):
 
 
 class _CollectionReader:
+    never_waits = True
+
     def __init__(self, values: list[Any]) -> None:
         self._values = values
         self._next = 0

@@ -21,9 +21,15 @@ from flowlet.task.task_environment import TaskEnvironment
 from flowlet.task.task_timings import TaskTimings, WaitKind
 from netstack.wire.events import StopMode
 
+# What is written together may have 8,000 records (see ``record_writer_base``), a chunk has 1,000 or 2,000.  A mail does not wait for them.
+MAX_POLLS_PER_ACTION = 8
+
 
 class SourceStreamTask(StreamTask):
-    """Asks its source for one chunk per default action: the next call may block, so what the last one gave must be on its way."""
+    """Asks its source for one chunk per default action: the next call may block, so what the last one gave must be on its way.
+
+    Where the reader says that it never does, for some more.
+    """
 
     def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
         super().__init__(environment, chain, timings=timings)
@@ -52,8 +58,11 @@ class SourceStreamTask(StreamTask):
     def _process_input(self) -> InputStatus:
         if self._stopped is not None:
             return InputStatus.STOPPED if self._stopped is StopMode.NO_DRAIN else InputStatus.END_OF_DATA
-        if not self._source.emit_next():
-            return InputStatus.END_OF_DATA
+        for _ in range(MAX_POLLS_PER_ACTION):
+            if not self._source.emit_next():
+                return InputStatus.END_OF_DATA
+            if not self._source.may_go_on or self._should_stop():
+                break
         return InputStatus.MORE_AVAILABLE if self._source.wait_future() is None else InputStatus.NOTHING_AVAILABLE
 
     def _wait_for_input(self, controller: MailboxController) -> None:

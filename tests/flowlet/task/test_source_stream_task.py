@@ -1,19 +1,20 @@
 """Source: Flink ``SourceStreamTaskTest``, ``SourceOperatorStreamTaskTest``."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
 from flowlet.operators.blocking_source import BlockingSource
-from flowlet.operators.source import SourceOperator
-from flowlet.records import MAX_WATERMARK
-from flowlet.task.source_stream_task import SourceStreamTask
+from flowlet.operators.source import Source, SourceOperator, SourceReader
+from flowlet.records import MAX_WATERMARK, Chunk
+from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTask
 from flowlet.task.stream_task import StreamTask
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.operators.test_blocking_source import Emitting
-from tests.flowlet.task.local_network import DEADLINE_S, LocalNetwork, Recorder, Thread, edge, spin_until
+from tests.flowlet.task.local_network import DEADLINE_S, LocalNetwork, Recorder, SubpartitionReader, Thread, edge, spin_until
 from tests.flowlet.task.local_tasks import Tasks, is_parked, source, step_until_idle
 
 
@@ -92,3 +93,81 @@ def test_a_stop_wakes_a_source_that_waits(network: LocalNetwork, tasks: Tasks) -
 
     assert cancelled.is_set()
     assert recorder.controls == []
+
+
+class Counting:
+    """Gives a chunk per poll, and an empty one in between."""
+
+    def __init__(self, *, never_waits: bool, empty_at: int = -1) -> None:
+        self.never_waits = never_waits
+        self.empty_at = empty_at
+        self.num_polls = 0
+        self.on_poll: Callable[[], None] = lambda: None
+
+    def poll_chunk(self) -> Chunk | None:
+        self.num_polls += 1
+        self.on_poll()
+        if self.num_polls == self.empty_at:
+            return Chunk([])
+        return None if self.num_polls > 20 else Chunk([self.num_polls])
+
+    def close(self) -> None:
+        pass
+
+
+class Given(Source):
+    def __init__(self, reader: Counting) -> None:
+        self.reader = reader
+
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        return self.reader
+
+
+def stepped(tasks: Tasks, network: LocalNetwork, reader: Counting) -> tuple[StreamTask, SubpartitionReader]:
+    """A task that took one step, and who reads its output."""
+    partition = network.partition()
+    task = tasks.restored(tasks.source(SourceOperator(Given(reader)), outputs=[edge(partition, source=0)]))
+    task.mailbox_processor.run_mailbox_step()
+    return task, network.reader(partition)
+
+
+def test_a_reader_that_may_wait_is_asked_once_per_action(network: LocalNetwork, tasks: Tasks) -> None:
+    """What it gave is on its way before it is asked again."""
+    task, output = stepped(tasks, network, reader := Counting(never_waits=False))
+
+    assert (reader.num_polls, output.read_values()) == (1, [1])
+    task.mailbox_processor.run_mailbox_step()
+    assert (reader.num_polls, output.read_values()) == (2, [2])
+    output.view.release()
+
+
+def test_what_a_reader_gives_that_never_waits_goes_together(network: LocalNetwork, tasks: Tasks) -> None:
+    _, output = stepped(tasks, network, Counting(never_waits=True))
+
+    assert output.read() == [Chunk(list(range(1, MAX_POLLS_PER_ACTION + 1)))]
+    output.view.release()
+
+
+def test_a_reader_that_has_nothing_lets_go_what_it_gave(network: LocalNetwork, tasks: Tasks) -> None:
+    _, output = stepped(tasks, network, reader := Counting(never_waits=True, empty_at=3))
+
+    assert (reader.num_polls, output.read()) == (3, [Chunk([1, 2])])
+    output.view.release()
+
+
+def test_a_mail_does_not_wait_for_a_reader_that_has_more(network: LocalNetwork, tasks: Tasks) -> None:
+    partition, reader = network.partition(), Counting(never_waits=True)
+    task = tasks.restored(tasks.source(SourceOperator(Given(reader)), outputs=[edge(partition, source=0)]))
+    output, seen = network.reader(partition), []
+
+    def mail_at_2() -> None:
+        if reader.num_polls == 2:
+            task.mailbox_processor.executor().execute(lambda: seen.append(reader.num_polls), "look")
+
+    reader.on_poll = mail_at_2
+    for _ in range(2):
+        task.mailbox_processor.run_mailbox_step()
+
+    assert seen == [2]
+    assert output.read()[0] == Chunk([1, 2])
+    output.view.release()
