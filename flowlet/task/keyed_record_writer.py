@@ -19,6 +19,7 @@ from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Colum
 from flowlet.columns.inspection import exact_type, try_transpose
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.fusing.field_selector import field_selected_by
+from flowlet.fusing.inlined_map import InlinedMap
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.key_columns import ChannelTable, column_hashes, try_hashes
 from flowlet.keys import exact_key, exact_keys, key_group, operator_index
@@ -51,6 +52,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         super().__init__(partition, options, partition.num_subpartitions)
         self._subtask = options.subtask
         self._key_function = partitioner.key_function
+        self._key_map = InlinedMap()
         self._field = field_selected_by(partitioner.key_selector)
         self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # then nulls and instants are keys, too
         self._max_parallelism = partitioner.max_parallelism
@@ -207,12 +209,12 @@ class KeyGroupsRecordWriter(RecordWriter):
         return operator_index(key_group(key, self._max_parallelism), self._max_parallelism, self._num_channels)
 
     def _keys(self, values: list[Any]) -> list[Any]:
-        key_function, field = self._key_function, self._field
+        field = self._field
         remaining = iter(values)
         try:
             if type(field) is int and list(map(type, values)).count(tuple) == len(values):
                 return [value[field] for value in remaining]
-            return [key_function(value) for value in remaining]
+            return self._key_map.results(self._key_function, remaining)
         except Exception as error:
             # The iterator stands behind the record that failed: nothing had to be counted per record.
             raise self._failure(last_of(values, remaining)) from error
