@@ -55,6 +55,7 @@ def _larger(part: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         joined("({}.real)", part),
         joined("({} {} {})", part, st.sampled_from(["and", "or"]), part),
         joined("({} if {} else {})", part, part, part),
+        joined("({} if {} {} {} else {})", part, part, st.sampled_from(["and", "or"]), part, part),
         joined("({} {} {} {} {})", part, st.sampled_from(COMPARISONS), part, st.sampled_from(COMPARISONS), part),
         joined("({}{})", st.sampled_from(["-", "+", "~", "not "]), part),
         joined("({}, {})", part, part),
@@ -191,6 +192,15 @@ RECOGNISED: list[tuple[Any, list[Any]]] = [
     (lambda r, k=1: r[k], [(1, 2)]),
     (lambda r: r in (1, 2), [1, 3]),
     (lambda r: not r, [1, 0]),
+    (lambda r: (r[0], "yes" if r[1] else "no", r[0]), [(1, 0), (1, 1)]),
+    (lambda r: [r[0], r[1] or 7, r[0] and r[1]], [(1, 0), (0, 1), (1, 1)]),
+    (lambda r: (r[0], "both" if r[0] and r[1] else "no", 1), [(0, 1), (1, 0), (1, 1)]),
+    (lambda r: not (r and r[0]), [(), (0,), (1,)]),
+    (lambda r: r[0] < r[1] < r[2], [(1, 2, 3), (1, 1, 3), (1, 2, 2)]),
+    (lambda r: (r[0], 0 <= r[1] < 10 != r[0]), [(10, 1), (1, 1), (1, 11), (1, -1)]),
+    (lambda r: r[0] < r[1] < (r[2] == r[3]), [(-2, 0, 1, 1), (-2, 0, 1, 2), (1, 0, 0, 0)]),
+    (lambda r: r[0] < (r[1] if r[2] else r[3]) < 10, [(1, 2, 0, 1), (1, 2, 1, 1)]),
+    (lambda r: (r[0] if r[1] is None else r[1] if r[2] else -r[2]) + 1, [(1, None, 0), (1, 2, 0), (1, 2, 3)]),
     (documented, [(1, 2)]),
     (branching, [None, 1, 0]),
     (two_defaults, [1]),
@@ -250,13 +260,18 @@ def closing_over(index: int) -> Any:
 GLOBAL = 1
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", SyntaxWarning)
-    WARNED = [eval("lambda r: r is 0"), eval("lambda r: 1 is not r"), eval("lambda r: r is 'x'")]
+    WARNED = [
+        eval("lambda r: r is 0"),
+        eval("lambda r: 1 is not r"),
+        eval("lambda r: r is 'x'"),
+        eval("lambda r: (1 + (2 if r or r else 3))[0]"),
+    ]
 LONG = eval("lambda r: " + " + ".join(["r"] * 200))
 WIDE = eval("lambda r: r if " + " and ".join(f"(r[{i}] or r[{i + 1}])" for i in range(20)) + " else 0")
 CALLED: list[Any] = [
     *(generator, coroutine, assigning, asserting, looping, raising, deleting, closing_over(0), LONG, WIDE, *WARNED),
     *(lambda r: r.lower(), lambda r: len(r), lambda r: r[GLOBAL], lambda r: [each[0] for each in r], lambda r: (yield r)),
-    *(lambda r: (x := r[0]) + x, lambda r: lambda: r, lambda r: (r[0], 1 if r[1] else 2), lambda r: r[0] < r[1] < r[2]),
+    *(lambda r: (x := r[0]) + x, lambda r: lambda: r),
     *(lambda r: (*r, 1), lambda r: [1, 2, 3, r[0]][:2], lambda r: ("a", r)[0], lambda r: "abc"[r], lambda r: [*r]),
     *(lambda *r: r, lambda **r: r, lambda r, *, k=1: r, lambda: 1, lambda r, s: r, lambda r, k: r),
     *(len, str, itemgetter(0), partial(documented, 1), Holder, Holder(), "".join, None, "r"),
