@@ -34,7 +34,7 @@ REPORT_INTERVAL_S = 1.0
 SHOWN_ALERTS = 5
 NUM_TASK_MANAGERS = 2
 SHOWN_METRICS = {
-    "rows": "num_records_in",
+    "rows": "rows",
     "buffers": "num_buffers_in",
     "credits granted": "num_credits_granted",
     "ms busy": "accumulated_busy_ms",
@@ -143,15 +143,16 @@ class Watch:
             except FlowletError:
                 return
             metrics = gate_metrics(document)
-            rows, granted = (sum(each[name] for each in metrics) for name in ("num_records_in", "num_credits_granted"))
+            rows, granted = (sum(each[name] for each in metrics) for name in ("rows", "num_credits_granted"))
             text = f"{rows:,} of {self._num_events:,} rows, {(rows - last) / REPORT_INTERVAL_S:,.0f} rows/s, {granted:,} credits granted"
             self._console.print(f"pushing: {text}, {len(self.alerts)} alerts", highlight=False)
             last = rows
 
 
 def gate_metrics(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The counters of the tasks that own the gate."""
-    return [subtask["metrics"] for subtask in document["vertices"][0]["subtasks"]]
+    """The counters of the tasks that own the gate; ``rows``: what it gave to the operator behind it."""
+    metrics = [subtask["metrics"] for subtask in document["vertices"][0]["subtasks"]]
+    return [each | {"rows": each["operators"][0]["num_records_out"] if each["operators"] else 0} for each in metrics]
 
 
 def push(console: Console, events: DataFrame, cluster: RunningCluster, output: Path, num_partitions: int) -> Outcome:

@@ -85,15 +85,17 @@ def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", params=[LOCAL, EXECUTORS])
 def spark(request: pytest.FixtureRequest, spark_folder: Path) -> Iterator[Any]:
     """The session; pytest runs all tests of one kind before those of the other."""
+    import pyspark
     from pyspark.sql import SparkSession
 
+    work = Path(pyspark.__file__).with_name("work")  # where the executors of a local cluster write, wherever one would like to have it
+    before = set(work.glob("app-*"))
     environment = {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "flowlet" / "spark" / "discovery")]),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(spark_folder),
-        "SPARK_WORKER_DIR": str(spark_folder),
     }
     os.environ.update(environment)
     builder = SparkSession.builder.master(request.param).appName("flowlet tests")
@@ -103,6 +105,8 @@ def spark(request: pytest.FixtureRequest, spark_folder: Path) -> Iterator[Any]:
     session.range(2).rdd.foreach(print)  # connections and workers are there before a test counts what it leaves behind
     yield session
     session.stop()
+    for folder in set(work.glob("app-*")) - before:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class GateCluster(MiniCluster):

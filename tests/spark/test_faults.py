@@ -62,7 +62,7 @@ def test_a_partition_that_ended_in_the_middle_is_pushed_again(spark: Any, cluste
 
 def wait_until_it_reads(results: CloseableIterator) -> None:
     deadline = time.monotonic() + WAIT_S
-    while not any(each["metrics"]["num_records_in"] for each in results.job_client.metrics()["vertices"][0]["subtasks"]):
+    while not any(each["metrics"]["num_bytes_in_remote"] for each in results.job_client.metrics()["vertices"][0]["subtasks"]):
         assert time.monotonic() < deadline, "nothing comes in"
         threading.Event().wait(0.05)
 
