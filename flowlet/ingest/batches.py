@@ -21,17 +21,23 @@ _PLAIN: Final = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.flo
 
 def chunk_of_batch(batch: pa.RecordBatch, type_info: TypeInformation) -> Chunk:
     """The rows of ``batch`` as records of ``type_info``: ``Row``s with its names, tuples, or the values of the only column."""
-    fields = tuple([_column(array) for array in batch.columns])
+    return Chunk.of_columns(shaped(tuple([column_of_array(array) for array in batch.columns]), type_info))
+
+
+def shaped(fields: tuple[Column, ...], type_info: TypeInformation) -> Columns:
+    """A table of the records of ``type_info``; there is at least one field."""
+    num_rows = len(fields[0])
     match type_info:
         case RowTypeInfo():
-            return Chunk.of_columns(Columns(batch.num_rows, fields, Shape.ROW, tuple(type_info.get_field_names())))
+            return Columns(num_rows, fields, Shape.ROW, tuple(type_info.get_field_names()))
         case TupleTypeInfo() | PickledBytesTypeInfo():
-            return Chunk.of_columns(Columns(batch.num_rows, fields, Shape.TUPLE))
+            return Columns(num_rows, fields, Shape.TUPLE)
         case _:
-            return Chunk.of_columns(Columns(batch.num_rows, fields, Shape.SCALAR))
+            return Columns(num_rows, fields, Shape.SCALAR)
 
 
-def _column(array: pa.Array) -> Column:
+def column_of_array(array: pa.Array) -> Column:
+    """A column of the same values; numbers without a null share its memory."""
     if array.null_count == 0 and array.type in _PLAIN:
         return ArrayColumn(array.to_numpy())
     return ArrowColumn(array)

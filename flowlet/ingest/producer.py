@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from flowlet.columns import Columns
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.ingest.description import GateDescription, GateEndpoint
 from flowlet.ingest.errors import (
@@ -208,6 +209,11 @@ class PartitionWriter:
             self._type_info = self._description.type_info
         if batch.num_rows:
             self._write(chunk_of_batch(batch, self._type_info))
+
+    def write_columns(self, columns: Columns) -> None:
+        """Push records that are in columns already; blocks and raises as ``write_records``.  Nobody changes the columns any more."""
+        if columns.num_rows:
+            self._write(Chunk.of_columns(columns))
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait until every record was processed by the gate's tasks; the partition counts from now on.

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import types as st
 
+from flowlet.columns import Columns
 from flowlet.errors import ConfigError
 from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, GateDescription, PartitionWriter, open_gate
 from flowlet.spark.attempt import attempt_of_this_task
@@ -91,12 +92,15 @@ def open_writer(description: GateDescription, write_id: str, timeout_s: float) -
     return GateClient(description, timeout_s=timeout_s).open_partition(attempt_of_this_task(write_id).offer())
 
 
-def push(writer: PartitionWriter, payload: pa.RecordBatch | list[Any]) -> None:
+def push(writer: PartitionWriter, payload: Columns | pa.RecordBatch | list[Any]) -> None:
     """Write columns or records, whichever it is."""
-    if isinstance(payload, list):
-        writer.write_records(payload)
-    else:
-        writer.write_batch(payload)
+    match payload:
+        case list():
+            writer.write_records(payload)
+        case Columns():
+            writer.write_columns(payload)
+        case _:
+            writer.write_batch(payload)
 
 
 def clock_is_utc() -> bool:

@@ -12,17 +12,24 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import repeat
 from operator import eq
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import types as st
 
+from flowlet.columns import Column, Columns, ListColumn
 from flowlet.common.typeinfo import ArrowTypeInfo, RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
 from flowlet.common.types import Row
+from flowlet.ingest.batches import column_of_array, shaped
 from flowlet.serde.arrow_types import exact_array
 from flowlet.serde.type_serializer import ValueMismatchError, preview
 from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, type_info_of
-from flowlet.spark.values import in_utc, value_converter
+from flowlet.spark.values import classes_of, in_utc, value_converter
+
+_NONE: Final = frozenset({type(None)})
+_STR: Final = frozenset({str})
+_TIMES: Final = pa.timestamp("us")
+_AS_ARRAYS: Final = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), _TIMES})
 
 
 class RowConverter:
@@ -41,8 +48,8 @@ class RowConverter:
         self._fields: list[str] | None = None  # of the rows whose order is known
         self._order: tuple[int, ...] = ()
 
-    def convert(self, rows: list[Any]) -> pa.RecordBatch | list[Any]:
-        """One batch of columns, or records one by one, of ``Row``s of a DataFrame, or of an RDD's tuples or single values; at least one.
+    def convert(self, rows: list[Any]) -> Columns | list[Any]:
+        """Columns, or records one by one, of ``Row``s of a DataFrame, or of an RDD's tuples or single values; at least one.
 
         Raises:
             SchemaMismatchError: a row or a value does not fit.
@@ -69,13 +76,26 @@ class RowConverter:
             takes = ", ".join(column.name for column in columns)
             raise SchemaMismatchError(f"the row {preview(odd)} does not fit gate {self._schema.gate!r}, which takes the columns {takes}")
 
-    def _payload(self, values: Sequence[Sequence[Any]]) -> pa.RecordBatch | list[Any]:
+    def _payload(self, values: Sequence[Sequence[Any]]) -> Columns | list[Any]:
         schema = self._schema
-        pairs = zip(schema.columns or (), values, strict=True)
+        pairs = list(zip(schema.columns or (), values, strict=True))
         if schema.arrow_schema is None:
             return records_of(schema, [self._converted(column, each) for column, each in pairs])
-        batch = pa.RecordBatch.from_arrays([self._array(column, each) for column, each in pairs], schema=schema.arrow_schema)
-        return [batch] if isinstance(schema.type_info, ArrowTypeInfo) else batch
+        if isinstance(schema.type_info, ArrowTypeInfo):
+            return [pa.RecordBatch.from_arrays([self._array(column, each) for column, each in pairs], schema=schema.arrow_schema)]
+        return shaped(tuple([self._column(column, each) for column, each in pairs]), schema.type_info)
+
+    def _column(self, column: GateColumn, values: Sequence[Any]) -> Column:
+        """Numbers and times as arrays; anything else as the list that it is, as small columns in Arrow's form cost more than they save."""
+        if column.arrow_type in _AS_ARRAYS:
+            array = self._array(column, values)
+            return ListColumn(list(values)) if array.null_count and column.arrow_type != _TIMES else column_of_array(array)
+        kinds, allowed = set(map(type, values)), classes_of(column.type_info)
+        if allowed is None or not kinds - _NONE <= allowed:
+            return column_of_array(self._array(column, values))  # which refuses the value that does not fit
+        if bytearray in kinds:
+            return ListColumn([None if value is None else bytes(value) for value in values])
+        return ListColumn(list(values), str if kinds == _STR else None)
 
     def _array(self, column: GateColumn, values: Sequence[Any]) -> pa.Array:
         if isinstance(column.type_info, TimestampTypeInfo) and not self._clock_is_utc:
