@@ -68,7 +68,6 @@ class Columns:
 
 
 def _rows(tuples: list[tuple[Any, ...]], field_names: tuple[str, ...]) -> list[Any]:
-    from flowlet.common.types import Row  # flowlet.common itself needs records, and so this module
+    from flowlet.common.types import rows_of  # flowlet.common itself needs records, and so this module
 
-    make = Row(*field_names)
-    return [make(*values) for values in tuples]
+    return rows_of(field_names, tuples)

@@ -4,9 +4,10 @@ Side:   pure.
 Source: PyFlink ``pyflink.common.types``.
 """
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["Row", "RowKind"]
 
@@ -43,9 +44,9 @@ class Row:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if args and kwargs:
             raise ValueError("a Row is made of positional values or of named values, not of both")
-        self._fields = list(kwargs) if kwargs else None
-        self._values = list(kwargs.values()) if kwargs else list(args)
-        self._row_kind = RowKind.INSERT
+        _set_fields(self, list(kwargs) if kwargs else None)
+        _set_values(self, list(kwargs.values()) if kwargs else list(args))
+        _set_row_kind(self, RowKind.INSERT)
 
     @staticmethod
     def of_kind(row_kind: RowKind, *args: Any, **kwargs: Any) -> "Row":
@@ -119,6 +120,12 @@ class Row:
     def __reduce__(self) -> "tuple[Callable[..., Row], tuple[list[str] | None, list[Any], RowKind]]":
         return _restore, (self._fields, self._values, self._row_kind)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Row":
+        row = _restore(self._fields, [], self._row_kind)
+        memo[id(self)] = row  # first: a row may hold itself
+        row._values.extend([copy.deepcopy(value, memo) for value in self._values])
+        return row
+
     def __repr__(self) -> str:
         if self._fields is None:
             return f"<Row({', '.join(map(repr, self._values))})>"
@@ -147,10 +154,29 @@ class Row:
 
 
 def _restore(fields: list[str] | None, values: list[Any], row_kind: RowKind) -> Row:
-    row = Row(*values)
-    row._fields = fields
-    row._row_kind = row_kind
+    row = _new(Row)
+    _set_fields(row, fields)
+    _set_values(row, values)
+    _set_row_kind(row, row_kind)
     return row
+
+
+def rows_of(field_names: Sequence[str], records: Iterable[Sequence[Any]]) -> list[Row]:
+    """A row with these names for each record."""
+    new, set_fields, set_values, set_row_kind = _new, _set_fields, _set_values, _set_row_kind
+    names, insert, rows = list(field_names), RowKind.INSERT, []  # nobody changes a list of names: ``set_field_names`` takes another one
+    for record in records:
+        row = new(Row)
+        set_fields(row, names)
+        set_values(row, list(record))
+        set_row_kind(row, insert)
+        rows.append(row)
+    return rows
+
+
+# By the descriptors of the slots: ``Row.__setattr__`` would be called for each of the three.
+_new: Final = Row.__new__
+_set_fields, _set_values, _set_row_kind = (getattr(Row, name).__set__ for name in ("_fields", "_values", "_row_kind"))
 
 
 def field_names_of(row: Row) -> list[str] | None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
-from flowlet.columns import ArrayColumn, CodedColumn, Column, ConstantColumn, ListColumn, Shape
+from flowlet.columns import ArrayColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape
 from flowlet.fusing.generated import GeneratedFunction
 from flowlet.fusing.unchanging import UNCHANGING
 from flowlet.records import Chunk
@@ -27,7 +27,12 @@ def chunk_is_unchanging(chunk: Chunk) -> bool:
 def has_unchanging_columns(chunk: Chunk) -> bool:
     """Whether a chunk's columns say that no record can change; False also where only a look at the values can tell."""
     columns = chunk.columns
-    return columns is not None and columns.shape is not Shape.ROW and all(map(_is_column_unchanging, columns.fields))
+    return columns is not None and columns.shape is not Shape.ROW and has_unchanging_fields(columns)
+
+
+def has_unchanging_fields(columns: Columns) -> bool:
+    """Whether no value of any field can change; rows made of them still can."""
+    return all(map(_is_column_unchanging, columns.fields))
 
 
 def are_unchanging(values: list[Any]) -> bool:

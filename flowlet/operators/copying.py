@@ -12,7 +12,7 @@ from typing import Any
 
 from flowlet.errors import FlowletError
 from flowlet.fusing.unchanging import UNCHANGING, can_change
-from flowlet.fusing.unchanging_records import are_unchanging, has_unchanging_columns
+from flowlet.fusing.unchanging_records import are_unchanging, has_unchanging_columns, has_unchanging_fields
 from flowlet.operators.user_function import preview
 from flowlet.records import Chunk
 
@@ -25,6 +25,8 @@ def copy_chunk(chunk: Chunk) -> Chunk:
     """
     if has_unchanging_columns(chunk):
         return chunk  # nobody changes the list of a chunk with columns
+    if chunk.columns is not None and has_unchanging_fields(chunk.columns):
+        return chunk.copy()  # rows: each chunk makes its own
     return Chunk(copy_values(chunk.values), None if chunk.timestamps is None else chunk.timestamps.copy())
 
 

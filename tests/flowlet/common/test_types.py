@@ -1,5 +1,6 @@
 """Promises of ``Row``."""
 
+import copy
 import pickle
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Row, RowKind
+from flowlet.common.types import rows_of
 
 
 def test_fields_are_found_by_position_and_by_name() -> None:
@@ -111,3 +113,27 @@ def test_pickling_keeps_everything(values: list[object], kind: RowKind, is_named
         row.set_field_names([f"f{index}" for index in range(len(values))])
 
     assert pickle.loads(pickle.dumps(row)) == row
+
+
+def test_a_deep_copy_shares_nothing_that_can_change() -> None:
+    """Kind and names are kept; what two fields share is shared in the copy, too; a row may hold itself."""
+    inner = [1]
+    row = Row.of_kind(RowKind.DELETE, a=inner, b=inner, c=None)
+    row["c"] = row
+
+    copied = copy.deepcopy(row)
+    inner.append(2)
+
+    assert copied.get_row_kind() is RowKind.DELETE
+    assert (copied["a"], copied["b"]) == ([1], [1])
+    assert copied["a"] is copied["b"]
+    assert copied["c"] is copied
+
+
+def test_rows_of_one_table_do_not_share_their_names() -> None:
+    first, second = rows_of(["a", "b"], [(1, 2), [3, 4]])
+
+    first.set_field_names(["x", "y"])
+
+    assert (first, second) == (Row(x=1, y=2), Row(a=3, b=4))
+    assert rows_of(["a"], []) == []

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from flowlet.columns import Columns, ListColumn, Shape
+from flowlet.common.types import Row
 from flowlet.errors import FlowletError
 from flowlet.operators.base import OperatorContext, StreamOperator
 from flowlet.operators.chain import ChainedOperator, OperatorChain
@@ -40,6 +42,29 @@ def test_a_list_inside_a_tuple_is_copied_too() -> None:
     inner.append(2)
 
     assert copied == Chunk([("a", [1])], [7])
+
+
+def test_rows_made_of_columns_are_made_again_instead_of_copied() -> None:
+    """Whoever changes one, changes nobody else's."""
+    columns = Columns(2, (ListColumn(["a", "b"], str), ListColumn([1, None])), Shape.ROW, ("name", "number"))
+    chunk = Chunk.of_columns(columns, [7, 8])
+
+    copied = copy_chunk(chunk)
+    copied.values[0]["name"] = "changed"
+
+    assert chunk.values == [Row(name="a", number=1), Row(name="b", number=None)]
+    assert copied.values[1] == Row(name="b", number=None)
+    assert copied.timestamps == [7, 8]
+    assert copied.columns is columns
+
+
+def test_rows_of_columns_that_can_change_are_copied_to_the_bottom() -> None:
+    inner = [1]
+
+    copied = copy_chunk(Chunk.of_columns(Columns(1, (ListColumn([inner]),), Shape.ROW, ("list",))))
+    inner.append(2)
+
+    assert copied.values == [Row(list=[1])]
 
 
 def test_a_record_that_cannot_be_copied_is_shown_with_a_way_out() -> None:
