@@ -41,7 +41,7 @@ class KeyKind(Enum):
     OBJECT = "object"
 
 
-class _Slots(dict[Any, int]):
+class Slots(dict[Any, int]):
     """Exact key -> slot; a new key gets the next one."""
 
     __slots__ = ()
@@ -64,7 +64,7 @@ class SlotIndex:
         self._allows_null = allows_null
         self._kind: KeyKind | None = None  # from the first key on
         self._are_plain = True
-        self._objects = _Slots()
+        self._objects = Slots()
         self._numbers = Int64Codes()  # ints, instants in their unit, or the bits of floats
         self._null_slot: int | None = None  # among numbers
         self._tables: OrderedDict[NameTable, SlotArray] = OrderedDict()  # code -> slot, as far as the table was known

@@ -1,6 +1,6 @@
 """``reduce`` and ``sum`` per key, record by record; in columns where the records are columns and the function is known.
 
-Hot path.  One dictionary probe, one addition and one store per record; no calls but the user's own.
+Hot path.  One probe, one addition or call of the user's function, and one store per record.
 
 Side:       task.
 Invariants: what is emitted for a key has the fields of its first record, except for the one that is summed.
@@ -11,23 +11,21 @@ Source:     Flink ``SumAggregator``; PyFlink ``KeyedStream.sum``.  Plain loops w
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from flowlet.column_key import ColumnKey
 from flowlet.datastream.aggregations import Aggregation, KnownReduction
 from flowlet.errors import JobGraphError
 from flowlet.fusing.known_reductions import known_reduction
+from flowlet.fusing.switch import is_fusing, is_traced
 from flowlet.fusing.unchanging import can_change
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
+from flowlet.kernels.slot_index import SlotIndex, Slots
 from flowlet.keys import are_plain
 from flowlet.operators.copying import copy_value
 from flowlet.operators.record_fields import checked_number, field_to_sum, with_field
+from flowlet.operators.reduce_loop import MISSING, ReduceLoop
 from flowlet.operators.running import RunningOperator
 from flowlet.operators.user_function import last_of
-
-
-class _Missing:
-    """Not None: users may reduce to None."""
-
-
-_MISSING: Any = _Missing()
+from flowlet.records import Chunk
 
 
 class KeyedReduceOperator(RunningOperator):
@@ -50,16 +48,26 @@ class KeyedReduceOperator(RunningOperator):
         emits_batches: bool = False,
         name: str = "Keyed Reduce",
     ) -> None:
-        known = reduce_function.known if isinstance(reduce_function, Aggregation) else known_reduction(reduce_function)
+        known = _known(reduce_function)
         columnar = None if known is None else _columnar(known)
         super().__init__(key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar)
         self._reduce_function = self._add(reduce_function, "reduce")
+        self._is_users = not isinstance(reduce_function, Aggregation)
+        self._allows_null = isinstance(key_selector, ColumnKey)
+        self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)  # while all keys come in columns of one kind
+        self._slots = Slots()  # afterwards: exact key -> slot
+        self._results: list[Any] = []  # by slot
 
-    def _advance(self, values: list[Any]) -> list[Any]:
-        keys = self._keys(values)
-        state = self._state
-        get = state.get
-        reduce = self._reduce_function.call
+    def open(self) -> None:
+        """Prepare; no function is pickled with its loop."""
+        super().open()
+        self._loop = ReduceLoop()
+        if self._is_users and is_traced():
+            self._columnar = None  # so that breakpoints in the function are met
+
+    def _advance_chunk(self, chunk: Chunk) -> list[Any]:
+        values = chunk.values
+        slots = self._state_slots(chunk)
         results: list[Any] = []
         append: Callable[[Any], None] = results.append
         if self.ctx.copies_results and can_change(values[0]):
@@ -67,13 +75,55 @@ class KeyedReduceOperator(RunningOperator):
             append = lambda result: results.append(copy_value(result))  # noqa: E731 - one of two ways to append
         records = iter(values)
         try:
-            for key, record in zip(keys, records):  # noqa: B905 - one key per record; strict costs in the hot loop
-                so_far = get(key, _MISSING)
-                state[key] = result = record if so_far is _MISSING else reduce(so_far, record)
-                append(result)
+            self._loop.run(self._reduce_function.call, slots, records, self._results, append)
         except Exception as error:
             raise self._failure(values, records) from error
         return results
+
+    # -- the state: a slot for each key, and a list of results by slot
+
+    def _state_slots(self, chunk: Chunk) -> list[int]:
+        """The slot of each record; there is a place for each."""
+        key = None if chunk.columns is None or self._index is None else self._key_column(chunk.columns)
+        found = None if key is None or self._index is None else self._index.slots(key)
+        slots: list[int]
+        if found is not None:
+            slots = found.tolist()
+            num_slots = self._index.num_slots if self._index is not None else 0
+        else:
+            self._leave_index()
+            slots = [self._slots[exact] for exact in self._keys(chunk.values)]
+            num_slots = len(self._slots)
+        if num_slots > len(self._results):
+            self._results.extend([MISSING] * (num_slots - len(self._results)))
+        return slots
+
+    def _leave_index(self) -> None:
+        """From now on keys are looked up one by one: not all are in columns of one kind."""
+        if self._index is not None:
+            self._slots.update(zip(self._index.keys(), range(len(self._results)), strict=False))
+            self._index = None
+
+    def _records(self) -> tuple[list[Any], list[Any]]:
+        keys = list(self._slots) if self._index is None else self._index.keys()
+        # A key whose first record failed has a slot, and no result.
+        kept = [(key, result) for key, result in zip(keys, self._results, strict=False) if result is not MISSING]
+        return [key for key, _ in kept], [result for _, result in kept]
+
+    def _take_records(self, keys: list[Any], records: list[Any]) -> None:
+        self._results, self._slots = records, Slots()
+        self._index = SlotIndex(allows_null=self._allows_null)
+        if not self._index.load(keys):
+            self._index = None
+            self._slots.update(zip(keys, range(len(keys)), strict=True))
+
+    def _final_records(self) -> Iterator[Any]:
+        return iter(self._records()[1])
+
+    def close(self) -> None:
+        """Let the state go."""
+        self._take_records([], [])
+        super().close()
 
 
 class KeyedSumOperator(RunningOperator):
@@ -112,6 +162,9 @@ class KeyedSumOperator(RunningOperator):
         # Whether the state's records are all plain tuples, and all of two fields.
         self._holds_tuples = isinstance(position, int)
         self._holds_pairs = position == 1
+
+    def _advance_chunk(self, chunk: Chunk) -> list[Any]:
+        return self._advance(chunk.values)
 
     def _advance(self, values: list[Any]) -> list[Any]:
         if self._holds_sums and list(map(type, values)).count(tuple) == len(values):
@@ -163,6 +216,9 @@ class KeyedSumOperator(RunningOperator):
         facts = {"_holds_sums": self._holds_sums, "_holds_tuples": self._holds_tuples, "_holds_pairs": self._holds_pairs}
         return super()._facts() | facts
 
+    def _restore(self, keys: list[Any], values: list[Any]) -> None:
+        self._state = dict(zip(keys, values, strict=True))  # of which the facts say what it is
+
     def _take_records(self, keys: list[Any], records: list[Any]) -> None:
         super()._take_records(keys, records)
         self._holds_sums = False
@@ -212,13 +268,20 @@ class KeyedSumOperator(RunningOperator):
         results: list[Any] = []
         for key, record in zip(keys, records, strict=True):
             addend = field_to_sum(record, position)
-            so_far = state.get(key, _MISSING)
-            state[key] = result = record if so_far is _MISSING else with_field(so_far, position, field_to_sum(so_far, position) + addend)
+            so_far = state.get(key, MISSING)
+            state[key] = result = record if so_far is MISSING else with_field(so_far, position, field_to_sum(so_far, position) + addend)
             results.append(result)
         return results
 
     def _final_records(self) -> Iterator[Any]:
         return iter(self._state.items()) if self._holds_sums else iter(self._state.values())
+
+
+def _known(function: Any) -> KnownReduction | None:
+    if isinstance(function, Aggregation):
+        return function.known
+    # Where nothing is inlined, users' functions are called.
+    return known_reduction(function) if is_fusing() else None
 
 
 def _columnar(known: KnownReduction) -> ColumnarReduction:

@@ -83,7 +83,7 @@ class RunningOperator(KeyedOperator, ABC):
             self._has_timestamps = True
         if self._columnar is not None and self._process_columns(chunk, self._columnar):
             return
-        results = self._advance(chunk.values)
+        results = self._advance_chunk(chunk)
         if self._emits_batches:
             self._emit_last(chunk, results)
         elif not self._emit_on_finish:
@@ -113,9 +113,8 @@ class RunningOperator(KeyedOperator, ABC):
         columns = None if self._columnar is None else self._columnar.columns()
         if self._columnar is not None and columns is not None:
             return ColumnarState(tuple(self._columnar.keys()), _detached(columns), self._facts())
-        if not self._state:
-            return None
-        return RunningState(tuple(self._state), tuple(copy_values(list(self._state.values()))), self._facts())
+        keys, values = self._records()
+        return RunningState(tuple(keys), tuple(copy_values(values)), self._facts()) if keys else None
 
     def initialize_state(self, state: object | None) -> None:
         """Go on from a snapshot of either form."""
@@ -125,7 +124,7 @@ class RunningOperator(KeyedOperator, ABC):
         for fact, holds in state.facts.items():
             setattr(self, fact, holds)
         if isinstance(state, RunningState):
-            self._state = dict(zip(state.keys, copy_values(list(state.values)), strict=True))
+            self._restore(list(state.keys), copy_values(list(state.values)))
         elif self._columnar is None or not self._columnar.load(list(state.keys), state.columns):
             self._columnar = None
             self._take_records(list(state.keys), state.columns.to_list())
@@ -137,8 +136,16 @@ class RunningOperator(KeyedOperator, ABC):
     # -- records
 
     @abstractmethod
-    def _advance(self, values: list[Any]) -> list[Any]:
+    def _advance_chunk(self, chunk: Chunk) -> list[Any]:
         """The result after each record."""
+
+    def _records(self) -> tuple[list[Any], list[Any]]:
+        """Keys and what is kept of them, as a snapshot has it; lists of the caller's own."""
+        return list(self._state), list(self._state.values())
+
+    def _restore(self, keys: list[Any], values: list[Any]) -> None:
+        """The opposite."""
+        self._take_records(keys, values)
 
     def _final_records(self) -> Iterator[Any]:
         return iter(self._state.values())
@@ -160,7 +167,8 @@ class RunningOperator(KeyedOperator, ABC):
         if not len(columnar):
             if columns is None or len(chunk) < MIN_COLUMN_ROWS:
                 return False
-            if self._state and not self._adopt(columnar):
+            keys, _ = self._records()
+            if keys and not self._adopt(columnar, keys):
                 return False
         elif columns is None:
             columns = columns_of(chunk.values)
@@ -189,11 +197,11 @@ class RunningOperator(KeyedOperator, ABC):
         position = Layout.of(columns).position(self._key_field)
         return None if position is None else columns.fields[position]
 
-    def _adopt(self, columnar: ColumnarReduction) -> bool:
-        """Put the records of the dictionary into columns; if they do not fit, nothing ever will."""
+    def _adopt(self, columnar: ColumnarReduction, keys: list[Any]) -> bool:
+        """Put the records so far into columns; if they do not fit, nothing ever will."""
         columns = columns_of(list(self._final_records()))
-        if columns is not None and columnar.load(list(self._state), columns):
-            self._state = {}
+        if columns is not None and columnar.load(keys, columns):
+            self._take_records([], [])
             return True
         self._columnar = None
         return False

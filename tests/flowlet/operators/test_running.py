@@ -115,7 +115,7 @@ def run(
 @pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(stream=STREAMS, has_timestamps=st.booleans(), stops_at=st.none() | st.integers(0, 3))
 def test_columns_are_only_another_way_to_say_records(
     make: Callable[..., RunningOperator], options: dict[str, bool], stream: list[list[Any]], has_timestamps: bool, stops_at: int | None
