@@ -120,6 +120,9 @@ class Row:
     def __reduce__(self) -> "tuple[Callable[..., Row], tuple[list[str] | None, list[Any], RowKind]]":
         return _restore, (self._fields, self._values, self._row_kind)
 
+    def __copy__(self) -> "Row":
+        return _restore(self._fields, list(self._values), self._row_kind)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "Row":
         row = _restore(self._fields, [], self._row_kind)
         memo[id(self)] = row  # first: a row may hold itself

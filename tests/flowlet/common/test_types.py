@@ -137,3 +137,12 @@ def test_rows_of_one_table_do_not_share_their_names() -> None:
 
     assert (first, second) == (Row(x=1, y=2), Row(a=3, b=4))
     assert rows_of(["a"], []) == []
+
+
+def test_a_copy_is_a_row_of_its_own() -> None:
+    row = Row(key="a", value=1)
+
+    changed = copy.copy(row)
+    changed["value"] = 2
+
+    assert (row, changed) == (Row(key="a", value=1), Row(key="a", value=2))
