@@ -95,6 +95,14 @@ class Chunk:
             return Chunk.of_columns(self._columns, self._timestamps if self._timestamp_array is None else self._timestamp_array)
         return Chunk(self.values.copy(), None if self._timestamps is None else self._timestamps.copy())
 
+    def with_timestamps(self, timestamps: Int64Array | list[int] | None) -> "Chunk":
+        """The same records with these timestamps, in the same representation; this chunk is given away."""
+        if self._columns is None:
+            return Chunk(self.values, timestamps.tolist() if isinstance(timestamps, np.ndarray) else timestamps)
+        chunk = Chunk.of_columns(self._columns, timestamps)
+        chunk._values = self._values
+        return chunk
+
     def slice(self, start: int, stop: int) -> "Chunk":
         """Some of the records, in the same representation."""
         if self._columns is None:

@@ -115,15 +115,16 @@ class EventTimeStream:
         Raises:
             UserFunctionError: the assigner or the generator failed.
         """
-        timestamps = self._assign(chunk)
+        if self._strategy.timestamp_assigner is not None:
+            chunk = chunk.with_timestamps(self._assigned(chunk))
         if self._generator.needs_events:
-            self._process_by_event(chunk.values, timestamps)
+            self._process_by_event(chunk.values, chunk.timestamps)
             return
-        if timestamps is None:
+        if not chunk.has_timestamps:
             self._generator.on_largest_timestamp(MIN_TIMESTAMP)
-        elif (largest := self._largest(timestamps)) is not None:
+        elif (largest := self._largest(chunk)) is not None:
             self._generator.on_largest_timestamp(largest)
-        self._output_collect(Chunk(chunk.values, timestamps))
+        self._output_collect(chunk)
 
     def ask(self) -> None:
         """Ask the generator what it knows; the caller flushes the emitter.
@@ -137,10 +138,9 @@ class EventTimeStream:
             error.add_note("raised by on_periodic_emit()")
             raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, None) from error
 
-    def _assign(self, chunk: Chunk) -> list[int] | None:
+    def _assigned(self, chunk: Chunk) -> list[int]:
         assigner = self._strategy.timestamp_assigner
-        if assigner is None:
-            return chunk.timestamps
+        assert assigner is not None, "so said the caller"
         values = chunk.values
         records = iter(values)
         extract = assigner.extract_timestamp
@@ -164,14 +164,15 @@ class EventTimeStream:
         )
         raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(value)) from advice
 
-    def _largest(self, timestamps: list[int]) -> int | None:
+    def _largest(self, chunk: Chunk) -> int | None:
         """The largest timestamp that may raise the watermark."""
-        largest = max(timestamps, default=None)
+        largest = _largest_timestamp(chunk)
         if largest is None or self._max_skew_ms is None:
             return largest
         limit = self._ctx.processing_time_service.current_time_ms() + self._max_skew_ms
         if largest <= limit:
             return largest
+        timestamps = chunk.timestamps or []
         sane = [timestamp for timestamp in timestamps if timestamp <= limit]
         self._ctx.counters.num_records_from_the_future += len(timestamps) - len(sane)
         return max(sane, default=MIN_TIMESTAMP)
@@ -205,6 +206,13 @@ def idleness_clock(service: ProcessingTimeService) -> Callable[[], int]:
     """A clock to measure idleness with, in nanoseconds."""
     # A service without such a clock is a test's, which moves its time by hand.
     return service.relative_time_ns if isinstance(service, RelativeClock) else lambda: service.current_time_ms() * 1_000_000
+
+
+def _largest_timestamp(chunk: Chunk) -> int | None:
+    if chunk.columns is None:
+        return max(chunk.timestamps or (), default=None)
+    array = chunk.timestamp_array
+    return int(array.max()) if array is not None and len(array) else None
 
 
 def _are_timestamps(timestamps: Sequence[Any]) -> bool:

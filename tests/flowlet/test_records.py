@@ -86,6 +86,19 @@ def test_the_owner_may_change_a_list_and_a_copy_stays_as_it_is() -> None:
     assert stamps.tolist() == [1]
 
 
+@pytest.mark.parametrize("timestamps", [None, [4, 5, 6], np.array([4, 5, 6])])
+def test_timestamps_can_be_set_in_either_representation(timestamps: Any) -> None:
+    expected = None if timestamps is None else [4, 5, 6]
+
+    for chunk in (Chunk(list(TUPLES), [1, 2, 3]), in_columns(TUPLES, [1, 2, 3])):
+        values = chunk.values
+        changed = chunk.with_timestamps(timestamps)
+
+        assert changed == Chunk(TUPLES, expected)
+        assert changed.columns is chunk.columns
+        assert changed.values is values, "made once"
+
+
 def test_the_representation_says_nothing_about_equality() -> None:
     assert in_columns(TUPLES) == Chunk(TUPLES)
     assert in_columns(TUPLES, [1, 2, 3]) == Chunk(TUPLES, [1, 2, 3])

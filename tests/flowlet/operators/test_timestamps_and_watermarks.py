@@ -5,8 +5,10 @@ Source: Flink ``TimestampsAndWatermarksOperatorTest``.
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from flowlet.columns import columns_of
 from flowlet.common import Duration, WatermarkStrategy
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner
@@ -304,3 +306,33 @@ def test_the_size_of_chunks_changes_nothing(size: int) -> None:
         whole.process(*records)
         whole.operator.finish()
         assert found == whole.out()
+
+
+@pytest.mark.parametrize("strategy", [MONOTONOUS, MONOTONOUS.with_timestamp_assigner(Identity())])
+def test_columns_stay_columns_and_tell_the_same_watermark(strategy: WatermarkStrategy) -> None:
+    """Whether their timestamps came with them or are assigned."""
+    values = [3, 9, 4]
+    columns = columns_of(values)
+    assert columns is not None
+    drivers = [Driver(strategy), Driver(strategy)]
+
+    drivers[0].process(*values, timestamps=values)
+    drivers[1].operator.process_chunk(Chunk.of_columns(columns, np.array(values)))
+    for driver in drivers:
+        driver.clock.advance(50)
+
+    (chunk,) = drivers[1].output.chunks
+    assert chunk.columns is columns
+    assert drivers[0].out() == drivers[1].out() == [(3, 3), (9, 9), (4, 4), 8]
+
+
+def test_columns_without_timestamps_tell_nothing() -> None:
+    columns = columns_of([1])
+    assert columns is not None
+    driver = Driver(MONOTONOUS)
+
+    driver.operator.process_chunk(Chunk.of_columns(columns))
+    driver.operator.process_chunk(Chunk.of_columns(columns, [5]))
+    driver.clock.advance(50)
+
+    assert driver.out() == [(1, None), (1, 5), 4]

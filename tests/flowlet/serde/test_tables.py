@@ -2,7 +2,7 @@
 
 import contextlib
 import struct
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -96,6 +96,27 @@ def test_every_column_comes_back_in_every_shape(column: Column, size: int) -> No
         Chunk.of_columns(table(column, ConstantColumn(1, size), shape=Shape.ROW, names=("a", "b"))),
     ):
         assert exact(sent(chunk).values) == exact(chunk.values)
+
+
+class Range:
+    """A column of somebody else's."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def to_list(self) -> list[Any]:
+        return [0, 1, 2]
+
+    def take(self, indices: Any) -> Column:
+        raise NotImplementedError
+
+    compress = slice = take
+
+
+def test_a_column_of_another_kind_goes_as_its_values() -> None:
+    columns = table(cast("Column", Range()))
+
+    assert sent(Chunk.of_columns(columns)).values == [(0,), (1,), (2,)]
 
 
 def test_rows_have_their_names() -> None:
@@ -281,6 +302,12 @@ class TestCorruptTables:
     def test_timestamps_that_are_none_are_refused(self, values: list[Any]) -> None:
         with pytest.raises(SerdeError, match="timestamps that are not all integers of 64 bits"):
             decode_timestamps(memoryview(encode_column(values)), 0, 1)
+
+    def test_timestamps_may_be_a_constant(self) -> None:
+        assert decode_timestamps(memoryview(encode_column([7] * 5)), 0, 5)[0].tolist() == [7] * 5
+
+    def test_tuples_without_fields_are_a_list(self) -> None:
+        assert decode_records(memoryview(encode_column([()] * 3)), 0, 3, ChannelDictionary())[0] == [()] * 3
 
     @given(st.lists(st.tuples(TEXTS, INTS, FLOATS, st.booleans(), ANY_ATOM), min_size=1, max_size=20), st.data())
     def test_damaged_tables_raise_only_the_documented_errors(self, values: list[Any], data: st.DataObject) -> None:
