@@ -11,7 +11,7 @@ import pytest
 
 from flowlet.datastream import StreamExecutionEnvironment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("secret")]
 NUM_ROWS = 3_000
 START = datetime.datetime(2024, 1, 1)  # noqa: DTZ001 - a column without a time zone
 KEYS: dict[str, Any] = {
