@@ -194,7 +194,7 @@ class Walk:
     def _target(self, instruction: dis.Instruction) -> int:
         # A target that does nothing is not in the list: the next one that does something has not been met, but nobody jumps there.
         index = self._at.get(instruction.argval)
-        if index is None or instruction.argval <= instruction.offset:
+        if index is None or index <= self._at[instruction.offset]:
             raise UnknownError
         return index
 
@@ -259,7 +259,7 @@ class Walk:
         stack.append(self._node(lambda value, at: ast.Subscript(value, at, ast.Load()), base, index, at=instruction))
 
     def _build_slice(self, instruction: dis.Instruction, stack: list[Node]) -> None:
-        following = self._instructions[self._at[instruction.offset] + 1]
+        _, following = self._several(self._at[instruction.offset], 2)
         _require(following.opname == "BINARY_SUBSCR")  # a slice is written nowhere else
         stack.append(self._node(ast.Slice, *_pop_many(stack, _count(instruction)), at=instruction))
 
@@ -299,11 +299,11 @@ class Walk:
 
     def _build_const_key_map(self, instruction: dis.Instruction, stack: list[Node]) -> None:
         self.keeps_unchanging = False
-        # The instruction before loads the keys.
-        keys = self._instructions[self._at[instruction.offset] - 1].argval
-        _require(type(keys) is tuple and all(map(_is_literal, keys)))
-        stack.pop()
-        _require(self.named_constants.pop() is keys)
+        # The instruction before loads the keys, which are no literal, but nobody else needs their name.
+        position = _pop(stack).argument
+        _require(position == self._num_names + len(self.named_constants) - 1)
+        keys: Any = self.named_constants.pop() if self.named_constants else None
+        _require(type(keys) is tuple and all(map(_is_literal, keys)) and len(keys) == _count(instruction))
         values = _pop_many(stack, _count(instruction))
         self._display(lambda *values: ast.Dict([ast.Constant(key) for key in keys], list(values)), values, instruction, stack)
 

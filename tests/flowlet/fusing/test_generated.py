@@ -1,5 +1,6 @@
 import linecache
 import traceback
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -134,3 +135,25 @@ def test_a_call_may_stand_in_several_places() -> None:
     run = generated.define(f"def run(x): return {call} + {call}")
 
     assert run((1, 2)) == 1
+
+
+def without_columns(code: CodeType) -> CodeType:
+    """As PYTHONNODEBUGRANGES makes it: entries of the location table of kind 13, for up to eight instructions each."""
+    lines = list(dict.fromkeys(line for _, _, line in code.co_lines() if line is not None))
+    sizes = [min(8, len(code.co_code) // 2 - start) for start in range(0, len(code.co_code) // 2, 8)]
+    deltas = [2 * (lines[-1] - code.co_firstlineno), *[0] * (len(sizes) - 1)]
+    table = b"".join(bytes([0x80 | 13 << 3 | size - 1, delta]) for size, delta in zip(sizes, deltas, strict=True))
+    return code.replace(co_linetable=table)
+
+
+def test_without_columns_the_line_tells_the_call() -> None:
+    """Then the traceback shows the line of the whole expression."""
+    generated = GeneratedFunction("lines")
+    run: Any = generated.define(f"def run(pair):\n    return {generated.call(ratio, 'pair', label='only')}")
+    run.__code__ = without_columns(run.__code__)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        run((1, 0))
+
+    assert failed_call(caught.value) == FailedCall("only", ((1, 0),))
+    assert [frame.name for frame in users_frames(caught.value)] == ["ratio"]

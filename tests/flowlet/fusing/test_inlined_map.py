@@ -15,6 +15,7 @@ from flowlet.fusing.switch import FUSE_VARIABLE
 def switch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With and without inlining: nobody can tell."""
     monkeypatch.setenv(FUSE_VARIABLE, request.param)
+    monkeypatch.setattr(inlined_map, "is_traced", lambda: False)  # coverage traces
 
 
 def called(record: Any) -> Any:
@@ -76,6 +77,19 @@ def test_not_every_function_gets_a_loop_of_its_own(monkeypatch: pytest.MonkeyPat
         assert applied.results(eval(f"lambda r: r + {number}"), iter([1])) == [1 + number]
 
     assert len(defined) in (0, 4)
+
+
+def test_who_traces_sees_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function is inlined only while nobody follows its lines."""
+    selector = lambda r: r[0]  # noqa: E731 - one expression
+    applied = InlinedMap()
+    applied.results(selector, iter([]))
+    monkeypatch.setattr(inlined_map, "is_traced", lambda: True)
+
+    with pytest.raises(TypeError) as caught:
+        applied.results(selector, iter([1]))
+
+    assert "<generated" not in "".join(traceback.format_tb(caught.value.__traceback__))
 
 
 def test_a_new_map_can_be_pickled() -> None:

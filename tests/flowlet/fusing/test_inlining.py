@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.fusing import bytecode_walk
+from flowlet.fusing.bytecode import instructions_of
 from flowlet.fusing.generated import GeneratedFunction, failed_call
 from flowlet.fusing.inlining import inline_expression
 from flowlet.fusing.unchanging import is_unchanging
@@ -282,6 +284,21 @@ CALLED: list[Any] = [
 def test_anything_else_is_called(function: Any) -> None:
     """Calls, loops, assignments, globals, free variables, other callables; what would be evaluated in another order."""
     assert inline_expression(function) is None
+
+
+@given(source=sources(), swaps=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=4), length=st.integers(0, 40))
+def test_whatever_the_instructions_the_answer_is_an_expression_or_none(source: str, swaps: list[tuple[int, int]], length: int) -> None:
+    """No compiler makes such code; that of another version might."""
+    function = function_of(source)
+    instructions = instructions_of(function.__code__)
+    for one, other in swaps:
+        first, second = one % len(instructions), other % len(instructions)
+        instructions[first], instructions[second] = instructions[second], instructions[first]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bytecode_walk, "instructions_of", lambda _: instructions[: length or None])
+        found = inline_expression(function, 2)
+
+    assert found is None or found.num_arguments == 2
 
 
 def test_the_very_constants_are_used() -> None:

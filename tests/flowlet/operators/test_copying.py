@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.columns import Columns, ListColumn, Shape
+from flowlet.columns import Columns, ConstantColumn, ListColumn, Shape
 from flowlet.common.types import Row
 from flowlet.errors import FlowletError
 from flowlet.operators.base import OperatorContext, StreamOperator
@@ -70,6 +70,15 @@ def test_rows_of_columns_that_can_change_are_copied_to_the_bottom() -> None:
 def test_a_record_that_cannot_be_copied_is_shown_with_a_way_out() -> None:
     with pytest.raises(FlowletError, match=r"cannot be copied .* or call .*enable_object_reuse"):
         copy_values([threading.Lock()])
+
+
+def test_columns_that_cannot_change_are_shared() -> None:
+    """Nobody changes the records of a chunk with columns, unless these can be changed themselves."""
+    shared = Chunk.of_columns(Columns(2, (ListColumn(["a", "b"], str), ConstantColumn(1, 2)), Shape.TUPLE))
+    copied = Chunk.of_columns(Columns(1, (ListColumn([[1]]),), Shape.SCALAR))
+
+    assert copy_chunk(shared) is shared
+    assert copy_chunk(copied).values[0] is not copied.values[0]
 
 
 class Keeping(StreamOperator):

@@ -15,6 +15,7 @@ from flowlet.fusing import switch
 from flowlet.operators import fused, transform
 from flowlet.operators.base import OperatorContext
 from flowlet.operators.chain import ChainedOperator, OperatorChain
+from flowlet.operators.fused import FusedLink, FusedRun
 from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator, TransformOperator
 from flowlet.records import IDLE, Chunk, Watermark
 from tests.flowlet.operators.harness import RecordingOutput
@@ -345,6 +346,12 @@ def test_an_operator_with_two_readers_ends_a_run() -> None:
     assert [output.values for output in outputs] == [[20, 30], [3]]
 
 
+def test_a_run_shows_its_operators() -> None:
+    run = FusedRun([FusedLink(MapOperator(len, name="length"), None), FusedLink(FilterOperator(bool, name="some"), None)])
+
+    assert repr(run) == "<FusedRun length -> some>"
+
+
 def test_an_edge_in_the_middle_gets_its_records() -> None:
     outputs = [RecordingOutput(), RecordingOutput()]
     chained = [ChainedOperator(MapOperator(lambda r: r + 1)), ChainedOperator(MapOperator(lambda r: r * 10), 0)]
@@ -374,6 +381,7 @@ def test_control_elements_pass_between_the_records(is_chained: bool) -> None:
 def test_fusing_can_be_switched_off(value: str, called: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With FLOWLET_FUSE=0 the traceback has the frame of a call, not only its line."""
     monkeypatch.setenv(switch.FUSE_VARIABLE, value)
+    monkeypatch.setattr(fused, "is_traced", lambda: False)  # coverage traces
     chain = OperatorChain([ChainedOperator(MapOperator(lambda r: r[0]))], {(0, None): [RecordingOutput()]}, context)
     chain.open()
 
