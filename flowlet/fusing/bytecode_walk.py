@@ -12,42 +12,16 @@ import dis
 import keyword
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from flowlet.fusing.bytecode import instructions_of
+from flowlet.fusing.expression_node import Node, is_literal, pieces_of, unbuildable, warns_as_operand
 
 # A conditional expression copies what comes after it into both of its branches; more than this is not worth it.  Not measured.
 _MAX_INSTRUCTIONS: Final = 128
 _MAX_NODES: Final = 256
-_INT64: Final = range(-(2**63), 2**63)
-
-Locate = Callable[[dis.Positions | None], int]  # gives a part of the expression the number that stands for its columns
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A part of the expression."""
-
-    build: Callable[..., ast.expr]  # from the parts below it
-    parts: tuple["Node", ...] = ()
-    positions: dis.Positions | None = None
-    argument: int | None = None  # the argument that it is
-    is_pure: bool = False  # an argument or a constant: has no effect, costs nothing
-    is_literal: bool = False  # Python warns about some uses of literals and displays; they are left to a call
-
-    def tree(self, arguments: Sequence[str], locate: Locate) -> ast.expr:
-        """As a syntax tree of its own."""
-        if self.argument is not None:
-            tree: ast.expr = ast.Name(arguments[self.argument], ast.Load())
-        else:
-            tree = self.build(*(part.tree(arguments, locate) for part in self.parts))
-        number = locate(self.positions)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.expr) and not hasattr(node, "col_offset"):
-                node.col_offset = node.end_col_offset = number
-        return tree
 
 
 class UnknownError(Exception):
@@ -169,7 +143,7 @@ class Walk:
         end = clean_up + 2
         returns = jump.opname == following.opname == "RETURN_VALUE"
         _require(returns or (jump.opname == "JUMP_FORWARD" and self._target(jump) == end))
-        _require(not (any(isinstance(each, ast.Is | ast.IsNot) for each in operations) and any(map(_warns_as_operand, operands))))
+        _require(not (any(isinstance(each, ast.Is | ast.IsNot) for each in operations) and any(map(warns_as_operand, operands))))
         stack.append(self._node(lambda first, *others: ast.Compare(first, operations, list(others)), *operands, at=last))
         return end
 
@@ -217,7 +191,7 @@ class Walk:
         instruction = self._instructions[index]
         first = _pop(stack)
         _require(_are_pure(stack))
-        kept = Node(_unbuildable, is_pure=True)
+        kept = Node(unbuildable, is_pure=True)
         _require(self._run(self._target(instruction), [*stack, kept]) is kept)
         return self._truth_node(operation, first, self._run(index + 1, stack.copy()), instruction)
 
@@ -235,16 +209,16 @@ class Walk:
     def _load_fast(self, instruction: dis.Instruction, stack: list[Node]) -> None:
         argument = self._arguments.get(instruction.argval)
         _require(argument is not None)
-        stack.append(Node(_unbuildable, (), instruction.positions, argument, is_pure=True))
+        stack.append(Node(unbuildable, (), instruction.positions, argument, is_pure=True))
 
     def _load_const(self, instruction: dis.Instruction, stack: list[Node]) -> None:
         value = instruction.argval
-        if _is_literal(value):
+        if is_literal(value):
             stack.append(Node(partial(ast.Constant, value), (), instruction.positions, is_pure=True, is_literal=True))
             return
         self.named_constants.append(value)
         argument = self._num_names + len(self.named_constants) - 1
-        stack.append(Node(_unbuildable, (), instruction.positions, argument, is_pure=True))
+        stack.append(Node(unbuildable, (), instruction.positions, argument, is_pure=True))
 
     def _load_attr(self, instruction: dis.Instruction, stack: list[Node]) -> None:
         name = instruction.argval
@@ -278,7 +252,7 @@ class Walk:
         operation = _comparison(instruction)
         left, right = _pop_many(stack, 2)
         if instruction.opname == "IS_OP":
-            _require(not (_warns_as_operand(left) or _warns_as_operand(right)))
+            _require(not (warns_as_operand(left) or warns_as_operand(right)))
         stack.append(self._node(lambda a, b: ast.Compare(a, [operation], [b]), left, right, at=instruction))
 
     def _build_tuple(self, instruction: dis.Instruction, stack: list[Node]) -> None:
@@ -303,7 +277,7 @@ class Walk:
         position = _pop(stack).argument
         _require(position == self._num_names + len(self.named_constants) - 1)
         keys: Any = self.named_constants.pop() if self.named_constants else None
-        _require(type(keys) is tuple and all(map(_is_literal, keys)) and len(keys) == _count(instruction))
+        _require(type(keys) is tuple and all(map(is_literal, keys)) and len(keys) == _count(instruction))
         values = _pop_many(stack, _count(instruction))
         self._display(lambda *values: ast.Dict([ast.Constant(key) for key in keys], list(values)), values, instruction, stack)
 
@@ -316,13 +290,13 @@ class Walk:
         parts = _pop_many(stack, 2 if instruction.arg & 4 else 1)
 
         def build(value: ast.expr, spec: ast.expr | None = None) -> ast.expr:
-            return ast.JoinedStr([ast.FormattedValue(value, conversion, None if spec is None else ast.JoinedStr(_pieces(spec)))])
+            return ast.JoinedStr([ast.FormattedValue(value, conversion, None if spec is None else ast.JoinedStr(pieces_of(spec)))])
 
         self._display(build, parts, instruction, stack)
 
     def _build_string(self, instruction: dis.Instruction, stack: list[Node]) -> None:
         parts = _pop_many(stack, _count(instruction))
-        self._display(lambda *parts: ast.JoinedStr([piece for part in parts for piece in _pieces(part)]), parts, instruction, stack)
+        self._display(lambda *parts: ast.JoinedStr([piece for part in parts for piece in pieces_of(part)]), parts, instruction, stack)
 
     def _swap(self, instruction: dis.Instruction, stack: list[Node]) -> None:
         depth = _count(instruction)
@@ -365,22 +339,6 @@ def _count(instruction: dis.Instruction) -> int:
     return instruction.arg
 
 
-def _unbuildable(*_: ast.expr) -> ast.expr:
-    raise AssertionError("a name is no operation")
-
-
-def _is_literal(value: Any) -> bool:
-    """Whether source text makes the same value."""
-    kind = type(value)
-    return value is None or kind in (bool, str, bytes) or (kind is int and value in _INT64) or (kind is float and value == value)
-
-
-def _warns_as_operand(node: Node) -> bool:
-    """Whether Python might warn about ``is`` with it."""
-    is_singleton = isinstance(node.build, partial) and any(node.build.args[0] is value for value in (None, True, False))
-    return node.is_literal and not is_singleton
-
-
 def _comparison(instruction: dis.Instruction) -> ast.cmpop:
     name = instruction.opname
     operation = _COMPARE.get(instruction.argval) if name == "COMPARE_OP" else _MEMBERSHIP.get((name, instruction.arg))
@@ -389,17 +347,12 @@ def _comparison(instruction: dis.Instruction) -> ast.cmpop:
     return operation()
 
 
-def _pieces(tree: ast.expr) -> list[ast.expr]:
-    """Of an f-string."""
-    return tree.values if isinstance(tree, ast.JoinedStr) else [tree]
-
-
 def _is_none(node: Node) -> Node:
     return Node(lambda value: ast.Compare(value, [ast.Is()], [ast.Constant(None)]), (node,), node.positions)
 
 
 def _jumps_if_none(node: Node, *, jumps_if: bool) -> tuple[Node, bool]:
-    _require(not _warns_as_operand(node))
+    _require(not warns_as_operand(node))
     return _is_none(node), jumps_if
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowlet.fusing.bytecode import plain_code
-from flowlet.fusing.bytecode_walk import Locate, Node, UnknownError, Walk
+from flowlet.fusing.bytecode_walk import UnknownError, Walk
+from flowlet.fusing.expression_node import Locate, Node
 from flowlet.fusing.unchanging import is_unchanging
 
 
