@@ -14,8 +14,7 @@ from typing import Any, Final
 from flowlet.column_key import ColumnKey
 from flowlet.columns import Column, Columns, ConstantColumn, Shape
 from flowlet.common.types import Row
-from flowlet.fusing.field_selector import field_selected_by
-from flowlet.fusing.inlining import inline_expression
+from flowlet.fusing.field_selector import field_selected_by, selects_record
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction, Layout
 from flowlet.operators.key_selection import KeyedInput
 from flowlet.operators.keyed import KeyedSumOperator
@@ -82,12 +81,3 @@ class KeyedCountOperator(KeyedSumOperator):
         make = Row(*self._field_names)
         name = self._field_names[0]
         return Chunk([make(record[name], _ONE) for record in chunk.values], chunk.timestamps)
-
-
-def selects_record(selector: Any) -> bool:
-    """Whether the selector does nothing but return its record; False if that is not sure."""
-    expression = inline_expression(selector, 1)
-    if expression is None or expression.constants:
-        return False
-    tree = expression.tree(("record",), (), lambda _positions: 0)
-    return getattr(tree, "id", None) == "record"

@@ -18,7 +18,7 @@ from flowlet.column_key import ColumnKey, column_key_hashes
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, column_of
 from flowlet.columns.inspection import exact_type, try_transpose
 from flowlet.errors import KeyTypeError, UserFunctionError
-from flowlet.fusing.field_selector import field_selected_by
+from flowlet.fusing.field_selector import field_selected_by, selects_record
 from flowlet.fusing.inlined_map import InlinedMap
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.key_columns import ChannelTable, column_hashes, try_hashes
@@ -54,6 +54,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._key_function = partitioner.key_function
         self._key_map = InlinedMap()
         self._field = field_selected_by(partitioner.key_selector)
+        self._selects_record = selects_record(partitioner.key_selector)
         self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # then nulls and instants are keys, too
         self._max_parallelism = partitioner.max_parallelism
         self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
@@ -85,7 +86,7 @@ class KeyGroupsRecordWriter(RecordWriter):
             return columns.field_names.index(field)
         if type(field) is int and columns.shape is not Shape.SCALAR and field < len(columns.fields):
             return field
-        return None
+        return 0 if self._selects_record and columns.shape is Shape.SCALAR else None
 
     def _try_keyed(self, column: Column) -> _KeyedColumn | None:
         """The column as it is to be sent, and the channel of each key; None if keys of this kind are looked at one by one."""
@@ -162,6 +163,8 @@ class KeyGroupsRecordWriter(RecordWriter):
         """The position of the field that is the key, and the keys, if they had to be asked for."""
         if type(self._field) is int and type(values[0]) is tuple and self._field < len(fields):
             return self._field, None
+        if self._selects_record and fields[0] is values:
+            return 0, None
         keys = self._keys(values)
         first = keys[0]
         for position, field in enumerate(fields):

@@ -9,9 +9,10 @@ from flowlet.arrow_columns import columns_of_batch
 from flowlet.columns import columns_of
 from flowlet.common.types import Row
 from flowlet.errors import UserFunctionError
+from flowlet.fusing.field_selector import selects_record
 from flowlet.keys import exact_key
 from flowlet.operators import running
-from flowlet.operators.keyed_count import KeyedCountOperator, selects_record
+from flowlet.operators.keyed_count import KeyedCountOperator
 from flowlet.records import Chunk
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.serde.exact import exact

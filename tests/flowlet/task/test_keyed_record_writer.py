@@ -440,6 +440,24 @@ class TestColumns:
 
         assert rig.values() == by_channel(records, 3, selector)
 
+    @pytest.mark.parametrize("selector", [identity, lambda record: record or record])
+    @pytest.mark.parametrize("in_columns", [False, True])
+    def test_the_key_may_be_the_record(self, make: Make, selector: Callable[[Any], Any], in_columns: bool) -> None:
+        """Recognised or called; of numbers, texts and tuples."""
+        rig = make(KeyGroups(selector), 3)
+        chunks: list[list[Any]] = [
+            [f"key {number % 9}" for number in range(50)],
+            list(range(50)),
+            [(f"a{number % 7}", number) for number in range(50)],
+        ]
+
+        for values in chunks:
+            columns = columns_of(values)
+            assert columns is not None
+            rig.writer.collect(Chunk.of_columns(columns) if in_columns else Chunk(values))
+
+        assert rig.values() == by_channel([value for values in chunks for value in values], 3)
+
     def test_codes_of_another_table_become_codes(self, make: Make) -> None:
         """The table grows meanwhile; what is not a text makes no code."""
         rig = make(KeyGroups(first), 3)
