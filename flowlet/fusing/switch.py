@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Final
 
-FUSE_VARIABLE: Final = "FLOWLET_FUSE"  # "0": every function is called, every operator runs on its own
+FUSE_VARIABLE: Final = "FLOWLET_FUSE"  # "0": no generated loops, every operator runs on its own
 _HAS_FRAMES = (3, 11) <= sys.version_info < (3, 12)
 
 

@@ -5,10 +5,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.columns import ArrayColumn, Columns, ListColumn, Shape
 from flowlet.common.types import Row
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.fusing import switch
@@ -160,6 +162,18 @@ def test_a_fused_chain_does_what_its_operators_do(
     chunks = [Chunk([*part], [100 + index for index in range(len(part))] if has_timestamps else None) for part in parts]
     names_failure = size == 1 and not any("flat_map" in name for name in names)
     check_fused(names, copies[: len(names)], chunks, limit=limit, is_chained=is_chained, names_failure=names_failure)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize("first", ["map swap", "map called", "map list", "filter even", "flat_map list", "flat_map inlined"])
+def test_records_in_columns_are_processed_like_others(first: str, copies: bool) -> None:
+    """Columns know that nothing can change, or do not; rows and fields that can change are copied."""
+    numbers, lists = ArrayColumn(np.array([4, 5, 6])), ListColumn([[1], [2], [3]])
+    pairs = Columns(3, (numbers, ListColumn(["a", "b", "c"], str)), Shape.TUPLE)
+    for columns in (pairs, Columns(3, (numbers, lists), Shape.TUPLE), Columns(3, (numbers,), Shape.ROW, ("n",))):
+        for second in sorted(STEPS):
+            chunks = [Chunk.of_columns(columns), Chunk.of_columns(columns, np.array([10, 20, 30]))]
+            check_fused([first, second], [copies] * 2, chunks, is_chained=True, names_failure=False)
 
 
 @pytest.mark.parametrize("copies", [True, False])
