@@ -39,6 +39,7 @@ QUICK_AND_PEERS: Final = frozenset({"quick", "peers"})
 CASES: Final[dict[str, Case]] = {
     "wordcount": Case(3, QUICK_AND_PEERS),
     "shuffle": Case(3, QUICK_AND_PEERS),
+    "shuffle-columnar": Case(3, QUICK_AND_PEERS),
     "scaling": Case(3, QUICK),
     "channels": Case(5, QUICK),
     "startup": Case(5),

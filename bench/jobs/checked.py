@@ -20,7 +20,7 @@ from typing import Any, Final
 from flowlet.operators.base import StreamOperator
 from flowlet.records import Chunk
 
-_START_PREFIX: Final = "start-"
+START_PREFIX: Final = "start-"
 _SINK_PREFIX: Final = "sink-"
 _UNEVENNESS: Final = 0.3  # how far a subtask's share may be from the average; if keys were less even than that, a check would fail
 
@@ -71,7 +71,7 @@ class Reports:
     @classmethod
     def read(cls, folder: Path) -> "Reports":
         """From the folder that the job was given."""
-        starts = [int(file.read_text(encoding="ascii")) for file in folder.glob(f"{_START_PREFIX}*")]
+        starts = [int(file.read_text(encoding="ascii")) for file in folder.glob(f"{START_PREFIX}*")]
         sinks = [pickle.loads(file.read_bytes()) for file in sorted(folder.glob(f"{_SINK_PREFIX}*"))]
         if not starts or not sinks:
             raise WrongOutputError(f"{len(starts)} sources and {len(sinks)} sinks reported")
@@ -98,7 +98,7 @@ class MarkedReader:
 
     def __init__(self, chunks: Iterator[Chunk], folder: Path, subtask: int) -> None:
         self._chunks = chunks
-        self._start_file = folder / f"{_START_PREFIX}{subtask}"
+        self._start_file = folder / f"{START_PREFIX}{subtask}"
         self._has_started = False
 
     def poll_chunk(self) -> Chunk | None:
@@ -130,7 +130,7 @@ class CheckedSink(StreamOperator):
         """Count; keep the chunk if it may be one of the last."""
         self._num_records += len(chunk)
         if self._inspects_all:
-            self._inspect(chunk.values)
+            self._inspect(pairs_of(chunk))
         elif self._num_records > self._keep.from_record:
             self._kept.append(chunk)
             self._num_kept += len(chunk)
@@ -147,11 +147,19 @@ class CheckedSink(StreamOperator):
         """The input is over: the clock stops here; the file appears whole or not at all."""
         end_ns = time.monotonic_ns()
         for chunk in self._kept:
-            self._last.update(chunk.values)
+            self._last.update(pairs_of(chunk))
         file = self._folder / f"{_SINK_PREFIX}{self.ctx.subtask}"
         partial = file.with_name(f"partial-{file.name}")
         partial.write_bytes(pickle.dumps(SinkReport(self._num_records, end_ns, self._last, self._increments)))
         partial.rename(file)
+
+
+def pairs_of(chunk: Chunk) -> Iterable[tuple[Any, Any]]:
+    """The records of a chunk, whose two fields are key and value."""
+    if chunk.columns is None:
+        return chunk.values
+    keys, values = chunk.columns.fields
+    return zip(keys.to_list(), values.to_list(), strict=True)
 
 
 def merged_last(reports: Reports) -> dict[Any, Any]:

@@ -135,7 +135,7 @@ class Job:
         """Exactly one output per pair, and every key ends at the sum that it has."""
         if self.inspects_all:
             check_num_outputs(reports, self.num_pairs)
-            check_increments(reports, (self._increments(number, num_readers) for number in range(num_readers)))
+            check_increments(reports, (self.increments(number, num_readers) for number in range(num_readers)))
         else:
             self.check_last(reports)
 
@@ -154,7 +154,8 @@ class Job:
                 sums[key] = sums.get(key, 0) + times * place + len(table) * (times * (times - 1) // 2)
         return sums
 
-    def _increments(self, subtask: int, parallelism: int) -> dict[Any, list[int]]:
+    def increments(self, subtask: int, parallelism: int) -> dict[Any, list[int]]:
+        """By what the sums grow through one source, key by key."""
         table, increments = make_table(self.keys), dict[Any, list[int]]()
         for number in range(*share(self.num_pairs, subtask, parallelism)):
             increments.setdefault(table[number % len(table)], []).append(number)

@@ -4,7 +4,8 @@ Side:     any; sources and sinks run inside the TaskManagers.
 Words:    10,000 distinct ones, lines of ten, fixed seed; a million are made before the clock starts and come again and again.
 Topology: ``chained``: every TaskManager has a source that is chained with its flat_map; ``unchained``: one source, whose lines are dealt
           out to all flat_maps.
-Forms:    ``lambdas``: flat_map gives (word, 1), key and reduce are lambdas of the user; ``sum``: the same with the built-in sum.
+Forms:    ``lambdas``: flat_map gives (word, 1), key and reduce are lambdas of the user; ``sum``: the same with the built-in sum;
+          ``columns``: flat_map gives words, which are counted, and the results stay columns.
 Sources:  ``produced``: lines are looked up one by one, as the peers do; ``sliced``: lists of lines are cut out of a ready list.
 Proof:    one output per word, and the last count of every word is exact; a run that is not timed checks every single count.
 """
@@ -98,7 +99,13 @@ def built_in_sum(lines: DataStream) -> DataStream:
     return words.key_by(lambda pair: pair[0], Types.STRING()).sum(1)
 
 
-FORMS: Final[dict[str, Callable[[DataStream], DataStream]]] = {"lambdas": lambdas, "sum": built_in_sum}
+def columns(lines: DataStream) -> DataStream:
+    """Words are counted as they are; the results stay columns."""
+    words = lines.flat_map(lambda line: line.split(), Types.STRING())
+    return words.key_by(lambda word: word, Types.STRING()).count()
+
+
+FORMS: Final[dict[str, Callable[[DataStream], DataStream]]] = {"lambdas": lambdas, "sum": built_in_sum, "columns": columns}
 
 
 @dataclass(frozen=True)
