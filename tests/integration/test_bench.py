@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import channels, isolation, latency, memory, scaling, startup, transport, wakeup
-from bench.jobs import pairs, words
+from bench.jobs import columns, pairs, words
 from bench.percentiles import RECORDS_PER_S, percentile
 from bench.report import Result
 from bench.transports.common import PayloadSource, Verifier, WrongDataError
@@ -49,6 +49,15 @@ def test_every_running_sum_of_pairs_is_exact_and_in_order(kind: str, form: str) 
     job = pairs.Job(form, "produced", keys, num_pairs=100_000, inspects_all=True)
 
     run = job.run()
+
+    assert run.rate > 0
+
+
+@pytest.mark.parametrize("form", columns.FORMS)
+def test_every_running_sum_of_columns_is_exact(form: str) -> None:
+    keys = pairs.Keys("int", 100, 2048)
+
+    run = columns.Job(form, "produced", keys, num_rows=100_000, inspects_all=True).run()
 
     assert run.rate > 0
 
