@@ -120,7 +120,7 @@ class KeyDictionary:
         return array
 
     def try_recode(self, column: CodedColumn) -> CodeArray | None:
-        """The codes of keys that have codes of another table; None if not all are exactly str.  One look-up per new code."""
+        """The codes of keys that have codes of another table; None if not all are exactly str, or too many are new."""
         known = self._recodings.get(column.names)
         if known is None or len(known) < len(column.names):
             grown = np.full(len(column.names), _UNKNOWN, np.uint16)
@@ -130,7 +130,7 @@ class KeyDictionary:
         if len(recoded) and int(recoded.max()) == _UNKNOWN:
             missing = np.unique(column.codes[recoded == _UNKNOWN])
             texts = column.names.values_of(missing)
-            if list(map(type, texts)).count(str) != len(texts):
+            if len(texts) > MAX_CHUNK_KEYS or list(map(type, texts)).count(str) != len(texts):
                 return None
             known[missing] = self.encode(texts)
             recoded = known.take(column.codes)

@@ -25,7 +25,7 @@ from flowlet.key_columns import ChannelTable, column_hashes, try_hashes
 from flowlet.keys import exact_key, exact_keys, key_group, operator_index
 from flowlet.operators.user_function import last_of, preview
 from flowlet.records import Chunk
-from flowlet.task.key_dictionary import ChannelCodes, KeyDictionary
+from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, ChannelCodes, KeyDictionary
 from flowlet.task.key_routes import Detour, Routes
 from flowlet.task.pending_columns import LaneArray
 from flowlet.task.record_writer_base import RecordWriter, RecordWriterOptions
@@ -117,7 +117,7 @@ class KeyGroupsRecordWriter(RecordWriter):
 
     def _coded(self, keys: Sequence[str]) -> _KeyedColumn:
         """Text keys: as codes, or past the dictionary."""
-        if self._dictionary_detour.is_taken():
+        if len(keys) > MAX_CHUNK_KEYS or self._dictionary_detour.is_taken():
             hashes = try_hashes(keys)
             assert hashes is not None, "texts have a way past the dictionary"
             return ListColumn(list(keys), str), self._channels.of_hashes(hashes)

@@ -28,7 +28,7 @@ MAX_PENDING_RECORDS = 2_000
 # is not joined but goes out as it came; chunks longer than a part are cut.
 MAX_PENDING_ROWS_PER_LANE = 4_000
 MAX_PENDING_ROWS = 32_768
-MAX_PART_ROWS = 32_768
+MAX_PART_ROWS = 65_536
 # A larger element is cut in two, so that the consumer never has to hold more than a quarter of its limit of 64 MiB.  Not measured.
 MAX_ELEMENT_BYTES = 16 * 1024 * 1024
 

@@ -30,7 +30,7 @@ from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.records import Chunk
 from flowlet.task import key_dictionary, record_writer_base
-from flowlet.task.key_dictionary import MAX_KEYS
+from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS
 from flowlet.task.key_routes import MAX_ROUTES
 from flowlet.task.keyed_record_writer import KeyGroupsRecordWriter
 from tests.flowlet.serde.exact import ATOMS, exact
@@ -472,6 +472,21 @@ class TestColumns:
             rig.writer.collect(chunk)
 
         assert rig.values() == by_channel(sent, 3, first)
+
+    @pytest.mark.parametrize("is_coded", [False, True])
+    def test_more_keys_in_a_chunk_than_codes(self, make: Make, is_coded: bool) -> None:
+        rig = make(KeyGroups(first), 2)
+        num_rows = 60_000
+        assert num_rows > MAX_CHUNK_KEYS
+        texts = [str(number) for number in range(num_rows)]
+        before = [(f"other {number}", 1) for number in range(MAX_KEYS - 1)]
+        rig.collect(*before)
+        column = CodedColumn(np.arange(num_rows, dtype=np.uint16), NameTable(texts)) if is_coded else ListColumn(texts, str)
+
+        for _ in range(2):
+            rig.writer.collect(Chunk.of_columns(Columns(num_rows, (column, ConstantColumn(1, num_rows)), Shape.TUPLE)))
+
+        assert rig.values() == by_channel([*before, *[(text, 1) for text in texts] * 2], 2, first)
 
     def test_long_texts_do_not_fill_the_dictionary(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         """They go as they are, and those before them by the codes that they had."""
