@@ -1,8 +1,8 @@
 """A producer's side of gates: connections that it dials, and partitions that it offers over them.
 
 Side:       shared.  ``OfferedPartition`` is written and waited for by one thread of the caller's; connections live on the loop thread.
-Invariants: one connection per gate and TaskManager, shared by all partitions, made on demand and kept; concurrent openers wait for the
-            same attempt; a failed attempt is not cached.
+Invariants: one connection per gate and TaskManager, shared by all partitions whichever token it was made with, made on demand and kept;
+            concurrent openers wait for the same attempt; a failed attempt is not cached, and fails nobody who has another token.
             Every wait is level-triggered: it looks at the state first and after every wake-up.
 Units:      seconds.
 """
@@ -43,12 +43,25 @@ class GateAccess:
         return f"<GateAccess to {self.gate}>"
 
 
+@dataclass(frozen=True, slots=True)
 class _Connection:
     """A connection that is ready."""
 
-    def __init__(self, channel: NetworkChannel, handler: OfferingHandler) -> None:
-        self.channel = channel
-        self.handler = handler
+    channel: NetworkChannel
+    handler: OfferingHandler
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """To make one, with one token."""
+
+    access: GateAccess
+    task: "asyncio.Task[_Connection]"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it failed, or its connection has ended."""
+        return self.task.done() and (self.task.exception() is not None or not self.task.result().channel.is_active)
 
 
 class OfferingNetwork:
@@ -60,15 +73,15 @@ class OfferingNetwork:
     def __init__(self, environment: NetworkEnvironment, loop: EventLoopThread) -> None:
         self._environment = environment
         self._loop = loop
-        self._connections: dict[tuple[ConnectionID, GateIdentity], asyncio.Task[_Connection]] = {}
+        self._attempts: dict[tuple[ConnectionID, bytes, str], _Attempt] = {}
 
     def __repr__(self) -> str:
-        return f"<OfferingNetwork {len(self._connections)} connections>"
+        return f"<OfferingNetwork {len(self._attempts)} connections>"
 
     @property
     def num_connections(self) -> int:
         """How many there are, or are being made."""
-        return len(self._connections)
+        return len(self._attempts)
 
     async def offer(
         self, access: GateAccess, places: Sequence[tuple[ConnectionID, PartitionOffer]], offered: "OfferedPartition", timeout_s: float
@@ -85,19 +98,19 @@ class OfferingNetwork:
             handler.offer(offer, offered)
 
     async def _handler(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> OfferingHandler:
-        key = (address, access.gate)
-        attempt = self._connections.get(key)
-        if attempt is not None and attempt.done() and (attempt.exception() or not attempt.result().channel.is_active):
-            attempt = None
-        if attempt is None:
-            attempt = asyncio.get_running_loop().create_task(self._connect(access, address, timeout_s), name=f"offer to {address}")
-            self._connections[key] = attempt
-        try:
-            return (await asyncio.shield(attempt)).handler
-        except NetstackError:
-            if self._connections.get(key) is attempt:
-                del self._connections[key]
-            raise
+        key = (address, access.gate.job_id, access.gate.name)
+        while True:
+            attempt = self._attempts.get(key)
+            if attempt is None or attempt.is_over:
+                task = asyncio.get_running_loop().create_task(self._connect(access, address, timeout_s), name=f"offer to {address}")
+                attempt = self._attempts[key] = _Attempt(access, task)
+            try:
+                return (await asyncio.shield(attempt.task)).handler
+            except NetstackError:
+                if self._attempts.get(key) is attempt:
+                    del self._attempts[key]
+                if attempt.access == access:
+                    raise
 
     async def _connect(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> _Connection:
         environment = self._environment
@@ -113,11 +126,10 @@ class OfferingNetwork:
 
     async def close(self) -> None:
         """End every connection; partitions that are still offered fail."""
-        attempts, self._connections = list(self._connections.values()), {}
-        for attempt in attempts:
-            if not attempt.done():
-                attempt.cancel()
-        for result in await asyncio.gather(*attempts, return_exceptions=True):
+        tasks, self._attempts = [attempt.task for attempt in self._attempts.values()], {}
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, _Connection):
                 result.channel.close()
                 await result.channel.wait_closed()

@@ -3,6 +3,8 @@
 Side:       task.  The source is made in the user's program and pickled; a TaskManager binds each subtask's copy to its gate.
 Invariants: a producer's end of data is acknowledged only after the chain has processed everything before it; a partition counts once its
             producer knows that every subtask has acknowledged it; what an aborted attempt brought stays processed (at least once).
+            A gate whose type is declared takes plain values only: its token does not let anybody run code here.  One that takes any
+            object trusts whoever has its token as it trusts the job's own program.
 """
 
 from collections import deque
@@ -13,7 +15,7 @@ import structlog
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import FlowletError, SerdeError
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.ingest.gate_type import type_fingerprint
+from flowlet.ingest.gate_type import holds_any_object, type_fingerprint
 from flowlet.operators.source import Source, SourceReader
 from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
 from flowlet.rpc.messages import GateCounts
@@ -75,7 +77,7 @@ class RemoteGateSource(Source):
         """
         if self._gate is None:
             raise FlowletError(f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster")
-        return RemoteGateReader(self._gate, self._report)
+        return RemoteGateReader(self._gate, self._report, are_producers_trusted=holds_any_object(self.type_info))
 
 
 class RemoteGateReader:
@@ -86,8 +88,9 @@ class RemoteGateReader:
 
     never_waits = True
 
-    def __init__(self, gate: OfferedInputGate, report: Callable[[GateCounts], None] | None) -> None:
+    def __init__(self, gate: OfferedInputGate, report: Callable[[GateCounts], None] | None, *, are_producers_trusted: bool) -> None:
         self._gate = gate
+        self._are_producers_trusted = are_producers_trusted
         self._report = report
         self._deserializers: dict[int, ElementDeserializer] = {}  # of open channels that brought something
         self._elements: deque[StreamElement] = deque()
@@ -139,7 +142,7 @@ class RemoteGateReader:
         deserializer = self._deserializers.get(index)
         if deserializer is None:
             name = f"gate {self._gate.shape.name!r}, {self._gate.offer_of(index)}"
-            deserializer = self._deserializers[index] = ElementDeserializer(name)
+            deserializer = self._deserializers[index] = ElementDeserializer(name, is_sender_trusted=self._are_producers_trusted)
         try:
             elements = deserializer.feed(view)
         except SerdeError as error:

@@ -45,6 +45,7 @@ from flowlet.serde.column_format import (
     column_at,
     framed,
 )
+from flowlet.serde.data_pickle import load_values
 
 MAX_TUPLE_DEPTH: Final = 4  # of tuples in tuples; deeper ones are pickled
 # A constant column in the column of sizes in the innermost tuple.
@@ -214,7 +215,9 @@ def _decode_tuples(payload: memoryview, num_values: int, depth: int) -> list[tup
 
 def _decode_pickle(payload: memoryview) -> list[Any]:
     try:
-        values = pickle.loads(payload)  # noqa: S301 - from an authenticated peer of the same cluster
+        values = load_values(payload)
+    except SerdeError:
+        raise
     except Exception as error:
         raise SerdeError(f"a pickled column cannot be read: {type(error).__name__}: {error}") from error
     if type(values) is not list:

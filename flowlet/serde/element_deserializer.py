@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from flowlet.errors import SerdeError
 from flowlet.records import StreamElement
+from flowlet.serde.data_pickle import plain_values_alone
 from flowlet.serde.element_decoder import ElementDecoder
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import LENGTH, serialize_dictionary
@@ -32,12 +33,19 @@ class ElementDeserializer:
         name: of the channel, for error messages.
         limits: what is accepted, and from where on it waits in a file.
         values: reads the values of single records, if the sender writes such; else every chunk says itself how to read it.
+        is_sender_trusted: whether what it pickles may be any object; if not, plain values alone.
     """
 
     def __init__(
-        self, name: str = "channel", *, limits: ElementLimits = DEFAULT_ELEMENT_LIMITS, values: TypeSerializer | None = None
+        self,
+        name: str = "channel",
+        *,
+        limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
+        values: TypeSerializer | None = None,
+        is_sender_trusted: bool = True,
     ) -> None:
         self._name = name
+        self._is_sender_trusted = is_sender_trusted
         self._limits = limits
         self._decoder = ElementDecoder(values)
         self._partial = bytearray()  # of one element, from its length field on; empty while it waits in a file
@@ -78,7 +86,10 @@ class ElementDeserializer:
         if self._error is not None:
             raise SerdeError(self._error)
         try:
-            return self._feed(view)
+            if self._is_sender_trusted:
+                return self._feed(view)
+            with plain_values_alone():
+                return self._feed(view)
         except SerdeError as error:
             self._error = f"{self._name}: corrupt stream in the element at offset {self._offset}: {error}"
             self.close()

@@ -48,6 +48,13 @@ class SourceStreamTask(StreamTask):
             super().metrics(), source_progress=self._source.progress, watermark_alignment_drift_ms=self._source.alignment_drift_ms
         )
 
+    def cancel(self) -> None:
+        """As ``StreamTask``; producers outside the cluster hear of it now, not when user code has returned.  Any thread."""
+        gate = self.environment.offered_gate
+        if gate is not None:
+            gate.refuse_open("its job was cancelled or has failed")
+        super().cancel()
+
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
         gate = self.environment.offered_gate
         if gate is not None:

@@ -11,6 +11,7 @@ Absent:     data in flight of checkpoints: what a producer sent and nobody ackno
 import threading
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import NamedTuple
 
 from netstack.buffer.wakeups import run_all
@@ -188,12 +189,16 @@ class OfferedInputGate(SingleInputGate):
 
     def close_with(self, reason: str) -> None:
         """``close``, and tell the producers of open offers why.  Any thread, any number of times."""
+        self.refuse_open(reason)
+        self.close()
+
+    def refuse_open(self, reason: str) -> None:
+        """Take no more offers, and nothing more from those that are open: their producers hear why.  Any thread."""
         with self._book_lock:
             self._book.seal()
             places = list(self._places.values())
         text = f"gate {self.shape.name!r}: {reason}"
-        run_all([lambda place=place: place.client.refuse(place.offer, RefusalCode.GATE_ENDED, text) for place in places])  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-        self.close()
+        run_all([partial(place.client.refuse, place.offer, RefusalCode.GATE_ENDED, text) for place in places])
 
     def statistics(self) -> GateStatistics:
         """The numbers so far, channels that left included; any thread."""

@@ -10,6 +10,7 @@ from flowlet.common.typeinfo import Types
 from flowlet.datastream.process_functions import KeyedProcessFunction, ProcessFunction
 from flowlet.errors import JobSubmissionError
 from flowlet.ingest import AttemptRefusedError, GateClient, GateEndedError, PartitionOffer
+from flowlet.ingest.runtime import producer_runtime
 from tests.flowlet.ingest.conftest import DEADLINE_S, GateCluster, collecting, counts_of, push
 
 
@@ -197,6 +198,18 @@ def test_two_running_jobs_cannot_have_one_gate(cluster: GateCluster) -> None:
     with pytest.raises(JobSubmissionError, match=r"the running job 'first' .* has a gate 'clicks' already; choose another name"):
         env.execute_async("second")
     client.cancel()
+
+
+def test_one_connection_serves_all_partitions_of_a_gate(make_cluster: Callable[[int], GateCluster]) -> None:
+    """Whoever looked it up, and however often: one per TaskManager."""
+    cluster = make_cluster(2)
+    env = cluster.environment()
+    with collecting(env.from_remote_gate("clicks", producers=3).map(lambda record: record)) as results:
+        for partition in range(3):
+            push(cluster.open(), [partition], partition)
+        assert producer_runtime().offering.num_connections == 2
+
+        assert sorted(results) == [0, 1, 2]
 
 
 def test_large_records_and_many_buffers(cluster: GateCluster) -> None:

@@ -1,0 +1,335 @@
+"""What producer and gate see when the other one is not what it should be: over real sockets, and processes that are killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import structlog
+
+from flowlet.common.job_client import JobClient
+from flowlet.common.typeinfo import Types
+from flowlet.errors import JobExecutionError
+from flowlet.ingest import (
+    GateAccessError,
+    GateClient,
+    GateEndedError,
+    GateEndpoint,
+    GateError,
+    GateLostError,
+    GateNotFoundError,
+    GateTypeError,
+    GateUnreachableError,
+    PartitionOffer,
+    close_producers,
+    finish_gate,
+    open_gate,
+    runtime,
+    stall,
+)
+from tests.flowlet.client.jobs import hold, reached, released
+from tests.flowlet.ingest.conftest import DEADLINE_S, GateCluster, collecting, counts_of, push, write_secret
+from tests.flowlet.ingest.cut import Cut
+
+PROMISED_S = 5.0  # every refusal comes within this time
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < PROMISED_S
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """Ask until it is so; what is asked takes its time."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_true():
+        assert time.monotonic() < deadline, "it never came true"
+
+
+def running_gate(cluster: GateCluster, name: str = "clicks", *, held: str | None = None, **options: Any) -> JobClient:
+    """A job that only reads a gate; ``held``: until the test says so it holds at its first record."""
+    env = cluster.environment()
+    stream = env.from_remote_gate(name, **options)
+    (stream if held is None else stream.map(lambda record: hold(held, record))).map(lambda record: record).print()
+    return env.execute_async(f"job of {name}")
+
+
+def endlessly(writer: Any) -> None:
+    while True:
+        writer.write_records(list(range(1000)))
+
+
+# ---------------------------------------------------------------- the gate is not there
+
+
+def test_an_unknown_gate_is_named_with_those_that_there_are(cluster: GateCluster) -> None:
+    client = running_gate(cluster, "other")
+    with in_time(), pytest.raises(GateNotFoundError, match=r"'no such' at JobManager 127.*no job has a gate 'no such'.*\['other'\]"):
+        cluster.open("no such")
+    client.cancel()
+
+
+def test_no_jobmanager_is_said_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    with in_time(), pytest.raises(GateUnreachableError, match=f"gate 'clicks': JobManager {address}.*is the JobManager at .* running"):
+        open_gate("clicks", jobmanager=address)
+    close_producers()
+
+
+def test_a_jobmanager_that_says_nothing_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with in_time(), pytest.raises(GateUnreachableError, match=r"no answer within 0\.2 s"):
+            open_gate("clicks", jobmanager=address, timeout_s=0.2)
+    close_producers()
+
+
+def test_another_secret_opens_nothing(cluster: GateCluster, tmp_path: Any) -> None:
+    (tmp_path / "other").mkdir()
+    secret_file = write_secret(bytes(32), tmp_path / "other")
+    for ask in (open_gate, finish_gate):
+        with in_time(), pytest.raises(GateAccessError, match=r"gate 'clicks'.*do both use the same secret file"):
+            ask("clicks", jobmanager=cluster.address, secret_file=secret_file)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "text"),
+    [
+        ({"token": bytes(32)}, GateAccessError, "does not accept the token: look the gate up again"),
+        ({"expires_ms": 1}, GateAccessError, "does not accept the token"),
+        ({"fingerprint": bytes(16)}, GateTypeError, r"gate 'clicks' takes Long, .*its type is Long there"),
+    ],
+    ids=["wrong token", "old token", "wrong type"],
+)
+def test_a_description_that_is_not_right_is_refused(
+    cluster: GateCluster, change: dict[str, Any], expected: type[Exception], text: str
+) -> None:
+    """In words that name the gate, and in time; what others push is not touched by it."""
+    client = running_gate(cluster, type_info=Types.LONG())
+    gate = cluster.open()
+    wrong = GateClient(replace(gate.description, **change))
+    with in_time(), pytest.raises(expected, match=rf"partition 1 .*{text}") as raised:
+        wrong.open_partition(PartitionOffer("job", 1))
+    push(gate, [1])
+
+    assert "'clicks'" in str(raised.value)
+    client.cancel()
+
+
+def test_a_token_for_one_gate_is_none_for_another(cluster: GateCluster) -> None:
+    """Not even for one of the same job, on the same TaskManager."""
+    env = cluster.environment()
+    env.from_remote_gate("one").union(env.from_remote_gate("two")).print()
+    client = env.execute_async()
+    thief = GateClient(replace(cluster.open("one").description, name="two"))
+    with in_time(), pytest.raises(GateAccessError, match="gate 'two'"):
+        thief.open_partition(PartitionOffer("job", 0))
+    push(cluster.open("two"), [1])
+    client.cancel()
+
+
+# ---------------------------------------------------------------- the gate goes
+
+
+def test_a_cancelled_job_ends_producers_that_wait_for_credit(cluster: GateCluster) -> None:
+    """At once, although its task is stuck in user code; later offers hear that the job has ended."""
+    client = running_gate(cluster, held="cancelled")
+    gate = cluster.open()
+    writer = gate.open_partition(PartitionOffer("job", 0))
+    errors: list[BaseException] = []
+    thread = threading.Thread(target=lambda: errors.append(_raised(lambda: endlessly(writer))))
+    thread.start()
+    assert reached["cancelled"].wait(DEADLINE_S)
+    client.cancel()
+    with in_time():
+        thread.join()
+    released["cancelled"].set()
+
+    assert isinstance(errors[0], GateEndedError)
+    assert "gate 'clicks'" in str(errors[0])
+    assert "its job was cancelled or has failed" in str(errors[0])
+    wait_until(lambda: client.get_job_status().result().is_globally_terminal_state())
+    with in_time(), pytest.raises(GateEndedError, match=r"gate 'clicks'.*its job has ended"):
+        gate.open_partition(PartitionOffer("job", 1))
+    with in_time(), pytest.raises(GateEndedError, match=r"gate 'clicks' has ended: its job 'job of clicks' is CANCELED"):
+        cluster.open()
+
+
+def _raised(call: Callable[[], Any]) -> BaseException:
+    try:
+        call()
+    except GateError as error:
+        return error
+    raise AssertionError("no error came")
+
+
+def test_a_cancelled_job_ends_a_producer_that_waits_to_be_finished(cluster: GateCluster) -> None:
+    client = running_gate(cluster, held="finishing")
+    with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
+        writer.write_records([1])
+        errors: list[BaseException] = []
+        thread = threading.Thread(target=lambda: errors.append(_raised(writer.finish)))
+        thread.start()
+        assert reached["finishing"].wait(DEADLINE_S)
+        client.cancel()
+        with in_time():
+            thread.join()
+        released["finishing"].set()
+
+    assert isinstance(errors[0], GateEndedError)
+
+
+def test_a_job_that_fails_says_so_to_its_producers(cluster: GateCluster) -> None:
+    env = cluster.environment()
+    env.from_remote_gate("clicks").map(lambda number: 1 // number).print()
+    client = env.execute_async()
+    with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
+        writer.write_records([1, 0])
+        with pytest.raises(GateEndedError, match=r"gate 'clicks': its (task has failed|job was cancelled or has failed)"):
+            writer.finish(DEADLINE_S)
+
+    with pytest.raises(JobExecutionError, match="ZeroDivisionError"):
+        client.get_job_execution_result().result()
+
+
+def test_a_taskmanager_that_is_gone_is_a_lost_gate(cluster: GateCluster) -> None:
+    running_gate(cluster)
+    gate = cluster.open()
+    with gate.open_partition(PartitionOffer("job", 0)) as writer:
+        cluster.stop_task_manager(0)
+        with in_time(), pytest.raises((GateLostError, GateEndedError), match="gate 'clicks'"):
+            endlessly(writer)
+        with pytest.raises(GateLostError, match="the writer has ended"):
+            writer.finish()
+    with in_time(), pytest.raises(GateUnreachableError, match=r"partition 1 .*is the TaskManager of gate 'clicks'.* still there"):
+        gate.open_partition(PartitionOffer("job", 1))
+
+
+def test_a_finish_that_takes_too_long_is_an_aborted_attempt(cluster: GateCluster) -> None:
+    client = running_gate(cluster, held="slow")
+    with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
+        writer.write_records([1])
+        assert reached["slow"].wait(DEADLINE_S)
+        with pytest.raises(GateLostError, match=r"gate 'clicks'.*subtasks \[0\] have not processed everything in time"):
+            writer.finish(0.0)
+    released["slow"].set()
+    wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
+    client.cancel()
+
+
+# ---------------------------------------------------------------- the producer goes
+
+
+def test_a_producer_that_is_killed_made_an_aborted_attempt(cluster: GateCluster) -> None:
+    """Its task reads on, its retry is a new attempt, and the gate ends after it."""
+    client = running_gate(cluster, producers=1)
+    command = [sys.executable, "-m", "tests.flowlet.ingest.producer_process", "for-ever", cluster.address, str(cluster.secret_file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as producer:
+        assert producer.stdout is not None
+        assert producer.stdout.readline() == "pushing\n"
+        producer.send_signal(signal.SIGKILL)
+    wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
+
+    push(cluster.open(), [1], job="doomed", attempt=1)
+
+    client.get_job_execution_result().result()
+    assert counts_of(client)["subtasks"] == [{"num_open": 0, "num_completed": 1, "num_aborted": 1, "num_refused": 0}]
+
+
+def test_a_connection_that_drops_aborts_its_attempts_on_both_sides(cluster: GateCluster) -> None:
+    """Of all partitions on it; a retry over another connection is taken."""
+    client = running_gate(cluster, producers=2)
+    gate = cluster.open()
+    endpoint = gate.description.endpoints[0]
+    cut = Cut(endpoint.host, endpoint.port)
+    through = GateClient(replace(gate.description, endpoints=(GateEndpoint("127.0.0.1", cut.port),)))
+    writers = [through.open_partition(PartitionOffer("job", number)) for number in range(2)]
+    for writer in writers:
+        writer.write_records([1])
+    cut.cut()
+
+    for number, writer in enumerate(writers):
+        with in_time(), pytest.raises(GateLostError, match=rf"partition {number} .*gate 'clicks'.*push the partition again"):
+            writer.finish()
+    wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 2)
+    for number in range(2):
+        push(gate, [1], number, attempt=1)
+    client.get_job_execution_result().result()
+
+
+def test_a_forked_process_makes_connections_of_its_own(cluster: GateCluster) -> None:
+    client = running_gate(cluster, producers=3)
+    command = [sys.executable, "-m", "tests.flowlet.ingest.producer_process", "fork", cluster.address, str(cluster.secret_file)]
+
+    subprocess.run(command, check=True, timeout=DEADLINE_S)
+
+    client.get_job_execution_result().result()
+
+
+class Bomb:
+    """Pickled, it wants to run a call wherever it is read."""
+
+    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
+        return os._exit, (3,)
+
+
+def test_a_gate_with_a_type_reads_plain_values_alone(cluster: GateCluster) -> None:
+    """A token lets nobody run code: the attempt is aborted, its producer is told, the task reads on."""
+    client = running_gate(cluster, type_info=Types.ROW([Types.LONG()]), producers=1)
+    gate = cluster.open()
+    with gate.open_partition(PartitionOffer("job", 0)) as writer:
+        writer.write_records([(1,), (Bomb(),)])
+        with pytest.raises(GateTypeError, match=r"posix._exit is no plain value.*gate 'clicks'"):
+            writer.finish(DEADLINE_S)
+    push(gate, [(None,), (2,)], attempt=1)
+
+    client.get_job_execution_result().result()
+    assert counts_of(client)["subtasks"][0]["num_aborted"] == 1
+
+
+# ---------------------------------------------------------------- nobody reads
+
+
+def test_a_stall_parks_the_producer_and_is_warned_of(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than both sides' buffers is under way; the warning names the gate; afterwards everything comes out."""
+    monkeypatch.setattr(stall, "WARN_AFTER_S", 0.05)
+    monkeypatch.setattr(runtime, "_LOOK_INTERVAL_S", 0.01)
+    env = cluster.environment()
+    stream = env.from_remote_gate("clicks", producers=1, type_info=Types.LONG()).map(lambda number: hold("stalled", number))
+    num_written = 0
+
+    def write() -> None:
+        nonlocal num_written
+        with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
+            for start in range(0, 3_000_000, 10_000):
+                writer.write_records(list(range(start, start + 10_000)))
+                num_written += 10_000
+            writer.finish(DEADLINE_S)
+
+    with structlog.testing.capture_logs() as logs, collecting(stream) as results:
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert reached["stalled"].wait(DEADLINE_S)
+        wait_until(lambda: bool(warnings_in(logs)))
+        assert num_written < 1_500_000  # 4 bytes each
+        released["stalled"].set()
+        received = sum(1 for _ in results)
+        thread.join(DEADLINE_S)
+
+    assert received == num_written == 3_000_000
+    assert "'clicks'" in warnings_in(logs)[0]["waits_for"]
+
+
+def warnings_in(logs: Any) -> list[Any]:
+    return [each for each in logs if each["event"].startswith("a producer waits for credit")]
