@@ -55,13 +55,14 @@ class ChannelSpec:
     """Where one input channel reads; ``connection`` None means: in this process.
 
     ``initial_credit`` buffers are the channel's own; None: as many as the config says.  To them come the gate's floating ones, as the
-    sender's backlog asks for.  A local channel needs none.
+    sender's backlog asks for.  A local channel needs none.  ``last``: for a range of subpartitions, the last one.
     """
 
     partition_id: ResultPartitionID
     subpartition: int
     connection: ConnectionID | None
     initial_credit: int | None = None
+    last: int | None = None
 
 
 class NetworkEnvironment:
@@ -294,12 +295,13 @@ class NetworkEnvironment:
                 spec.partition_id,
                 spec.subpartition,
                 self.partition_manager,
+                last=spec.last,
                 wait_timeout_ms=config.partition_request_timeout_s * 1000,
                 backoff=backoff,
                 timers=self._timers,
             )
         client = self._connections.client(spec.connection)
-        channel = self._remote_channel(gate, index, spec.partition_id, spec.subpartition, client, backoff)
+        channel = self._remote_channel(gate, index, spec.partition_id, spec.subpartition, client, last=spec.last, backoff=backoff)
         credit = config.exclusive_buffers_per_channel if spec.initial_credit is None else spec.initial_credit
         if not credit and not config.floating_buffers_per_gate:
             raise ConfigError(
@@ -316,6 +318,8 @@ class NetworkEnvironment:
         partition_id: ResultPartitionID,
         subpartition: int,
         client: PartitionRequestClient,
+        *,
+        last: int | None = None,
         backoff: RequestBackoff | None = None,
     ) -> RemoteInputChannel:
         config = self.config
@@ -326,6 +330,7 @@ class NetworkEnvironment:
             partition_id,
             subpartition,
             client,
+            last=last,
             backoff=backoff,
             max_queued_events=config.max_queued_events,
             max_queued_event_bytes=config.max_queued_event_bytes,

@@ -21,6 +21,7 @@ from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
 from netstack.partition.view import BufferAndBacklog
 from netstack.wire.events import CheckpointBarrier, Event
+from netstack.wire.messages import DataType
 
 BufferAndAvailability: TypeAlias = BufferAndBacklog
 """What a poll of a channel finds; a local channel hands on what its view gave it, without making another tuple."""
@@ -92,6 +93,9 @@ class InputChannel(ABC):
     """Base class.
 
     Life cycle: made -> ``request_subpartition`` -> polled -> ``release`` (at the end of the partition, or when the gate closes).
+
+    Args:
+        last: for a range of subpartitions, the last one; nothing may block them: they are read in turns.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class InputChannel(ABC):
         partition_id: ResultPartitionID,
         subpartition: int,
         *,
+        last: int | None = None,
         backoff: RequestBackoff | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -108,6 +113,8 @@ class InputChannel(ABC):
         self.index = index
         self.partition_id = partition_id
         self.subpartition = subpartition
+        self.last_subpartition = subpartition if last is None else last
+        self.num_subpartitions = self.last_subpartition - subpartition + 1
         self.is_queued = False  # Guarded by the gate's lock.
         self.is_prioritized = False  # Guarded by the gate's lock.
         # Which priority event was told of last; None: the gate knows of one by itself.  Guarded by the gate's lock.
@@ -116,6 +123,7 @@ class InputChannel(ABC):
         # Written by the task thread.
         self.num_bytes_in = 0
         self.num_buffers_in = 0
+        self._num_ends = {DataType.END_OF_DATA: 0, DataType.END_OF_PARTITION: 0}  # of the subpartitions
         self.num_events_in = self.num_event_bytes_in = 0  # Of these events; read anywhere, one event stale is fine.
         self.last_activity_ns = 0  # Written by the thread that brings data; read anywhere.
         self._backoff = RequestBackoff() if backoff is None else backoff
@@ -177,6 +185,13 @@ class InputChannel(ABC):
         None are found if ``next_buffer`` has to look: there is an event, an error or nothing, or they come one by one.
         """
         return [], True
+
+    def concerns_all(self, data_type: DataType) -> bool:
+        """Whether an event that was polled concerns the channel: an end does when all its subpartitions have reached it.  Task thread."""
+        if data_type not in self._num_ends:
+            return True
+        self._num_ends[data_type] += 1
+        return self._num_ends[data_type] == self.num_subpartitions
 
     @abstractmethod
     def resume_consumption(self) -> None:

@@ -444,10 +444,16 @@ class SingleInputGate:
             queue.priority.append(channel)
             channel.is_prioritized = True
 
-    def _event(self, channel: InputChannel, buffer: NetworkBuffer, *, more_available: bool, more_priority_events: bool) -> BufferOrEvent:
+    def _event(
+        self, channel: InputChannel, buffer: NetworkBuffer, *, more_available: bool, more_priority_events: bool
+    ) -> BufferOrEvent | None:
+        """What the task sees of an event, if it sees anything."""
         size = buffer.size
         channel.num_events_in += 1
         channel.num_event_bytes_in += size
+        if channel.num_subpartitions > 1 and not channel.concerns_all(buffer.data_type):
+            buffer.recycle()
+            return None
         try:
             event = deserialize_event(buffer.view)
         finally:

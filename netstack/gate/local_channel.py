@@ -29,7 +29,6 @@ class LocalInputChannel(InputChannel):
     """A channel that reads its producer's view directly; buffers are the producer's own and go back to its pool.
 
     Args:
-        last: for a range of subpartitions, the last one.
         wait_timeout_ms: how long to wait for the partition before its producer is looked after; None waits until the release.
         backoff: how often the wait is repeated; with an own ``timers`` back-off nobody waits at the manager, it is asked again.
         timers: needed for such a back-off.
@@ -51,9 +50,8 @@ class LocalInputChannel(InputChannel):
         channel_info: InputChannelInfo | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        super().__init__(gate, index, partition_id, subpartition, backoff=backoff, clock_ns=clock_ns)
+        super().__init__(gate, index, partition_id, subpartition, last=last, backoff=backoff, clock_ns=clock_ns)
         self._manager = manager
-        self._last = last
         self._wait_timeout_ms = wait_timeout_ms
         self._timers = timers
         self._is_retrying = backoff is not None and not backoff.is_counting_only
@@ -135,7 +133,7 @@ class LocalInputChannel(InputChannel):
             self.gate.notify_channel_non_empty(self)
 
     def _find_view(self) -> ResultSubpartitionView | None:
-        manager, last = self._manager, self._last
+        manager, last = self._manager, None if self.num_subpartitions == 1 else self.last_subpartition
         if self._is_retrying:
             return manager.create_subpartition_view(self.partition_id, self.subpartition, self, last=last)
         return manager.create_view_or_listen(

@@ -71,6 +71,7 @@ class RemoteInputChannel(InputChannel):
         subpartition: int,
         client: PartitionRequestClient,
         *,
+        last: int | None = None,
         backoff: RequestBackoff | None = None,
         state_writer: ChannelStateWriter = NO_CHANNEL_STATE,
         channel_info: InputChannelInfo | None = None,
@@ -78,7 +79,7 @@ class RemoteInputChannel(InputChannel):
         max_queued_event_bytes: int = MAX_QUEUED_EVENT_BYTES,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        super().__init__(gate, index, partition_id, subpartition, backoff=backoff, clock_ns=clock_ns)
+        super().__init__(gate, index, partition_id, subpartition, last=last, backoff=backoff, clock_ns=clock_ns)
         self.channel_id = channel_id
         # Where the loop puts what wakes the task, until all that one read of the socket brought is queued; None: it is woken at once.
         self.wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] | None = None  # Written by the loop thread.
@@ -91,6 +92,7 @@ class RemoteInputChannel(InputChannel):
         # Written by the loop thread.
         self._expected_sequence_number = 0
         self._has_ended = False
+        self._num_unended = self.num_subpartitions
         self._is_blocked = False  # Also cleared by the task, when the sender can do nothing but wait for that.
         self._num_bytes_received = 0
         self._num_events_received = self._num_event_bytes_received = 0
@@ -482,7 +484,9 @@ class RemoteInputChannel(InputChannel):
                     self._num_event_bytes_received += announcement.size
                     received.priority.append((announcement, sequence_number))
                 is_first_priority = (data_type is _PRIORITY or data_type is _TIMEOUTABLE) and len(received.priority) == 1
-                self._has_ended = data_type is DataType.END_OF_PARTITION
+                if data_type is DataType.END_OF_PARTITION:
+                    self._num_unended -= 1
+                self._has_ended = self._num_unended <= 0
         if not is_taken:
             return self._refuse(buffer, sequence_number)
         if backlog >= 0:

@@ -111,9 +111,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._not_found.discard(channel.channel_id)
         channel.wakeups = self._wakeups
         self._cancelled.pop(channel.channel_id, None)
-        index = channel.subpartition
+        first, last = channel.subpartition, channel.last_subpartition
         try:
-            self._write(PartitionRequest(channel.partition_id, index, index, channel.channel_id, channel.initial_credit))
+            self._write(PartitionRequest(channel.partition_id, first, last, channel.channel_id, channel.initial_credit))
         except Exception as error:  # noqa: BLE001 - the encoder or a handler refused it; nothing of it is on its way
             self._forget(channel.channel_id)
             channel.on_error(_as_netstack_error(error, "sending the partition request failed"))

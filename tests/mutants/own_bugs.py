@@ -162,4 +162,13 @@ OWN_BUGS: Final = (
         "",
         "tests/netstack/handlers/test_both_sides.py::test_events_that_are_read_make_room_for_others",
     ),
+    Mutant(
+        "first_end_of_several_ends_the_channel",
+        "range",
+        "a channel of several subpartitions ends with the first of them, and the others' data is lost",
+        "netstack.gate.input_channel",
+        "        return self._num_ends[data_type] == self.num_subpartitions\n",
+        "        return True\n",
+        "tests/netstack/handlers/test_both_sides.py::test_a_channel_of_several_subpartitions_ends_with_the_last_of_them",
+    ),
 )

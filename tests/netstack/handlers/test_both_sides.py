@@ -8,14 +8,16 @@ import pytest
 from netstack.buffer.segment import recycle_all
 from netstack.config import MAX_QUEUED_EVENTS
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError
-from netstack.gate.input_channel import ProducerState
+from netstack.gate.gate_api import EndOfDataStatus
+from netstack.gate.input_channel import InputChannel, ProducerState
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.wire.codec import SERVER_MESSAGE_IDS, encode
 from netstack.wire.decoder import FrameDecoder
-from netstack.wire.events import CheckpointBarrier, EndOfPartition, Event, OtherEvent
+from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, OtherEvent, StopMode
 from netstack.wire.messages import BufferResponse, ErrorCode, ErrorResponse, PartitionRequest
 from tests.netstack.handlers.client_side import EXCLUSIVE, Client
 from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, partition_id_of, receiver_of
@@ -310,6 +312,51 @@ def test_a_range_of_subpartitions_is_one_flow(both: BothSides) -> None:
     responses = [each for each in sent if isinstance(each, BufferResponse)]
     assert sorted(each.subpartition for each in responses if each.data_type.is_buffer) == [0, 0, 1, 1, 2, 2]
     assert [each.sequence_number for each in responses] == list(range(len(sent)))
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_channel_of_several_subpartitions_ends_with_the_last_of_them(both: BothSides, is_local: bool) -> None:
+    """SingleInputGate.waitAndGetNextData: the ends of the others are counted, and the task sees one."""
+    partition = both.server.partition(1, num_subpartitions=3)
+    gate = SingleInputGate("consumer")
+    channel: InputChannel
+    if is_local:
+        channel = LocalInputChannel(gate, 0, partition_id_of(1), 1, both.server.manager, last=2)
+    else:
+        channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 1, both.client, last=2)
+        channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
+    gate.add_channel(channel)
+    gate.request_partitions()
+    both.client.gates.append(gate)
+    for index in (1, 2):
+        fill(partition, 3, index)
+    partition.notify_end_of_data(StopMode.DRAIN)
+    partition.finish()
+
+    found = both.read(gate)
+
+    assert [each.buffer is None for each in found] == [False] * 6 + [True] * 2
+    assert events(found) == [EndOfData(StopMode.DRAIN), EndOfPartition()]
+    assert (gate.is_finished, gate.end_of_data_status) == (True, EndOfDataStatus.DRAINED)
+    assert not partition._subpartitions[0].is_released, "nobody asked for it"
+
+
+def test_an_error_behind_the_first_end_of_several_is_told(both: BothSides) -> None:
+    """The channel has not ended before the last of its subpartitions has."""
+    partition = both.server.partition(1, num_subpartitions=2)
+    gate = SingleInputGate("consumer")
+    channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, both.client, last=1)
+    channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
+    gate.add_channel(channel)
+    gate.request_partitions()
+    both.client.gates.append(gate)
+    partition._subpartitions[0].finish()
+    both.pump()
+
+    partition.fail(RuntimeError("late"))
+
+    with pytest.raises(ProducerFailedError, match="late"):
+        both.read(gate)
 
 
 def test_a_refused_range_leaves_everything_for_its_rightful_readers(both: BothSides) -> None:
