@@ -28,6 +28,7 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop, _ManualLoop
 from netstack.testing.manual_clock import ManualClock
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, EndOfPartition, Event, StopMode
+from tests.sim.streams import RangeStream, Stream, marked
 from tests.sim.transport import SimTransport
 
 if TYPE_CHECKING:
@@ -158,40 +159,6 @@ class WireActor(Actor):
             world.note("sent", transport.pump(max_bytes))
 
 
-class Stream:
-    """What one subpartition was given, and what its consumer got so far."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.log = bytearray()  # every byte that was written
-        self.consumed = 0
-        self.events: deque[tuple[int, Event]] = deque()  # (bytes before it, event), not read yet
-        self.priority_events: deque[tuple[int, Event]] = deque()
-        self.has_ended = False
-
-    def on_data(self, data: bytes) -> None:
-        """I1 and I8 for a buffer."""
-        assert not self.has_ended, f"{self.name}: {len(data)} bytes behind the end of the partition"
-        start, end = self.consumed, self.consumed + len(data)
-        if not self.log.startswith(data, start):
-            raise AssertionError(f"{self.name}: the bytes {start} to {end} are not what was written: {data[:32].hex()}...")
-        self.consumed = end
-        limit = self.events[0][0] if self.events else len(self.log)
-        assert end <= limit, f"{self.name}: data up to {end} overtook an event at {limit}"
-
-    def on_event(self, event: Event) -> int:
-        """I1, I7 and I8 for an event; returns how many bytes were written before it."""
-        assert not self.has_ended, f"{self.name}: {event} behind the end of the partition"
-        is_priority = isinstance(event, CheckpointBarrier) and event.options.is_unaligned
-        expected = self.priority_events if is_priority else self.events
-        assert expected, f"{self.name}: {event} was never sent"
-        at, original = expected.popleft()
-        assert event == original, f"{self.name}: {event} instead of {original}"
-        assert is_priority or at == self.consumed, f"{self.name}: {event} after {self.consumed} bytes, it was sent after {at}"
-        self.has_ended = isinstance(event, EndOfPartition)
-        return at
-
-
 class StateRecorder:
     """A channel state writer that keeps the bytes, to compare them with what was overtaken."""
 
@@ -249,7 +216,7 @@ class Producer(Actor):
         self._manager = manager
         self._pool = pool
         self._is_awake = True
-        self._has_finished = False
+        self._has_begun = self._has_finished = False
         partition.set_channel_state_writer(recorder)
         setattr(pool, "request_builder_blocking", self._request_builder)  # noqa: B010 - nothing may block here
 
@@ -268,7 +235,7 @@ class Producer(Actor):
         self._is_awake = True
 
     def step(self) -> None:
-        if not self.is_registered:
+        if not self.is_registered and (self.world.mix.storage is None or self._has_finished):
             self._manager.register(self.partition)
             self.is_registered = True
             self.world.note("register", self.partition.num_subpartitions)
@@ -284,7 +251,7 @@ class Producer(Actor):
     def fail(self, why: str) -> None:
         """The task fails, whatever it does right now; one that was not deployed yet never will be."""
         if self.failure is None and not self.is_done:
-            self.is_done = not self.is_registered
+            self.is_done = not (self.is_registered or self._has_begun)
             self.failure = why
             self.partition.fail(RuntimeError(why))
             self.wake()
@@ -297,6 +264,7 @@ class Producer(Actor):
 
     def _write(self) -> None:
         world, rng = self.world, self.world.rng
+        self._has_begun = True
         if not self.num_left:
             self._finish()
         elif self._next_checkpoint <= world.checkpoint_limit() and rng.random() < 0.1:
@@ -311,6 +279,8 @@ class Producer(Actor):
         start = rng.randrange(_PATTERN_BYTES)
         record = bytes(size) if rng.random() < mix.compressible else _PATTERN[start : start + size]
         index = rng.randrange(len(self.streams))
+        if mix.width > 1:
+            record = marked(record, index % mix.width)
         targets = self.streams if rng.random() < mix.broadcast else [self.streams[index]]
         for stream in targets:
             stream.log += record
@@ -320,7 +290,7 @@ class Producer(Actor):
             partition.broadcast_record(record)
         self.is_dirty = True
         self.world.note("emit", size)
-        if mix.flush == "always":
+        if mix.flush == "always" and (mix.storage is None or rng.random() < 0.2):
             if len(targets) == 1:
                 partition.flush(index)
             else:
@@ -346,7 +316,7 @@ class Producer(Actor):
         barrier = CheckpointBarrier(self._next_checkpoint, 0, options)
         self._next_checkpoint += 1
         for stream in self.streams:
-            (stream.priority_events if is_unaligned else stream.events).append((len(stream.log), barrier))
+            stream.sent(barrier, is_priority=is_unaligned)
         self.partition.broadcast_event(barrier, is_priority=is_unaligned)
         self.world.note("barrier", barrier.checkpoint_id)
 
@@ -371,7 +341,7 @@ class Producer(Actor):
 
     def _broadcast(self, event: Event, send: Callable[[], None]) -> None:
         for stream in self.streams:
-            stream.events.append((len(stream.log), event))
+            stream.sent(event)
         send()
 
     def _close(self) -> None:
@@ -399,7 +369,13 @@ class Consumer(Actor):
     """A task that reads one gate, keeps some buffers for a while, aligns or persists at barriers, and acknowledges."""
 
     def __init__(
-        self, world: "World", name: str, gate: SingleInputGate, streams: list[Stream], number: int, recorder: StateRecorder
+        self,
+        world: "World",
+        name: str,
+        gate: SingleInputGate,
+        streams: Sequence[Stream | RangeStream],
+        number: int,
+        recorder: StateRecorder,
     ) -> None:
         super().__init__(world, name)
         self.gate = gate
@@ -543,6 +519,7 @@ class Consumer(Actor):
             channel.checkpoint_stopped(checkpoint_id)
         for index, end in self._ends.items():
             stream, producer = self.streams[index], self.world.producers[index]
+            assert isinstance(stream, Stream), "no range has barriers"
             received = self.recorder.data.get((checkpoint_id, index), b"")
             sent = producer.recorder.data.get((checkpoint_id, self.number), b"")
             overtaken = stream.log[self._starts[index] : end]

@@ -42,7 +42,7 @@ class Flow:
     num_data_read: int = 0
     num_written: int = 0
     num_read: int = 0
-    has_ended: bool = False
+    num_unended: int = 1  # subpartitions whose end was not written
     has_failed: bool = False
 
 
@@ -150,7 +150,9 @@ class ServerTap(ChannelHandler):
             case AddCredit(receiver, credit):
                 self._ledger.flow(receiver).num_granted_read += credit
             case PartitionRequest():
-                self._ledger.flow(message.receiver).num_granted_read = message.credit
+                flow = self._ledger.flow(message.receiver)
+                flow.num_granted_read = message.credit
+                flow.num_unended = message.last_subpartition - message.first_subpartition + 1
             case ResumeConsumption(receiver):
                 flow = self._ledger.flow(receiver)
                 flow.num_resumes -= 1
@@ -176,12 +178,13 @@ class ServerTap(ChannelHandler):
     def _count(self, message: OutboundBuffer, flow: Flow) -> None:
         require = self._ledger.require
         data_type = message.buffer.data_type
-        if flow.has_ended or message.sequence_number != flow.num_written or message.backlog < 0:
-            require(not flow.has_ended, f"{message} is sent behind the end of its partition")
+        has_ended = not flow.num_unended
+        if has_ended or message.sequence_number != flow.num_written or message.backlog < 0:
+            require(not has_ended, f"{message} is sent behind the end of its partition")
             require(message.sequence_number == flow.num_written, f"{message} is sent as number {flow.num_written}")
             require(message.backlog >= 0, f"{message} has a negative backlog")
         flow.num_written += 1
-        flow.has_ended = data_type is DataType.END_OF_PARTITION
+        flow.num_unended -= data_type is DataType.END_OF_PARTITION
         if data_type.is_buffer:
             flow.num_data_written += 1
             if flow.num_data_written > flow.num_granted_read:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sim.actors import Stream
+from tests.sim.streams import Stream
 from tests.sim.swarm import SwarmResult, run_swarm, silent_logs, trace_hash_of_swarm
 from tests.sim.world import SimulationError, World
 

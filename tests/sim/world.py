@@ -9,13 +9,14 @@ Invariants: the same seed makes the same steps (``trace_hash``).
 """
 
 import asyncio
+import tempfile
 import zlib
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -26,7 +27,6 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.handler import ChannelHandler
 from netstack.channel.message_codec import MessageDecoder, MessageEncoder
 from netstack.channel.protocol import NetworkChannel
-from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConnectError, ConnectionLostError, NetstackError, PartitionNotFoundError, ProducerFailedError
 from netstack.gate.input_channel import InputChannel, ProducerState
@@ -37,17 +37,19 @@ from netstack.gate.request_backoff import RequestBackoff
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.handlers.request_server import PartitionRequestServerHandler
 from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
+from netstack.partition.bounded_blocking import BoundedBlockingResultPartition
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
-from netstack.security import SecurityConfig
 from netstack.testing.manual_clock import ManualClock
 from netstack.wire.decoder import FrameDecoder
-from tests.sim.actors import Actor, Consumer, Flusher, LoopActor, Producer, Recycler, SimLoop, StateRecorder, Stream, WireActor
+from tests.sim.actors import Actor, Consumer, Flusher, LoopActor, Producer, Recycler, SimLoop, StateRecorder, WireActor
 from tests.sim.ledger import ClientTap, Ledger, ServerTap
 from tests.sim.locks import check_order, watched_locks
+from tests.sim.mix import Mix
+from tests.sim.streams import RangeStream, Stream
 from tests.sim.transport import Pipe, SimTransport
 
-_SEGMENT = 256
+_FOLDER = Path(tempfile.gettempdir())  # of blocking partitions, which delete their files
 _NS_PER_S = 1_000_000_000
 _DEEP_CHECK_EVERY = 32  # steps; the checks that walk over every segment
 _MAX_IDLE_TIMERS = 60  # in a row, without anybody doing anything: more virtual time than any timeout or back-off takes
@@ -56,124 +58,6 @@ _WEIGHTS = (1, 1, 2, 4, 16, 64)
 
 class SimulationError(AssertionError):
     """An invariant broke; the text says how to see it again."""
-
-
-@dataclass(frozen=True)
-class Mix:
-    """What one world is made of: every seed draws its own, because a fixed mix is a blind spot."""
-
-    segment_size: int
-    num_nodes: int
-    num_partitions: int
-    num_gates: int
-    exclusive: int
-    num_extra_segments: int
-    max_pool_extra: int
-    num_records: int
-    sizes: tuple[int, int]
-    flush: str
-    max_held: int
-    cuts: tuple[int, ...]
-    pipe_bytes: int
-    staging_bytes: int
-    direct_read_bytes: int
-    batch_bytes: int
-    gather_bytes: int
-    max_loop_batch: int
-    shares_connections: bool
-    faults: tuple[str, ...]
-    is_late: bool
-    floating: int
-    overdraft: int
-    max_per_channel: int | None
-    checkpoints: str
-    num_checkpoints: int
-    is_compressed: bool
-    compressible: float
-    broadcast: float
-    announce: float
-    is_retried: bool
-    poll_items: int
-
-    @classmethod
-    def draw(cls, rng: Random) -> "Mix":
-        """A mix of its own for every seed."""
-        kinds = ("cut", "fail", "cancel", "stall", "refuse")
-        has_faults = rng.random() < 0.5
-        exclusive = rng.choice((0, 0, 1, 1, 2, 3, 8))
-        mix = cls(
-            segment_size=_SEGMENT,
-            num_nodes=rng.randint(1, 3),
-            num_partitions=rng.randint(1, 3),
-            num_gates=rng.randint(1, 3),
-            exclusive=exclusive,
-            num_extra_segments=rng.choice((0, 1, 2, 8)),
-            max_pool_extra=rng.choice((0, 0, 1, 4, 16)),
-            num_records=rng.choice((1, 10, 50, 200, 400)),
-            sizes=rng.choice(((1, 20), (1, 300), (200, 300), (1, 900), (256, 256))),
-            flush=rng.choice(("always", "random", "random", "never")),
-            max_held=rng.choice((0, 0, 1, 2, 5)),
-            cuts=rng.choice(((1, 5, 50), (1 << 20,), (7, 47, 100, 300), (1, 1 << 20), (46, 47, 48, 303))),
-            pipe_bytes=rng.choice((64, 300, 1000, 1 << 14)),
-            staging_bytes=rng.choice((64, 310, 1000, 4096)),
-            direct_read_bytes=rng.choice((1, 50, 200, 1 << 17)),
-            batch_bytes=rng.choice((1, 300, 1000, 1 << 16)),
-            gather_bytes=rng.choice((1, 600, 1 << 16)),
-            max_loop_batch=rng.choice((1, 1, 3, 20)),
-            shares_connections=rng.random() < 0.7,
-            faults=tuple(rng.choice(kinds) for _ in range(rng.randint(1, 3))) if has_faults else (),
-            is_late=rng.random() < 0.3,
-            floating=rng.choice((1, 1, 2, 8)) if exclusive == 0 else rng.choice((0, 0, 1, 3, 8)),
-            overdraft=rng.choice((0, 0, 1, 5)),
-            # With fewer the buffer that is being written, and an old broadcast buffer that has no more bytes, stop their own writer.
-            max_per_channel=rng.choice((None, None, 3, 4, 10)),
-            checkpoints=rng.choice(("none", "none", "aligned", "aligned", "unaligned", "unaligned", "concurrent")),
-            num_checkpoints=rng.choice((1, 3, 10)),
-            is_compressed=rng.random() < 0.2,
-            compressible=rng.choice((0.0, 0.5)),
-            broadcast=rng.choice((0.0, 0.0, 0.0, 0.1, 0.5, 1.0)),
-            announce=rng.choice((0.0, 0.0, 0.05)),
-            is_retried=rng.random() < 0.5,
-            poll_items=rng.choice((1, 2, 5, 16)),
-        )
-        return mix.with_runs() if rng.random() < 0.25 else mix
-
-    def with_runs(self) -> "Mix":
-        """The same, with room and reads for several buffers, and records that fill them: else there is hardly ever one run."""
-        return replace(
-            self,
-            num_records=min(self.num_records, 100),
-            exclusive=8,
-            max_pool_extra=16,
-            num_extra_segments=16,
-            sizes=(4 * _SEGMENT, 4 * _SEGMENT + 1),
-            cuts=(1 << 20, 700),
-            pipe_bytes=1 << 14,
-            staging_bytes=4096,
-            direct_read_bytes=1 << 17,
-            batch_bytes=1 << 16,
-            gather_bytes=1 << 16,
-            floating=max(1, self.floating),
-            is_compressed=False,
-            broadcast=0.0,
-            announce=0.0,
-        )
-
-    def record_size(self, rng: Random) -> int:
-        """The size of the next record."""
-        return rng.randint(*self.sizes)
-
-    @property
-    def config(self) -> NetstackConfig:
-        """The settings of every node."""
-        return NetstackConfig(
-            segment_size_bytes=self.segment_size,
-            network_memory_bytes=self.segment_size,
-            max_write_batch_bytes=self.batch_bytes,
-            max_gather_bytes=self.gather_bytes,
-            security=SecurityConfig.none(),
-            exclusive_buffers_per_channel=max(1, self.exclusive),
-        )
 
 
 class Node:
@@ -341,10 +225,10 @@ class World:
     def _build(self) -> None:
         mix, rng = self.mix, self.rng
         homes = [rng.randrange(mix.num_nodes) for _ in range(mix.num_partitions)]
-        gate_homes = [rng.randrange(mix.num_nodes) for _ in range(mix.num_gates)]
+        gate_homes = [rng.randrange(mix.num_nodes) for _ in range(mix.num_gates * mix.num_readers)]
         num_segments = [mix.num_extra_segments] * mix.num_nodes
         for home in homes:
-            num_segments[home] += mix.num_gates + 1
+            num_segments[home] += mix.num_subpartitions + 1
             for gate_home in gate_homes:
                 num_segments[gate_home] += mix.exclusive * (gate_home != home)
         for gate_home in gate_homes:
@@ -359,34 +243,44 @@ class World:
 
     def _add_producer(self, number: int, node: Node) -> None:
         mix, name = self.mix, f"producer {number}"
-        num_required = mix.num_gates + 1
+        num_required = mix.num_subpartitions + 1
         pool = node.pool.create_buffer_pool(
             owner=name,
             num_required=num_required,
             max_buffers=num_required + mix.max_pool_extra,
-            num_subpartitions=mix.num_gates,
+            num_subpartitions=mix.num_subpartitions,
             max_buffers_per_channel=mix.max_per_channel,
             max_overdraft_buffers=mix.overdraft,
         )
         node.local_pools.append(pool)
-        partition = ResultPartition(
-            _partition_id(number),
-            mix.num_gates,
-            pool,
-            name,
-            partition_index=number,
-            sends_empty_buffers=mix.exclusive == 0,
-            compressor=BufferCompressor() if mix.is_compressed else None,
-        )
-        streams = [Stream(f"{name} to {index}") for index in range(mix.num_gates)]
+        partition = self._partition(number, name, pool)
+        streams = [Stream(f"{name} to {index}") for index in range(mix.num_subpartitions)]
         producer = Producer(self, name, partition, pool, node.manager, streams, StateRecorder(self.decompressor))
         producer.num_left = mix.num_records
         producer.register_at = self.rng.randint(0, 400) if mix.is_late else 0
-        producer.waits_for_acknowledgement = self.rng.random() < 0.5
+        # Nobody reads a blocking partition before its producer is done.
+        producer.waits_for_acknowledgement = self.rng.random() < 0.5 and mix.storage is None
         self.producers.append(producer)
         self.actors.append(producer)
         if mix.flush == "random":
             self.actors.append(Flusher(self, producer))
+
+    def _partition(self, number: int, name: str, pool: LocalBufferPool) -> ResultPartition:
+        mix = self.mix
+        compressor = BufferCompressor() if mix.is_compressed else None
+        if mix.storage is None:
+            return ResultPartition(
+                _partition_id(number),
+                mix.num_subpartitions,
+                pool,
+                name,
+                partition_index=number,
+                sends_empty_buffers=mix.exclusive == 0,
+                compressor=compressor,
+            )
+        return BoundedBlockingResultPartition(
+            _partition_id(number), mix.num_subpartitions, pool, name, _FOLDER, kind=mix.storage, compressor=compressor
+        )
 
     def _add_consumer(self, number: int, node: Node, homes: list[int]) -> None:
         mix, recorder = self.mix, StateRecorder(self.decompressor)
@@ -398,22 +292,34 @@ class World:
             pool = node.pool.create_buffer_pool(owner=f"{gate.owner} floating", num_required=1, max_buffers=mix.floating)
             node.local_pools.append(pool)
             gate.set_buffer_pool(pool)
-        streams = [producer.streams[number] for producer in self.producers]
+        streams = [self._stream(producer, number) for producer in self.producers]
         consumer = Consumer(self, f"consumer {number}", gate, streams, number, recorder)
         consumer.max_held = mix.max_held
         self.consumers.append(consumer)
         self.actors += [consumer, Recycler(self, consumer)]
 
+    def _stream(self, producer: Producer, number: int) -> Stream | RangeStream:
+        """What a consumer reads of a producer; consumers whose numbers are ``num_gates`` apart read the same."""
+        mix = self.mix
+        first = number % mix.num_gates * mix.width
+        streams = producer.streams[first : first + mix.width]
+        if number >= mix.num_gates:
+            streams = [stream.copy() for stream in streams]
+        return streams[0] if mix.width == 1 else RangeStream(streams)
+
     def _channel(self, gate: SingleInputGate, index: int, number: int, node: Node, home: int, recorder: StateRecorder) -> InputChannel:
         mix, timeout_s = self.mix, self.config.partition_request_timeout_s
+        first = number % mix.num_gates * mix.width
+        last = first + mix.width - 1
         backoff = RequestBackoff(100, 20_000, listener_timeout_ms=round(timeout_s * 1000)) if mix.is_retried else None
         if home == node.index:
             return LocalInputChannel(
                 gate,
                 index,
                 _partition_id(index),
-                number,
+                first,
                 node.manager,
+                last=last,
                 wait_timeout_ms=timeout_s * 1000,
                 backoff=backoff,
                 timers=node.timers,
@@ -427,8 +333,9 @@ class World:
             index,
             receiver,
             _partition_id(index),
-            number,
+            first,
             client,
+            last=last,
             backoff=backoff,
             state_writer=recorder,
             clock_ns=self.clock.now_ns,
@@ -531,7 +438,7 @@ class World:
         elif self._faults:
             self._inject(self._faults.popleft()[1])
         else:
-            return self._cancel_job() or self._close_connections()
+            return self._cancel_job() or self._release_results() or self._close_connections()
         return True
 
     def _close_connections(self) -> bool:
@@ -553,6 +460,15 @@ class World:
         alive = [producer for producer in self.producers if not producer.partition.is_released]
         for producer in alive:
             producer.cancel()
+        return bool(alive)
+
+    def _release_results(self) -> bool:
+        """Nobody reads what lies in files any more; whether there was any."""
+        alive = [producer for producer in self.producers if not producer.partition.is_released]
+        if self.mix.storage is None or not all(consumer.is_done for consumer in self.consumers):
+            return False
+        for producer in alive:
+            producer.partition.release()
         return bool(alive)
 
     def run_on(self, loop: SimLoop, function: Callable[[], None]) -> None:
@@ -650,7 +566,7 @@ class World:
         for consumer in self.consumers:
             if consumer.state == "finished":
                 assert all(stream.has_ended for stream in consumer.streams), f"{consumer.name} finished before its inputs"
-                assert all(stream.consumed == len(stream.log) for stream in consumer.streams), f"{consumer.name} missed data"
+                assert all(stream.is_complete for stream in consumer.streams), f"{consumer.name} missed data"
         for producer in self.producers:
             assert producer.partition.is_released, f"{producer.partition!r} was never released"
         for node in self.nodes:
