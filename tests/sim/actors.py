@@ -21,9 +21,12 @@ from netstack.buffer.segment import NetworkBuffer
 from netstack.channel.protocol import NetworkChannel
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.in_flight import InFlightData
 from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.pipelined import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop, _ManualLoop
 from netstack.testing.manual_clock import ManualClock
@@ -421,6 +424,7 @@ class Consumer(Actor):
             self._poll()
 
     def _poll(self) -> None:
+        is_promised = self.gate.priority_event_available_future().is_done
         try:
             if self.world.rng.random() < self.world.mix.announce:
                 self._announce()
@@ -428,6 +432,8 @@ class Consumer(Actor):
         except NetstackError as error:
             self._fail(error)
             return
+        # Nobody tells late here: everything that is told of is told in the step in which it happened.
+        assert not is_promised or (found and _is_priority(found[0].event)), f"{self.name}: a priority event was promised, but it is {found}"
         if found:
             assert len(found) == 1 or all(each.buffer is not None for each in found), "an event comes alone"
             for each in found:
@@ -442,6 +448,18 @@ class Consumer(Actor):
             return self.gate.poll_many(max_items)
         found = self.gate.poll_next()
         return [] if found is None else [found]
+
+    def check_priority(self) -> None:
+        """A priority event that can be polled was told of, remote or local, so that it overtakes the data of all channels."""
+        if self.is_done or not self._is_requested or self.gate.priority_event_available_future().is_done:
+            return
+        for channel in self.gate.channels:
+            if isinstance(channel, RemoteInputChannel):
+                num_waiting = 0 if channel.is_released else len(channel._received.priority)
+            else:
+                view = channel._view if isinstance(channel, LocalInputChannel) and not channel.is_released else None
+                num_waiting = view._subpartition._num_priority if isinstance(view, PipelinedSubpartitionView) else 0
+            assert not num_waiting, f"{self.name}: {num_waiting} priority events that nobody was told of in {channel!r}"
 
     def _announce(self) -> None:
         size = self.world.rng.randint(1, self.world.mix.segment_size)
@@ -560,6 +578,10 @@ class Consumer(Actor):
         self.state = state
         self.world.note(state, 0)
         self.gate.close()
+
+
+def _is_priority(event: Event | None) -> bool:
+    return isinstance(event, CheckpointBarrier) and event.options.is_unaligned
 
 
 class Recycler(Actor):

@@ -16,6 +16,7 @@ from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.ids import InputChannelID
 from netstack.wire.messages import (
     AddCredit,
+    BacklogAnnouncement,
     BufferResponse,
     BufferRun,
     CancelPartitionRequest,
@@ -52,6 +53,7 @@ class Ledger:
 
     channels: dict[InputChannelID, RemoteInputChannel] = field(default_factory=dict)
     flows: dict[InputChannelID, Flow] = field(default_factory=dict)
+    num_answer_bytes: int = 0  # at most; of the server's messages that do not wait for the socket
     violation: str | None = None  # the first one; raised by ``check``, because a pipeline catches what its handlers raise
 
     def flow(self, receiver: InputChannelID) -> Flow:
@@ -164,7 +166,11 @@ class ServerTap(ChannelHandler):
 
     def write(self, ctx: ChannelHandlerContext, message: object) -> None:
         for each in message if isinstance(message, list) else [message]:
-            if type(each) is OutboundBuffer:
+            if isinstance(each, ErrorResponse):
+                self._ledger.num_answer_bytes += 1024
+            elif isinstance(each, BacklogAnnouncement):
+                self._ledger.num_answer_bytes += 64
+            elif type(each) is OutboundBuffer:
                 self._count(each, self._ledger.flow(each.receiver))
             elif type(each) is OutboundRun:
                 for position, segment in enumerate(each.segments):

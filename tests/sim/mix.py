@@ -102,7 +102,9 @@ class Mix:
             return mix.with_runs()
         if chance < 0.35:
             return mix.with_files(rng)
-        return mix.with_ranges(rng) if chance < 0.45 else mix
+        if chance < 0.45:
+            return mix.with_ranges(rng)
+        return mix.with_narrow_connections() if chance < 0.55 else mix
 
     def with_runs(self) -> "Mix":
         """The same, with room and reads for several buffers, and records that fill them: else there is hardly ever one run."""
@@ -123,6 +125,23 @@ class Mix:
             is_compressed=False,
             broadcast=0.0,
             announce=0.0,
+        )
+
+    def with_narrow_connections(self) -> "Mix":
+        """The same with much credit and little room on the way: only whether the channel is writable bounds what waits there."""
+        return replace(
+            self,
+            num_nodes=2,
+            num_records=max(self.num_records, 50),
+            exclusive=8,
+            floating=8,
+            max_pool_extra=16,
+            num_extra_segments=16,
+            sizes=(200, 300),
+            shares_connections=True,
+            pipe_bytes=64,
+            batch_bytes=1 << 16,
+            gather_bytes=1,
         )
 
     def with_files(self, rng: Random) -> "Mix":

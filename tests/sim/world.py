@@ -177,8 +177,7 @@ class Link(Actor):
         self.ledger.check(self.queue)
         config, pending = self.world.config, self.server.pending_bytes
         high = config.high_watermark_bytes
-        # Answers do not wait for the socket: one error of less than 1 KiB per receiver, and one for the connection.
-        limit = high + config.max_gather_bytes + config.segment_size_bytes + 1024 * (1 + len(self.ledger.flows))
+        limit = high + config.max_gather_bytes + config.segment_size_bytes + 64 + self.ledger.num_answer_bytes
         assert pending <= limit, f"I11: {pending} bytes pending at {self.server!r}"
         assert self.client.pending_bytes <= high + 4096, f"I11: {self.client.pending_bytes} bytes pending at {self.client!r}"
 
@@ -546,6 +545,7 @@ class World:
                     decoder.check_invariants()
         for consumer in self.consumers:
             consumer.gate.check_invariants()
+            consumer.check_priority()
         for channel in self.remote_channels.values():
             channel.check_invariants()
         for producer in self.producers:
