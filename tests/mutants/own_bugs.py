@@ -9,6 +9,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _GATE: Final = "tests/netstack/gate/test_gate_orders.py"
+_SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _RUNS: Final = "tests/netstack/handlers/test_handler_runs.py"
 
 OWN_BUGS: Final = (
@@ -170,5 +171,96 @@ OWN_BUGS: Final = (
         "        return self._num_ends[data_type] == self.num_subpartitions\n",
         "        return True\n",
         "tests/netstack/handlers/test_both_sides.py::test_a_channel_of_several_subpartitions_ends_with_the_last_of_them",
+    ),
+    # ---------------------------------------------------------------- one for each invariant of the simulator that no bug above breaks
+    Mutant(
+        "unwritable_is_written",
+        "I11",
+        "as much is written as there is credit, whether the socket takes it or not",
+        "netstack.handlers.request_queue",
+        "                if not channel.is_writable:\n",
+        "                if False:\n",
+        _SIM,
+    ),
+    Mutant(
+        "overdraft_takes_what_others_were_promised",
+        "I5",
+        "a pool goes beyond its size with a segment of another one's guarantee",
+        "netstack.buffer.network_buffer_pool",
+        "or len(self._free) <= self._num_owed:",
+        "or not self._free:",
+        _SIM,
+    ),
+    Mutant(
+        "barrier_does_not_block",
+        "I7",
+        "data passes an aligned barrier whose checkpoint is under way",
+        "netstack.partition.pipelined",
+        "        if consumer.data_type.is_blocking_upstream:\n            self._is_blocked = True\n",
+        "",
+        _SIM,
+    ),
+    Mutant(
+        "end_overtakes_the_last_data",
+        "I8",
+        "the last data comes behind the end of the partition",
+        "netstack.partition.pipelined",
+        "                    self._buffers.append(consumer)\n                self._is_finished = is_end\n",
+        "                    self._buffers.insert(max(0, len(self._buffers) - is_end), consumer)\n                self._is_finished = is_end\n",
+        _SIM,
+    ),
+    Mutant(
+        "missing_buffers_are_not_asked_for",
+        "I10",
+        "a channel that needs floating buffers stands in nobody's line",
+        "netstack.gate.buffer_manager",
+        "        return not self._is_content and self._num_missing_locked() > 0\n",
+        "        return False\n",
+        _SIM,
+    ),
+    Mutant(
+        "local_input_is_not_persisted",
+        "I6",
+        "an unaligned checkpoint misses what a local channel reads before its barrier",
+        "netstack.gate.local_channel",
+        "        elif self._persister.is_pending:\n",
+        "        elif False:\n",
+        _SIM,
+    ),
+    Mutant(
+        "priority_event_is_told_like_data",
+        "priority",
+        "an unaligned barrier waits behind the data of other channels, although it overtook that of its own",
+        "netstack.partition.pipelined",
+        "        return [partial(self._view.listener.notify_priority_event, self._sequence_number)]\n",
+        "        return [self._view.listener.notify_data_available]\n",
+        _SIM,
+    ),
+    Mutant(
+        "range_tears_records",
+        "range I1",
+        "a record that spans buffers is interrupted by another subpartition of the range",
+        "netstack.partition.union_view",
+        "                self._unfinished = subpartition if found.buffer.data_type is DataType.DATA_BUFFER else None\n",
+        "                self._unfinished = None\n",
+        _SIM,
+    ),
+    Mutant(
+        "first_reader_takes_the_file_along",
+        "blocking",
+        "a blocking partition can be read once only",
+        "netstack.partition.bounded_blocking",
+        "            self._readers.discard(reader)\n        run_all([self._close_if_unused,",
+        "            self._readers.discard(reader)\n        run_all([self._data.close,",
+        _SIM,
+    ),
+    Mutant(
+        "room_in_a_file_reader_is_not_told",
+        "blocking",
+        "a reader of a file that had no buffer to read into sleeps for ever",
+        "netstack.partition.bounded_blocking",
+        "        if not self._is_view_released:\n            self.listener.notify_data_available()\n",
+        "        return\n",
+        _SIM,
     ),
 )

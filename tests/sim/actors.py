@@ -15,9 +15,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
+from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.compression import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.wakeups import run_all
 from netstack.channel.protocol import NetworkChannel
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
@@ -220,6 +222,7 @@ class Producer(Actor):
         self._pool = pool
         self._is_awake = True
         self._has_begun = self._has_finished = False
+        self._overdrawn: list[BufferBuilder] = []
         partition.set_channel_state_writer(recorder)
         setattr(pool, "request_builder_blocking", self._request_builder)  # noqa: B010 - nothing may block here
 
@@ -238,6 +241,11 @@ class Producer(Actor):
         self._is_awake = True
 
     def step(self) -> None:
+        if self._overdrawn:
+            if self.failure is None and self.world.rng.random() < 0.9:
+                return
+            run_all([builder.close for builder in self._overdrawn])
+            self._overdrawn.clear()
         if not self.is_registered and (self.world.mix.storage is None or self._has_finished):
             self._manager.register(self.partition)
             self.is_registered = True
@@ -328,6 +336,11 @@ class Producer(Actor):
         future = self.partition.available_future()
         if future.is_done:
             return False
+        if self.world.mix.overdraft and self.world.rng.random() < 0.5:
+            # A task in the middle of a record goes on for some steps; nobody else may suffer from that.
+            while (builder := self._pool.request_builder_nowait(0)) is not None:
+                self._overdrawn.append(builder)
+            return True
         self._is_awake = False
         future.add_done_callback(self.wake)
         self.world.note("blocked", 0)

@@ -104,7 +104,9 @@ class Mix:
             return mix.with_files(rng)
         if chance < 0.45:
             return mix.with_ranges(rng)
-        return mix.with_narrow_connections() if chance < 0.55 else mix
+        if chance < 0.55:
+            return mix.with_narrow_connections()
+        return mix.with_tight_memory() if chance < 0.62 else mix
 
     def with_runs(self) -> "Mix":
         """The same, with room and reads for several buffers, and records that fill them: else there is hardly ever one run."""
@@ -142,6 +144,21 @@ class Mix:
             pipe_bytes=64,
             batch_bytes=1 << 16,
             gather_bytes=1,
+        )
+
+    def with_tight_memory(self) -> "Mix":
+        """The same with producers that share a node, long records, and no segment but those that somebody was promised."""
+        return replace(
+            self,
+            num_nodes=1,
+            num_partitions=3,
+            num_records=max(self.num_records, 50),
+            num_extra_segments=0,
+            max_pool_extra=0,
+            max_per_channel=None,
+            overdraft=5,
+            sizes=(1, 900),
+            broadcast=0.0,
         )
 
     def with_files(self, rng: Random) -> "Mix":
