@@ -206,7 +206,8 @@ OWN_BUGS: Final = (
         "the last data comes behind the end of the partition",
         "netstack.partition.pipelined",
         "                    self._buffers.append(consumer)\n                self._is_finished = is_end\n",
-        "                    self._buffers.insert(max(0, len(self._buffers) - is_end), consumer)\n                self._is_finished = is_end\n",
+        "                    self._buffers.insert(max(0, len(self._buffers) - is_end), consumer)\n"
+        "                self._is_finished = is_end\n",
         _SIM,
     ),
     Mutant(
