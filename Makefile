@@ -7,7 +7,8 @@ PYTHON ?= $(shell for p in python3.11 python3; do \
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-CASE ?= wordcount
+CASE ?= all
+RESULTS ?= bench/RESULTS.md
 STEPS ?= 1000000
 ROUNDS ?= 100000
 SEED ?= 0
@@ -70,15 +71,8 @@ sim: $(VENV)/installed-dev  ## simulate the network stack: make sim STEPS=100000
 mutants: $(VENV)/installed-dev  ## put the historical bugs back in, one by one, and print which test notices each
 	@$(PY) -m tests.mutants $(ARGS)
 
-bench: $(VENV)/installed-bench  ## run one benchmark: make bench CASE=wordcount|isolation|idle|transport|latency|memory|wakeup|spark
-	@$(PY) -m bench $(CASE) $(ARGS)
-
-java:  ## install Java 17 for the Spark tests, where there is none and root may do so; without Java they are skipped
-	@command -v java >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing Java 17 for the Spark tests (only needed once)"; \
-		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openjdk-17-jre-headless; } >/dev/null \
-			|| echo "Java could not be installed: the Spark tests are skipped" >&2; \
-	else echo "no Java here: the Spark tests are skipped (Debian: apt install openjdk-17-jre-headless)" >&2; fi
+bench: $(VENV)/installed-bench  ## run all benchmarks beside the peers that are installed and write bench/RESULTS.md; CASE=wordcount: that one
+	@$(PY) -m bench $(CASE) --peers --markdown $(RESULTS) $(ARGS)
 
 wheel: $(VENV)/installed-dev  ## build dist/*.whl and test it in an environment of its own
 	$(PY) -m build --wheel --no-isolation --outdir dist

@@ -5,10 +5,15 @@ Side:  any.
 ``--peers`` runs what users would pick instead on the same work, in turns with ours, and prints ratios; ``--peers=flink,bytewax`` only
 these.  ``--quick`` makes the cases that know it as short as they can be: their figures mean nothing, what they check holds.  Most cases
 have options of their own: ``python -m bench transport --help-case``.
+
+``python -m bench all --peers --markdown bench/RESULTS.md`` runs every case and writes a page with all figures.
+``python -m bench check --against FILE`` runs the cases of a file that ``--json`` wrote again, and fails if one became slower in proportion
+to a calibration loop (``bench/check.py``).
 """
 
 import argparse
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,8 +21,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from bench import check
 from bench.load import ForeignLoad, calibrate
 from bench.report import Result
+from bench.table import markdown
 from flowlet.logs import configure_logging
 
 ALL_PEERS: Final = "all"
@@ -56,22 +63,53 @@ CASES: Final[dict[str, Case]] = {
 
 def main() -> int:
     """Run the cases that were asked for."""
+    options, rest = parse()
+    configure_logging("error")
+    if options.case == "check":
+        return run_check(options)
+    results = [result for case in (CASES if options.case == "all" else [options.case]) for result in written(case, options, rest)]
+    if options.markdown is not None:
+        options.markdown.write_text(markdown([json.loads(result.to_json()) for result in results]), encoding="utf-8")
+    return 0
+
+
+def parse() -> tuple[argparse.Namespace, list[str]]:
+    """The shared options, and what is left for the case."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("case", choices=[*CASES, "all"])
+    parser.add_argument("case", choices=[*CASES, "all", "check"])
     parser.add_argument("--runs", type=int, help="how often (default: depends on the case)")
     parser.add_argument("--peers", nargs="?", const=ALL_PEERS, default="", metavar="NAMES", help="beside other systems")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also append the objects to FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a page with all figures")
     parser.add_argument("--quick", action="store_true", help="short forms, only to see that they work")
     parser.add_argument("--help-case", action="store_true", help="show the options that the case itself has")
+    parser.add_argument("--against", type=Path, metavar="FILE", help="of check: what to compare with")
+    parser.add_argument("--tolerance", type=float, default=check.DEFAULT_TOLERANCE, help="of check: the loss that is not reported")
     options, rest = parser.parse_known_args()
-    configure_logging("error")
     rest += ["--help"] * options.help_case
-    if options.case == "all" and rest:
+    if options.case in ("all", "check") and rest:
         parser.error(f"options of one case: {' '.join(rest)}")
-    for case in CASES if options.case == "all" else [options.case]:
-        for result in run_case(case, options, rest):
-            write(result, options.json)
-    return 0
+    if (options.case == "check") is (options.against is None):
+        parser.error("--against FILE belongs to check, and check needs it")
+    return options, rest
+
+
+def written(case: str, options: argparse.Namespace, rest: list[str]) -> Iterator[Result]:
+    """The figures of one case, printed."""
+    for result in run_case(case, options, rest):
+        write(result, options.json)
+        yield result
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Measure again what a file has; the exit code."""
+    before = check.read(options.against)
+    now = [json.loads(result.to_json()) for case in check.cases_of(before) for result in written(case, options, [])]
+    verdicts = check.compare(before, now)
+    print(check.report(verdicts, options.tolerance), file=sys.stderr)
+    if not verdicts:
+        print(f"{options.against} has no figure that could be measured again", file=sys.stderr)
+    return int(not verdicts or any(verdict.is_worse(options.tolerance) for verdict in verdicts))
 
 
 def run_case(name: str, options: argparse.Namespace, rest: list[str]) -> Iterator[Result]:
@@ -84,7 +122,7 @@ def run_case(name: str, options: argparse.Namespace, rest: list[str]) -> Iterato
         results = module.run(num_runs, **own)
     calibration = (before, calibrate())
     for result in results:
-        yield replace(result, foreign_cores=result.foreign_cores or (load.cores,), calibration=calibration)
+        yield replace(result, case=name, foreign_cores=result.foreign_cores or (load.cores,), calibration=calibration)
 
 
 def own_options(module: ModuleType, rest: list[str]) -> dict[str, Any]:

@@ -270,7 +270,9 @@ def figure(name: str, key: str, rounds: Sequence[dict[str, dict[str, Any]]]) -> 
     medians = {f"{each}_us": statistics.median(sample[f"{each}_us"] for sample in samples) for each in PERCENTILES}
     details = {"records_per_s": RECORDS_PER_S, "medians": medians, "samples": samples}
     foreign = [sample["foreign_cores"] for sample in samples]
-    return Result(f"latency {name}, {key}", "us", [sample[f"{key}_us"] for sample in samples], details, foreign)
+    return Result(
+        f"latency {name}, {key}", "us", [sample[f"{key}_us"] for sample in samples], details, foreign, is_peer=name.startswith("Flink")
+    )
 
 
 def compared(settings: Sequence[Setting], names: Container[str]) -> list[tuple[str, str]]:

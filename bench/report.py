@@ -19,7 +19,7 @@ PACKAGES = ("flowlet", "uvloop", "numpy", "pyarrow", "mmh3", "msgspec", "aiohttp
 
 @dataclass(frozen=True)
 class Result:
-    """One figure; ``value`` is the median of ``runs``.
+    """One figure of ``case``, ours or of a peer; ``value`` is the median of ``runs``.
 
     ``foreign_cores`` says for each run how many cores other programs used meanwhile (one entry: for all of them), and ``calibration`` how
     many words per second a plain loop counted on this machine before and after (``bench/load.py``).  ``versions`` names what was measured
@@ -33,11 +33,15 @@ class Result:
     foreign_cores: Sequence[float] = ()
     calibration: Sequence[float] = ()
     versions: dict[str, str] = field(default_factory=dict)
+    is_peer: bool = False
+    case: str = ""
 
     def to_json(self) -> str:
         """One line."""
         figures = {
             "name": self.name,
+            "case": self.case,
+            "is_peer": self.is_peer,
             "value": statistics.median(self.runs),
             "unit": self.unit,
             "runs": list(self.runs),

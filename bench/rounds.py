@@ -74,7 +74,9 @@ def _figure(contender: Contender, runs: Sequence[Run], unit: str, warm_ups: list
     if contender.warms_up:
         details["warm_up_rates"] = warm_ups
     foreign = [run.foreign_cores for run in runs]
-    return Result(contender.name, unit, [run.rate for run in runs], details, foreign, versions=contender.versions)
+    return Result(
+        contender.name, unit, [run.rate for run in runs], details, foreign, versions=contender.versions, is_peer=contender.is_peer
+    )
 
 
 def ratios(contenders: Sequence[Contender], runs: Mapping[str, Sequence[Run]]) -> list[Result]:
