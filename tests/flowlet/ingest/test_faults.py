@@ -15,8 +15,13 @@ from typing import Any
 import pytest
 import structlog
 
+from flowlet.client.embedded import EmbeddedCluster
+from flowlet.client.executor import execute
+from flowlet.client.remote import RemoteTarget
+from flowlet.client.translate import translate
 from flowlet.common.job_client import JobClient
 from flowlet.common.typeinfo import Types
+from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.errors import JobExecutionError
 from flowlet.ingest import (
     GateAccessError,
@@ -214,6 +219,29 @@ def test_a_taskmanager_that_is_gone_is_a_lost_gate(cluster: GateCluster) -> None
             writer.finish()
     with in_time(), pytest.raises(GateUnreachableError, match=r"partition 1 .*is the TaskManager of gate 'clicks'.* still there"):
         gate.open_partition(PartitionOffer("job", 1))
+
+
+def test_a_taskmanager_that_is_killed_is_a_lost_gate(tmp_path: Any) -> None:
+    """A process of its own, killed while it is pushed to; the job fails."""
+    cluster = EmbeddedCluster.start(1, 1, in_process=False)
+    try:
+        env = StreamExecutionEnvironment()
+        env.set_parallelism(1)
+        env.from_remote_gate("clicks").print()
+        job = execute(translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret))
+        secret_file = write_secret(cluster.secret, tmp_path)
+        gate = open_gate("clicks", jobmanager=f"{cluster.host}:{cluster.port}", secret_file=secret_file, timeout_s=DEADLINE_S)
+        with gate.open_partition(PartitionOffer("job", 0)) as writer:
+            writer.write_records([1])
+            os.kill(cluster.pids()[0], signal.SIGKILL)
+            with in_time(), pytest.raises(GateLostError, match=r"partition 0 .*gate 'clicks'"):
+                endlessly(writer)
+        with pytest.raises(JobExecutionError):
+            job.wait(DEADLINE_S)
+        job.close()
+    finally:
+        close_producers()
+        cluster.close()
 
 
 def test_a_finish_that_takes_too_long_is_an_aborted_attempt(cluster: GateCluster) -> None:

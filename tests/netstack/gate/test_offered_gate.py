@@ -1,0 +1,159 @@
+"""Channels that come and go, without a socket."""
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.errors import ConnectionLostError
+from netstack.flow.offer_book import GateShape, OfferCounts
+from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.offered_gate import OfferedInputGate
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.handlers.offers import OfferedPartitionClient
+from netstack.ids import InputChannelID
+from netstack.wire.events import EndOfPartition, serialize_event
+from netstack.wire.messages import BufferResponse, DataType
+from netstack.wire.offers import PartitionOffer, RefusalCode
+from tests.netstack.wire.samples import PARTITION
+
+TYPE = b"T" * 16
+END = serialize_event(EndOfPartition())
+
+
+class Client:
+    """Notes what a channel, or the gate, wants of its connection."""
+
+    def __init__(self) -> None:
+        self.requested: list[RemoteInputChannel] = []
+        self.refused: list[tuple[int, RefusalCode]] = []
+
+    def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
+        self.requested.append(channel)
+
+    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
+        return
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        return
+
+    def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+        assert "'clicks'" in reason
+        self.refused.append((offer.partition, code))
+
+
+def offer_of(partition: int, attempt: int = 0) -> PartitionOffer:
+    return PartitionOffer(bytes((partition, attempt)) * 8, PARTITION, 0, 1, 0, "job", 0, partition, attempt, TYPE)
+
+
+class Rig:
+    """A gate on a pool of so many segments, two per channel."""
+
+    def __init__(self, num_segments: int = 16) -> None:
+        self.pool = NetworkBufferPool(num_segments, 1024)
+        self.client = Client()
+        self.gate = OfferedInputGate("task", GateShape("clicks", "Long", TYPE), self._channel)
+        self.gate.request_partitions()
+
+    def _channel(self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> RemoteInputChannel:
+        channel = RemoteInputChannel(gate, index, InputChannelID(offer.offer_id), offer.result_partition, 0, client)
+        channel.assign_exclusive_segments(self.pool, 2, 0.0)
+        return channel
+
+    def offer(self, partition: int, attempt: int = 0) -> None:
+        self.gate.take_offer(offer_of(partition, attempt), self.client)  # type: ignore[arg-type]  # the part of it that is used
+
+    def end(self, channel: RemoteInputChannel) -> None:
+        buffer = channel.allocate(len(END), DataType.END_OF_PARTITION, is_compressed=False)
+        assert buffer is not None
+        buffer.view[:] = END
+        channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.END_OF_PARTITION, False, (), buffer))
+
+    def close(self) -> None:
+        self.gate.close()
+        self.pool.destroy()
+
+
+def test_the_place_of_a_channel_that_ended_is_used_again() -> None:
+    """A gate that lives long does not grow with the partitions that it has seen, and its buffers come back."""
+    rig = Rig()
+    for partition in range(100):
+        rig.offer(partition)
+        rig.end(rig.client.requested[-1])
+        item = rig.gate.poll_next()
+        assert item is not None
+        assert isinstance(item.event, EndOfPartition)
+    assert rig.gate.num_channels == 1
+    assert rig.gate.counts() == OfferCounts(num_completed=100)
+    assert rig.gate.statistics().num_buffers_in == 100
+    rig.gate.check_invariants()
+    rig.close()
+
+
+def test_the_error_of_a_channel_ends_that_channel_alone() -> None:
+    rig = Rig()
+    rig.offer(0)
+    rig.offer(1)
+    lost, other = rig.client.requested
+    lost.on_error(ConnectionLostError("gone"))
+    rig.end(other)
+
+    item = rig.gate.poll_next()
+
+    assert item is not None
+    assert item.channel_index == other.index
+    [(index, offer, error)] = rig.gate.take_aborted()
+    assert (index, offer.partition, str(error)) == (lost.index, 0, "gone")
+    assert rig.gate.take_aborted() == []
+    assert rig.gate.poll_next() is None
+    assert rig.gate.counts() == OfferCounts(num_completed=1, num_aborted=1)
+    rig.gate.check_invariants()
+    rig.close()
+
+
+def test_without_memory_a_producer_is_told_to_come_again_and_the_others_go_on() -> None:
+    """And its place is not lost."""
+    rig = Rig(num_segments=2)
+    rig.offer(0)
+    rig.offer(1)
+    assert rig.client.refused == [(1, RefusalCode.BUSY)]
+    rig.end(rig.client.requested[0])
+    assert rig.gate.poll_next() is not None
+
+    rig.offer(1, 1)
+
+    assert len(rig.client.requested) == 2
+    assert rig.gate.num_channels <= 2
+    rig.close()
+
+
+def test_a_sealed_gate_is_available_and_finished_once_its_last_channel_has_ended() -> None:
+    rig = Rig()
+    rig.offer(0)
+    assert not rig.gate.available_future().is_done
+    rig.gate.seal()
+    assert not rig.gate.is_finished
+    rig.offer(1)
+    assert rig.client.refused == [(1, RefusalCode.GATE_ENDED)]
+    rig.end(rig.client.requested[0])
+    assert rig.gate.poll_next() is not None
+    assert rig.gate.is_finished
+    assert rig.gate.available_future().is_done
+    rig.gate.check_invariants()
+    rig.close()
+
+
+def test_an_empty_gate_is_finished_as_soon_as_it_is_sealed() -> None:
+    rig = Rig()
+    future = rig.gate.available_future()
+    rig.gate.seal()
+    assert rig.gate.is_finished
+    assert future.is_done
+    rig.close()
+
+
+def test_a_gate_that_closes_tells_every_open_offer_why() -> None:
+    rig = Rig()
+    rig.offer(0)
+    rig.offer(1)
+    rig.gate.close_with("it goes")
+    assert rig.client.refused == [(0, RefusalCode.GATE_ENDED), (1, RefusalCode.GATE_ENDED)]
+    rig.offer(2)
+    assert rig.client.refused[-1] == (2, RefusalCode.GATE_ENDED)
+    rig.pool.destroy()

@@ -1,0 +1,128 @@
+"""Producers that dial a real data port with a gate's token."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from netstack.channel.client import connect
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.channel.message_codec import MessageDecoder, MessageEncoder
+from netstack.config import NetstackConfig
+from netstack.environment import NetworkEnvironment
+from netstack.errors import AuthenticationError
+from netstack.eventloop import EventLoopThread
+from netstack.flow.gate_access import GateIdentity, gate_token
+from netstack.flow.offer_book import GateShape
+from netstack.ids import ConnectionID, input_channel_id
+from netstack.security import SecurityConfig
+from netstack.wire.codec import OFFERING_MESSAGE_IDS
+from netstack.wire.messages import Message, PartitionRequest
+from netstack.wire.offers import OfferRefused, PartitionOffer, RefusalCode
+from tests.netstack.wire.samples import PARTITION
+
+SECRET = secrets.token_bytes(32)
+CONFIG = NetstackConfig(network_memory_bytes=1 << 20, security=replace(SecurityConfig.hmac(SECRET), failure_delay_s=0.0))
+TYPE = b"T" * 16
+DEADLINE_S = 10.0
+GATE = GateIdentity(b"J" * 16, "clicks", time.time_ns() // 1_000_000 + 3_600_000)
+
+
+class Listener(ChannelHandler):
+    """Notes what comes, and the end."""
+
+    def __init__(self) -> None:
+        self.received: asyncio.Queue[object] = asyncio.Queue()
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        self.received.put_nowait(message)
+
+    def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
+        self.received.put_nowait("gone")
+
+
+@pytest_asyncio.fixture
+async def environment() -> AsyncIterator[NetworkEnvironment]:
+    door = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
+    environment = NetworkEnvironment(CONFIG, door)
+    yield environment
+    await environment.close()
+    door.close()
+
+
+async def say(address: ConnectionID, message: Message, gate: GateIdentity = GATE, token: bytes | None = None) -> list[object]:
+    """Dial with a token, say one thing, and hear what comes until the connection ends, or one answer."""
+    token = gate_token(SECRET, gate) if token is None else token
+    config, listener = replace(CONFIG, security=SecurityConfig.hmac(token)), Listener()
+    channel = await connect(
+        config,
+        address,
+        lambda: (MessageEncoder(), MessageDecoder.of(config, accepted_ids=OFFERING_MESSAGE_IDS), listener),
+        DEADLINE_S,
+        gate,
+    )
+    channel.write_and_flush(message)
+    async with asyncio.timeout(DEADLINE_S):
+        heard = [await listener.received.get()]
+    channel.close()
+    await channel.wait_closed()
+    return heard
+
+
+def offer_of(attempt: int = 0, subtask: int = 0) -> PartitionOffer:
+    return PartitionOffer(bytes((attempt,)) * 16, PARTITION, subtask, 2, 0, "job", 0, 0, attempt, TYPE)
+
+
+async def test_an_offer_is_requested_over_the_connection_that_the_producer_dialled(environment: NetworkEnvironment) -> None:
+    """With all exclusive buffers of the new channel as credit."""
+    address = await environment.start("127.0.0.1", 0)
+    gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+    gate.request_partitions()
+
+    [request] = await say(address, offer_of())
+
+    assert isinstance(request, PartitionRequest)
+    assert (request.partition, request.first_subpartition, request.last_subpartition) == (PARTITION, 0, 0)
+    assert request.credit == CONFIG.exclusive_buffers_per_channel
+    gate.close()
+
+
+async def test_a_gates_token_requests_no_partitions(environment: NetworkEnvironment) -> None:
+    """The server understands offers and data on such a connection, and ends it at anything else."""
+    address = await environment.start("127.0.0.1", 0)
+    partition = environment.create_result_partition("producer", PARTITION, 1)
+
+    assert await say(address, PartitionRequest(PARTITION, 0, 0, input_channel_id(1, 2), 2)) == ["gone"]
+
+    assert not environment.reader_statistics()
+    partition.release()
+    partition.close()
+
+
+async def test_offers_to_a_gate_or_subtask_that_is_not_here_are_refused(environment: NetworkEnvironment) -> None:
+    address = await environment.start("127.0.0.1", 0)
+    gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+    answers = [await say(address, offer_of(subtask=1)), await say(address, offer_of(), replace(GATE, name="other"))]
+    gate.close()
+    answers.append(await say(address, offer_of()))
+
+    for [answer] in answers:
+        assert isinstance(answer, OfferRefused)
+        assert answer.code is RefusalCode.GATE_ENDED
+        assert "is not here (any more)" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("gate", "token"),
+    [(GATE, bytes(32)), (GATE, SECRET), (replace(GATE, expires_ms=1), None), (GATE, gate_token(SECRET, replace(GATE, name="other")))],
+    ids=["a wrong token", "the secret", "an old token", "another gate's"],
+)
+async def test_a_token_that_is_not_right_opens_nothing(environment: NetworkEnvironment, gate: GateIdentity, token: bytes | None) -> None:
+    address = await environment.start("127.0.0.1", 0)
+
+    with pytest.raises(AuthenticationError):
+        await say(address, offer_of(), gate, token)
