@@ -222,3 +222,15 @@ def test_scalars_are_fields_of_their_own() -> None:
     assert found.to_list() == [1, 2, 4, 6]
     for field in (1, -1, "v"):
         assert ColumnarReduction(Aggregate.SUM, field).advance(table, table.fields[0]) is None
+
+
+@pytest.mark.parametrize(("aggregate", "expected"), [(Aggregate.MIN, [5, 3, 3, None]), (Aggregate.MAX, [5, 5, 5, None])])
+def test_instants_in_numpy_have_extremes_and_their_gaps_are_nulls(aggregate: Aggregate, expected: list[int | None]) -> None:
+    instants = np.array([5, 3, "NaT", "NaT"], "datetime64[us]")
+    table = Columns(4, (ListColumn(["a", "a", "a", "b"]), ArrayColumn(instants)), Shape.TUPLE)
+
+    found = ColumnarReduction(aggregate, 1, skips_nulls=True).advance(table, table.fields[0])
+
+    assert found is not None
+    assert [instant for _, instant in found.to_list()] == np.array([each or "NaT" for each in expected], "datetime64[us]").tolist()
+    assert ColumnarReduction(Aggregate.SUM, 1, skips_nulls=True).advance(table, table.fields[0]) is None

@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowlet.arrow_columns import columns_of_batch
+from flowlet.column_key import ColumnKey
 from flowlet.columns import CodedColumn, Columns, ListColumn, NameTable, column_of, columns_of
-from flowlet.datastream.aggregations import Extreme
+from flowlet.datastream.aggregations import Extreme, Total, extreme_of
 from flowlet.errors import UserFunctionError
 from flowlet.operators import running
 from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
@@ -227,3 +230,43 @@ def test_an_unhashable_key_is_named_as_among_records() -> None:
         harness.operator.process_chunk(Chunk.of_columns(Columns(3, fields, whole.columns.shape)))
 
     assert caught.value.record_preview == "(['b'], 2)"
+
+
+NULLABLE_ROWS = st.lists(
+    st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-5, 5)), min_size=1, max_size=8), max_size=4
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("method", ["sum", "min", "max", "min_by", "max_by"])
+@settings(max_examples=12)
+@given(stream=NULLABLE_ROWS, in_columns=st.lists(st.booleans(), min_size=4, max_size=4))
+def test_rows_with_nulls_have_the_same_results_in_columns(
+    method: str, options: dict[str, Any], stream: list[list[Any]], in_columns: list[bool]
+) -> None:
+    """A null in the field changes nothing, a null as key is a key; whichever chunks come as columns."""
+    function = Total("v", skips_nulls=True) if method == "sum" else extreme_of(method, "v", skips_nulls=True)
+    outcomes = []
+    for is_mixed in (False, True):
+        harness = Harness(KeyedReduceOperator(ColumnKey("k"), function, **options))
+        for number, rows in enumerate(stream):
+            schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("row", pa.int64())])
+            records = [{"k": key, "v": value, "row": row} for row, (key, value) in enumerate(rows)]
+            batch = pa.Table.from_pylist(records, schema).to_batches()[0]
+            columns = columns_of_batch(batch)
+            chunk = Chunk.of_columns(columns) if is_mixed and in_columns[number] else Chunk(columns.to_list())
+            harness.operator.process_chunk(chunk)
+        harness.operator.finish()
+        outcomes.append(exact(harness.output.values))
+
+    assert outcomes[0] == outcomes[1]
+
+
+def test_an_empty_chunk_is_nothing() -> None:
+    harness = Harness(KeyedSumOperator(KEY, 1))
+
+    harness.operator.process_chunk(Chunk([]))
+
+    assert harness.output.elements == []
+    assert harness.operator.snapshot_state(1) is None
