@@ -48,6 +48,7 @@ CASES: Final[dict[str, Case]] = {
     "shuffle": Case(3, QUICK_AND_PEERS),
     "shuffle-columnar": Case(3, QUICK_AND_PEERS),
     "scaling": Case(3, QUICK),
+    "process-model": Case(3, QUICK),
     "channels": Case(5, QUICK),
     "startup": Case(5),
     "fusing": Case(3),

@@ -168,8 +168,11 @@ class Cluster:
     Life cycle: a context manager; inside, every process has said that it is ready.
     """
 
-    def __init__(self, folder: Path, *, num_task_managers: int = 2, slots: int = 1, task_manager_options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, num_task_managers: int = 2, slots: int = 1, task_manager_options: Sequence[str] = (), pins: bool = True
+    ) -> None:
         self._folder = folder
+        self._pins = pins
         self._num_task_managers = num_task_managers
         self._slots = slots
         self._task_manager_options = task_manager_options
@@ -190,7 +193,7 @@ class Cluster:
             self.address = self.job_manager.wait_for_line(r"^JobManager listening on http://(\S+)$").group(1)
             for number in range(self._num_task_managers):
                 options = ["--jobmanager", self.address, "--slots", str(self._slots), *self._task_manager_options]
-                if self._num_task_managers == len(cores):  # as an embedded cluster does
+                if self._pins and self._num_task_managers == len(cores):  # as an embedded cluster does
                     options += ["--pin-cpu", str(cores[number])]
                 self.task_managers.append(self.start("-m", "flowlet.tm", *options, name=f"tm{number}"))
             for task_manager in self.task_managers:

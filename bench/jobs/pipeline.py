@@ -56,6 +56,12 @@ class Deployment:
 
     num_task_managers: int = 2
     task_manager_options: Sequence[str] = ()
+    pins: bool = True  # each TaskManager to a core of its own, if there are as many
+
+    def cluster(self, folder: Path) -> Cluster:
+        """To be entered; logs and secret are in the folder."""
+        options = self.task_manager_options
+        return Cluster(folder, num_task_managers=self.num_task_managers, task_manager_options=options, pins=self.pins)
 
 
 TWO_TASK_MANAGERS: Final = Deployment()
@@ -70,8 +76,7 @@ def run_program(build: Build, num_records: int, check: Callable[[Reports], None]
     """
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name:
         folder = Path(name)
-        options = deployment.task_manager_options
-        with Cluster(folder, num_task_managers=deployment.num_task_managers, task_manager_options=options) as cluster:
+        with deployment.cluster(folder) as cluster:
             submit = _Submit(cluster)
             environment = StreamExecutionEnvironment(submit=submit).set_parallelism(deployment.num_task_managers)
             build(environment, folder)

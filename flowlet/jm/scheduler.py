@@ -4,7 +4,9 @@ Side:       pure.
 Invariants: a slot belongs to one job at most; free + taken = all slots of the TaskManagers that are there; a job gets all its slots or
             none.
 Source:     Flink ``SlotSharingGroup``, ``DefaultScheduler``, ``cluster.evenly-spread-out-slots``.
-Rules:      a slot sharing group takes as many slots as its widest vertex has subtasks; subtask i of each of its vertices goes to slot i.
+Rules:      a slot sharing group takes as many slots as its widest vertex has subtasks.  Subtask i of a vertex that wide goes to slot i; a
+            narrower vertex takes the slots that have the fewest tasks, so that single sources and sinks are not all in the first process;
+            but a vertex that is fed subtask by subtask stays beside the one that feeds it.
             A job's slots are dealt out one per TaskManager and round, in the order of registration.
 Absent:     slots of different sizes, giving single slots back before the job ends.
 """
@@ -13,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from flowlet.graph.execution_graph import ExecutionVertex
-from flowlet.rpc.messages import JobGraphMessage
+from flowlet.rpc.messages import JobGraphMessage, VertexMessage
 from netstack.ids import execution_attempt_id
 
 
@@ -52,11 +54,44 @@ def assign_tasks(job: JobGraphMessage, slots: list[str]) -> dict[bytes, str]:
         first[group] = num_assigned
         num_assigned += width
     assert num_assigned == len(slots), "the job has all its slots"
+    places = slot_indices(job)
     return {
-        attempt_id(job.job_id, vertex.id, subtask): slots[first[vertex.slot_sharing_group] + subtask]
+        attempt_id(job.job_id, vertex.id, subtask): slots[first[vertex.slot_sharing_group] + index]
         for vertex in job.vertices
-        for subtask in range(vertex.parallelism)
+        for subtask, index in enumerate(places[vertex.id])
     }
+
+
+def slot_indices(job: JobGraphMessage) -> dict[str, list[int]]:
+    """For each vertex the slot of each subtask, counted within its slot sharing group."""
+    places: dict[str, list[int]] = {}
+    num_tasks = {group: [0] * width for group, width in slots_by_group(job).items()}
+    for vertex in job.vertices:
+        tasks = num_tasks[vertex.slot_sharing_group]
+        indices = _beside(vertex, job, places) or sorted(_least_loaded(tasks, vertex.parallelism))
+        for index in indices:
+            tasks[index] += 1
+        places[vertex.id] = indices
+    return places
+
+
+def _least_loaded(num_tasks: list[int], most: int) -> list[int]:
+    return sorted(range(len(num_tasks)), key=num_tasks.__getitem__)[:most]  # stable: of equal ones the first
+
+
+def _beside(vertex: VertexMessage, job: JobGraphMessage, places: dict[str, list[int]]) -> list[int] | None:
+    """The slots of the vertex that feeds this one subtask by subtask, if there is one: then nothing leaves the process."""
+    for edge in job.edges:
+        if edge.target != vertex.id or not edge.is_pointwise:
+            continue
+        for source in job.vertices:
+            if source.id == edge.source and _width(source) == _width(vertex):
+                return places.get(source.id)
+    return None
+
+
+def _width(vertex: VertexMessage) -> tuple[str, int]:
+    return vertex.slot_sharing_group, vertex.parallelism
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.tm.keep_awake import KeepAwake
 from flowlet.tm.process_model import (
+    DEFAULT_GC_THRESHOLD,
     DEFAULT_SWITCH_INTERVAL_MS,
     GarbageCollectorTuning,
     ParentWatch,
@@ -60,6 +61,7 @@ class ProcessOptions:
     jobmanager_port: int
     secret: bytes = field(repr=False)
     parent_pid: int | None = None
+    gc_tuning: GarbageCollectorTuning = field(default_factory=GarbageCollectorTuning)
 
 
 @app.command()
@@ -78,6 +80,9 @@ def taskmanager(
     keep_awake: Annotated[  # noqa: FBT002 - an option of the command line
         bool, typer.Option("--keep-awake", help="Keep the core from halting, for lower latency; the CPU is then always busy.")
     ] = False,
+    gc_threshold: Annotated[
+        int, typer.Option(help="How many more objects than were freed are made before the garbage collector runs; 0: never.")
+    ] = DEFAULT_GC_THRESHOLD,
     secret_file: Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "info",
     log_format: Annotated[str, typer.Option(help="auto, console or json.")] = "auto",
@@ -89,7 +94,7 @@ def taskmanager(
     apply_switch_interval(switch_interval_ms)
     jm_host, jm_port = parse_address(jobmanager, "--jobmanager")
     secret = load_or_create_secret(secret_file)
-    process = ProcessOptions(jm_host, jm_port, secret, parent_pid)
+    process = ProcessOptions(jm_host, jm_port, secret, parent_pid, GarbageCollectorTuning(gc_threshold))
     network = NetstackConfig(
         network_memory_bytes=parse_memory_size(network_memory, "--network-memory"), security=SecurityConfig.hmac(secret)
     )
@@ -157,7 +162,7 @@ class _Process:
         return self._failure
 
     async def _serve(self, event_loop: EventLoopThread) -> None:
-        options, gc_tuning = self._options, GarbageCollectorTuning()
+        options, gc_tuning = self._options, self._options.gc_tuning
 
         def busy() -> None:  # the collector is tuned after the whole batch of deployments was taken in, not in the middle of it
             event_loop.loop.call_soon(gc_tuning.freeze)

@@ -22,7 +22,8 @@ DEFAULT_SWITCH_INTERVAL_MS: Final = 0.1
 _MIN_SWITCH_INTERVAL_MS: Final = 0.001
 _MAX_SWITCH_INTERVAL_MS: Final = 1000.0
 # Chunks are lists of fresh tuples: with CPython's (700, 10, 10) the collector would run several times per chunk and find nothing.
-GC_THRESHOLDS: Final = (50_000, 50, 100)
+DEFAULT_GC_THRESHOLD: Final = 50_000
+_OLDER_GC_THRESHOLDS: Final = (50, 100)
 _TASK_NICENESS: Final = 10  # the kernel then gives the loop the core when it wakes, and the tasks a tenth of it when both want it
 
 
@@ -79,9 +80,18 @@ class GarbageCollectorTuning:
     """Keeps what a deployment built out of the collector's sight while tasks run.
 
     Life cycle: ``freeze`` when the first task was deployed, ``thaw`` when the last one ended, so that nothing piles up over many jobs.
+
+    Args:
+        threshold: so many more objects were made than freed before the collector runs; 0: it never runs while there are tasks.
+
+    Raises:
+        ConfigError: the threshold is negative.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threshold: int = DEFAULT_GC_THRESHOLD) -> None:
+        if threshold < 0:
+            raise ConfigError(f"--gc-threshold is {threshold}, it must be 0 (never) or more")
+        self._thresholds = (threshold, *_OLDER_GC_THRESHOLDS)
         self._default_thresholds = gc.get_threshold()
         self._is_frozen = False
 
@@ -95,7 +105,7 @@ class GarbageCollectorTuning:
         self._is_frozen = True
         gc.collect()  # garbage that is frozen would never be freed
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        gc.set_threshold(*self._thresholds)
 
     def thaw(self) -> None:
         """Back to how the interpreter started."""

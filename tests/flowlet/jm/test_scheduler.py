@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flowlet.jm.scheduler import SlotPool, assign_tasks, attempt_id, execution_vertices, needed_slots, slots_by_group
+from flowlet.jm.scheduler import SlotPool, assign_tasks, attempt_id, execution_vertices, needed_slots, slot_indices, slots_by_group
 from flowlet.rpc.messages import JobGraphMessage
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SINK_ID, SOURCE_ID, vertex, word_count
 
@@ -38,6 +38,25 @@ def test_subtask_i_goes_to_slot_i_of_its_group() -> None:
     assert places[attempt_id(JOB_ID, SOURCE_ID, 0)] == "s0"
     assert [places[attempt_id(JOB_ID, SINK_ID, subtask)] for subtask in range(3)] == ["s0", "s1", "s2"]
     assert [places[attempt_id(JOB_ID, middle, subtask)] for subtask in range(2)] == ["s3", "s4"]
+
+
+def test_narrow_vertices_go_to_the_slots_with_the_fewest_tasks() -> None:
+    """A single source and a single sink beside wide vertices: each TaskManager has one of them."""
+    ids = [f"{number:032x}" for number in range(1, 5)]
+    widths = (1, 2, 1, 1)
+    vertices = [vertex(vertex_id, "v", width, "a") for vertex_id, width in zip(ids, widths, strict=True)]
+    job = msgspec.structs.replace(word_count(), vertices=vertices, edges=[])
+
+    assert list(slot_indices(job).values()) == [[0], [0, 1], [1], [0]]
+
+
+def test_a_vertex_that_is_fed_subtask_by_subtask_stays_beside_its_source() -> None:
+    ids = [f"{number:032x}" for number in range(1, 4)]
+    vertices = [vertex(vertex_id, "v", width, "a") for vertex_id, width in zip(ids, (2, 1, 1), strict=True)]
+    forward = msgspec.structs.replace(word_count().edges[0], source=ids[1], target=ids[2], is_pointwise=True)
+    job = msgspec.structs.replace(word_count(), vertices=vertices, edges=[forward])
+
+    assert list(slot_indices(job).values()) == [[0, 1], [0], [0]]
 
 
 def test_every_subtask_is_an_execution_in_the_jobs_order() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from flowlet.errors import ConfigError
 from flowlet.tm.process_model import (
-    GC_THRESHOLDS,
+    DEFAULT_GC_THRESHOLD,
     GarbageCollectorTuning,
     ParentWatch,
     TaskScheduling,
@@ -97,9 +97,21 @@ def test_freezing_hides_what_is_alive_and_thawing_brings_it_back() -> None:
     tuning.thaw()
 
     assert frozen > 1000
-    assert tuned == GC_THRESHOLDS
+    assert tuned == (DEFAULT_GC_THRESHOLD, 50, 100)
     assert gc.get_freeze_count() == 0
     assert gc.get_threshold() == thresholds
+
+
+def test_the_collector_runs_as_seldom_as_was_asked_for() -> None:
+    tuning = GarbageCollectorTuning(0)
+
+    tuning.freeze()
+    tuned = gc.get_threshold()
+    tuning.thaw()
+
+    assert tuned[0] == 0
+    with pytest.raises(ConfigError, match="--gc-threshold is -1, it must be 0"):
+        GarbageCollectorTuning(-1)
 
 
 def test_garbage_is_not_frozen() -> None:
