@@ -4,8 +4,11 @@ Side:   pure.
 """
 
 import hashlib
+from collections.abc import Sequence
 
+from flowlet.common.conversion import to_declared_shape
 from flowlet.common.typeinfo import (
+    ArrowTypeInfo,
     BasicArrayTypeInfo,
     ListTypeInfo,
     MapTypeInfo,
@@ -16,6 +19,8 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
 )
+from flowlet.common.types import Row
+from flowlet.ingest.errors import GateTypeError
 
 FINGERPRINT_BYTES = 16
 
@@ -29,7 +34,7 @@ def type_fingerprint(type_info: TypeInformation) -> bytes:
 def holds_any_object(type_info: TypeInformation) -> bool:
     """Whether records of the type may be, or hold, objects of any class."""
     match type_info:
-        case PickledBytesTypeInfo():
+        case PickledBytesTypeInfo() | ArrowTypeInfo():  # whole batches travel as pickles, whose buffers nobody checks
             return True
         case RowTypeInfo() | TupleTypeInfo():
             return any(map(holds_any_object, type_info.get_field_types()))
@@ -39,3 +44,49 @@ def holds_any_object(type_info: TypeInformation) -> bool:
             return holds_any_object(type_info.key_type_info) or holds_any_object(type_info.value_type_info)
         case _:
             return False
+
+
+def check_record(record: object, type_info: TypeInformation, gate: str) -> None:
+    """Make sure that a record is of the gate's type, as far as that can be seen from its parts.
+
+    Raises:
+        GateTypeError: it is not; says which part of it, and what the gate takes.
+    """
+    try:
+        to_declared_shape(record, type_info)
+    except TypeError as error:
+        raise GateTypeError(f"{_culprit(record, type_info)}{error}; {gate} takes {type_info!r}") from error
+
+
+def _culprit(record: object, type_info: TypeInformation) -> str:
+    """The first column of a row that is not what it should be, as the beginning of a sentence."""
+    if isinstance(type_info, RowTypeInfo) and isinstance(record, Row | tuple | list):
+        for name, value, declared in zip(type_info.get_field_names(), record, type_info.get_field_types(), strict=False):
+            try:
+                to_declared_shape(value, declared)
+            except TypeError:
+                return f"column {name!r}: "
+    return ""
+
+
+def check_columns(names: Sequence[str], type_info: TypeInformation, gate: str) -> None:
+    """Make sure that columns of these names are the fields of the gate's type, in its order.
+
+    Raises:
+        GateTypeError: they are not; names the first column that is wrong.
+    """
+    match type_info:
+        case RowTypeInfo():
+            wanted: Sequence[str | None] = type_info.get_field_names()
+        case TupleTypeInfo():
+            wanted = [None] * len(type_info.get_field_types())
+        case PickledBytesTypeInfo():
+            return
+        case _:
+            wanted = [None]
+    for found, expected in zip(names, wanted, strict=False):
+        if expected is not None and found != expected:
+            raise GateTypeError(f"column {found!r} stands where {gate} has {expected!r}: its type is {type_info!r}")
+    if len(names) != len(wanted):
+        what = f"column {names[len(wanted)]!r} is one too many" if len(names) > len(wanted) else f"column {len(names)} is missing"
+        raise GateTypeError(f"{what}: {gate} takes {type_info!r}")

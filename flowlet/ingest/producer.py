@@ -29,6 +29,7 @@ from flowlet.ingest.errors import (
     GateTypeError,
     GateUnreachableError,
 )
+from flowlet.ingest.gate_type import check_columns, check_record
 from flowlet.ingest.lookup import describe_gate, request_finish, secret_of
 from flowlet.ingest.runtime import ProducerRuntime, close_producers, producer_runtime
 from flowlet.ingest.stall import StallWatch
@@ -188,27 +189,36 @@ class PartitionWriter:
     def write_records(self, records: list[Any], timestamps: list[int] | None = None) -> None:
         """Push records in this order; blocks while the gate grants no credit.  The list is the writer's from now on.
 
+        The first record of each call is held against the gate's type: a producer of other records is told at once.
+
         ``timestamps``: of the records, milliseconds since the epoch; None: they have none.
 
         Raises:
+            GateTypeError: the first record is not of the gate's type; nothing of the list was sent.
             GateEndedError: the gate's job has ended.
             GateLostError: the connection was lost.
             UserFunctionError: the gate's key selector failed.
             SerdeError: a record cannot be sent.
         """
-        self._write(Chunk(records, timestamps))
+        self._check_open()
+        if records:
+            check_record(records[0], self._declared_type(), str(self._description))
+            self._write(Chunk(records, timestamps))
 
     def write_batch(self, batch: "pyarrow.RecordBatch") -> None:
         """Push the rows of a batch as records of the gate's type, without a loop over them; blocks and raises as ``write_records``.
 
         Columns are the fields of the type, in its order; a gate without a declared type gets tuples.
+
+        Raises:
+            GateTypeError: the columns are not those of the type; names one.
         """
         from flowlet.ingest.batches import chunk_of_batch  # with it comes pyarrow, which most producers do without
 
-        if self._type_info is None:
-            self._type_info = self._description.type_info
+        type_info = self._declared_type()
+        check_columns(batch.schema.names, type_info, str(self._description))
         if batch.num_rows:
-            self._write(chunk_of_batch(batch, self._type_info))
+            self._write(chunk_of_batch(batch, type_info))
 
     def write_columns(self, columns: Columns) -> None:
         """Push records that are in columns already; blocks and raises as ``write_records``.  Nobody changes the columns any more."""
@@ -276,6 +286,11 @@ class PartitionWriter:
             attempt=offer.attempt,
             fingerprint=description.fingerprint,
         )
+
+    def _declared_type(self) -> TypeInformation:
+        if self._type_info is None:
+            self._type_info = self._description.type_info
+        return self._type_info
 
     def _write(self, chunk: Chunk) -> None:
         self._check_open()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pyarrow
 import pytest
 import structlog
 
@@ -21,6 +22,7 @@ from flowlet.client.remote import RemoteTarget
 from flowlet.client.translate import translate
 from flowlet.common.job_client import JobClient
 from flowlet.common.typeinfo import Types
+from flowlet.common.types import Row
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.errors import JobExecutionError
 from flowlet.ingest import (
@@ -324,6 +326,25 @@ def test_a_gate_with_a_type_reads_plain_values_alone(cluster: GateCluster) -> No
 
     client.get_job_execution_result().result()
     assert counts_of(client)["subtasks"][0]["num_aborted"] == 1
+
+
+def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateCluster) -> None:
+    """In words that name gate, type and part; the writer goes on with what is right."""
+    client = running_gate(cluster, type_info=Types.ROW_NAMED(["user", "clicks"], [Types.STRING(), Types.LONG()]), producers=1)
+    with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
+        with pytest.raises(GateTypeError, match=r"column 'clicks': 'many' is of type str, not Long; gate 'clicks' .* takes RowTypeInfo"):
+            writer.write_records([Row(user="a", clicks="many")])
+        with pytest.raises(GateTypeError, match=r"column 'click' stands where gate 'clicks' .* has 'clicks'"):
+            writer.write_batch(pyarrow.record_batch({"user": ["a"], "click": [1]}))
+        with pytest.raises(GateTypeError, match="column 'more' is one too many: gate 'clicks'"):
+            writer.write_batch(pyarrow.record_batch({"user": ["a"], "clicks": [1], "more": [1]}))
+        with pytest.raises(GateTypeError, match="column 1 is missing: gate 'clicks'"):
+            writer.write_batch(pyarrow.record_batch({"user": ["a"]}))
+        writer.write_records([])
+        writer.write_records([Row(user="a", clicks=None)])
+        writer.write_batch(pyarrow.record_batch({"user": ["a"], "clicks": [1]}))
+        writer.finish(DEADLINE_S)
+    client.get_job_execution_result().result()
 
 
 # ---------------------------------------------------------------- nobody reads
