@@ -185,8 +185,7 @@ class ChannelCodes:
         """
         dictionary = self._dictionary
         if column.names is not dictionary.table or not len(column):
-            self._num_encoded = 0
-            return None
+            return None  # another field of the same records may have been encoded
         if self._generation != dictionary.generation:
             self._generation, self._num_sent = dictionary.generation, 0
         codes = dictionary.local_codes_of(column.codes)
@@ -196,4 +195,4 @@ class ChannelCodes:
 
     def commit(self) -> None:
         """What was encoded last is sent."""
-        self._num_sent = max(self._num_sent, self._num_encoded)
+        self._num_sent, self._num_encoded = max(self._num_sent, self._num_encoded), 0

@@ -3,10 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.columns import CodedColumn, Columns, NameTable
+from flowlet.columns import CodedColumn, Columns, NameTable, Shape
 from flowlet.key_columns import ChannelTable
 from flowlet.serde.channel_dictionary import MAX_TEXTS, ChannelDictionary
 from flowlet.serde.table_reader import decode_records
+from flowlet.serde.table_writer import encode_table
 from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS, ChannelCodes, KeyDictionary
 from tests.flowlet.serde.exact import TEXTS
 from tests.flowlet.task.writer_rig import channel_of
@@ -91,6 +92,28 @@ def test_columns_of_other_tables_are_not_encoded() -> None:
 
     assert codes.try_encode(CodedColumn(np.array([0], np.uint16), NameTable(["a"]))) is None
     assert codes.try_encode(CodedColumn(np.array([], np.uint16), dictionary.table)) is None
+
+
+def test_codes_of_other_tables_in_another_field_leave_what_was_sent_as_it_is() -> None:
+    """Also where only some chunks have such a field."""
+    dictionary = make()
+    received = ChannelDictionary()
+    other = CodedColumn(np.zeros(1, np.uint16), NameTable(["other"]))
+    channel = channel_of("a", NUM_CHANNELS)
+    keys = [key for key in map(str, range(64)) if channel_of(key, NUM_CHANNELS) == channel][:3]
+    codes = ChannelCodes(dictionary, channel)
+
+    for key, has_other in zip([*keys, keys[0]], [False, True, True, False], strict=True):
+        keyed = CodedColumn(dictionary.encode([key]), dictionary.table)
+        table = Columns(1, (keyed, other) if has_other else (keyed,), Shape.TUPLE)
+        data = encode_table(table, codes)
+        codes.commit()
+        records, _ = decode_records(memoryview(data), 0, 1, received)
+        assert isinstance(records, Columns)
+        assert records.to_list() == table.to_list()
+
+    assert len(dictionary.texts_of_channel[channel]) == len(keys)
+    assert repr(codes) == f"<ChannelCodes of channel {channel}, generation 0: {len(keys)} texts sent>"
 
 
 def test_all_keys_of_a_full_dictionary_and_a_chunk_have_codes_of_16_bits() -> None:
