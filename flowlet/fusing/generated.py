@@ -146,7 +146,7 @@ class _Filler(ast.NodeTransformer):
         for each in ast.walk(filled):
             if isinstance(each, ast.expr):
                 each.lineno = each.end_lineno = node.lineno
-        self.written[call.name] = ast.unparse(filled).replace("\n", "\\n")
+        self.written[call.name] = _readable(filled, call)
         return filled
 
     def _inlined(self, call: _Call, expression: Expression) -> ast.expr:
@@ -167,6 +167,14 @@ class _Filler(ast.NodeTransformer):
     def _number(self, place: _Place) -> int:
         self._places.by_column.append(place)
         return _FIRST_PLACE + len(self._places.by_column) - 1
+
+
+def _readable(tree: ast.expr, call: _Call) -> str:
+    """What a debugger shows: a call where Python has no text for the tree (a backslash inside of an f-string)."""
+    try:
+        return ast.unparse(tree).replace("\n", "\\n")
+    except ValueError:
+        return f"{_identifier(call.function) or 'function'}({', '.join(call.arguments)})"
 
 
 def _identifier(function: Any) -> str:

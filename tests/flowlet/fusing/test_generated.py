@@ -106,6 +106,20 @@ def test_generated_lines_can_be_read() -> None:
     assert all(_is_engine_file(frame.filename) for frame in frames)
 
 
+def test_an_expression_that_has_no_text_runs_and_is_shown_as_a_call() -> None:
+    """Python makes an f-string of it, which cannot be written with a backslash inside."""
+
+    def quoted(pair: Any) -> str:
+        return "%s" % (pair[0] + "\\",)  # noqa: UP031 - becomes an f-string
+
+    generated = GeneratedFunction("lines")
+    run = generated.define(f"def run(records): return [{generated.call(quoted, 'record')} for record in records]")
+
+    assert run([("a", 1), ("b", 2)]) == ["a\\", "b\\"]
+    path = run.__code__.co_filename
+    assert linecache.getline(path, 2, run.__globals__).strip() == "def run(records): return [quoted(record) for record in records]"
+
+
 def test_other_failures_are_nobodys() -> None:
     """Of the text itself, and of anything else: their tracebacks are left alone."""
     run = GeneratedFunction("nothing").define("def run(records): return records[0]")
