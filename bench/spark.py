@@ -109,17 +109,17 @@ def start_gates(stack: ExitStack, jobmanager: str, df: Any) -> None:
     from flowlet.spark import type_info_of
 
     for gate in (ROW_GATE, ARROW_GATE):
-        job = discarding_job(gate, jobmanager, type_info_of(df.schema))
-        stack.callback(job.cancel)
+        start_discarding(stack, gate, jobmanager, type_info_of(df.schema))
 
 
-def discarding_job(gate: str, jobmanager: str, type_info: TypeInformation) -> Any:
+def start_discarding(stack: ExitStack, gate: str, jobmanager: str, type_info: TypeInformation) -> None:
     """A running job, gate and sink in one task."""
     configuration = Configuration()
     configuration.set_string("flowlet.jobmanager", jobmanager)
     env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(1)
     env.from_remote_gate(gate, type_info=type_info).sink_to(DiscardingSink())
-    return env.execute_async(gate)
+    stack.callback(env.close)
+    stack.callback(env.execute_async(gate).cancel)
 
 
 def drain_port(stack: ExitStack, folder: Path) -> int:

@@ -97,12 +97,14 @@ def spark(request: pytest.FixtureRequest, spark_folder: Path) -> Iterator[Any]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(spark_folder),
     }
-    os.environ.update(environment)
     builder = SparkSession.builder.master(request.param).appName("flowlet tests")
     for name, value in {**SETTINGS, "spark.sql.warehouse.dir": str(spark_folder / "warehouse")}.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.range(2).rdd.foreach(print)  # connections and workers are there before a test counts what it leaves behind
+    with pytest.MonkeyPatch.context() as patch:  # for the JVM, which hands it on; not for the tests that follow
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        session = builder.getOrCreate()
+        session.range(2).rdd.foreach(print)  # connections and workers are there before a test counts what it leaves behind
     yield session
     session.stop()
     for folder in set(work.glob("app-*")) - before:
