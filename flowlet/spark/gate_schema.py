@@ -94,8 +94,8 @@ class GateSchema:
             case PickledBytesTypeInfo():
                 return cls(gate, type_info, None, is_by_name=True, arrow_schema=None)
             case ArrowTypeInfo():
-                columns = tuple(GateColumn(each.name, _type_info_of_arrow(each.type), each.type) for each in type_info.schema)
-                return cls(gate, type_info, columns, is_by_name=True, arrow_schema=type_info.schema)
+                reason = "takes whole record batches, which producers may not send: declare rows, they travel as columns anyway"
+                raise SchemaMismatchError(f"gate {gate!r} {reason} (type_info_of(df.schema))")
             case RowTypeInfo():
                 names = type_info.get_field_names()
                 pairs = list(zip(names, type_info.get_field_types(), strict=True))
@@ -111,7 +111,7 @@ class GateSchema:
     @property
     def is_single(self) -> bool:
         """Whether a record is the value of the only column."""
-        return not isinstance(self.type_info, RowTypeInfo | TupleTypeInfo | ArrowTypeInfo | PickledBytesTypeInfo)
+        return not isinstance(self.type_info, RowTypeInfo | TupleTypeInfo | PickledBytesTypeInfo)
 
     def check_spark(self, schema: st.StructType) -> tuple[int, ...]:
         """Where in ``schema`` each of the gate's columns is.
@@ -120,11 +120,6 @@ class GateSchema:
             SchemaMismatchError: a column is missing, is one too many, or is of another type.
         """
         order = self.positions(schema.fieldNames())
-        if isinstance(self.type_info, ArrowTypeInfo):
-            for position, declared in zip(order, self.type_info.schema, strict=True):
-                found = schema[position]
-                _require(self, found.name, found.dataType.simpleString(), _fits_arrow(found.dataType, declared.type), str(declared.type))
-            return order
         for position, column in zip(order, self.columns or (), strict=self.columns is not None):
             found = schema[position]
             wanted = spark_type_of(column.type_info)
@@ -252,32 +247,6 @@ def _is_same(found: st.DataType, wanted: st.DataType) -> bool:
             )
         case _:
             return found == wanted
-
-
-def _fits_arrow(found: st.DataType, declared: pa.DataType) -> bool:
-    """Whether Spark gives columns of the declared Arrow type; a ``timestamp`` may have any zone there, a text or binary may be large."""
-    match found:
-        case st.TimestampType():
-            return bool(pa.types.is_timestamp(declared) and declared.unit == "us" and declared.tz is not None)
-        case st.StringType():
-            return bool(pa.types.is_string(declared) or pa.types.is_large_string(declared))
-        case st.BinaryType():
-            return bool(pa.types.is_binary(declared) or pa.types.is_large_binary(declared))
-        case st.DecimalType():
-            return bool(declared == pa.decimal128(found.precision, found.scale))
-        case st.ArrayType() if pa.types.is_list(declared):
-            return _fits_arrow(found.elementType, declared.value_type)
-        case _:
-            return any(_is_same(found, spark) and arrow_type_of(flink) == declared for spark, flink in _LEAVES)
-
-
-def _type_info_of_arrow(declared: pa.DataType) -> TypeInformation:
-    """What a Python value of an Arrow column is; anything where Spark's rows have values with parts."""
-    if pa.types.is_timestamp(declared):
-        return LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME) if declared.tz is None else Types.SQL_TIMESTAMP()
-    if pa.types.is_large_string(declared):
-        return Types.STRING()
-    return next((flink for _, flink in _LEAVES if arrow_type_of(flink) == declared), Types.PICKLED_BYTE_ARRAY())
 
 
 def _require(schema: GateSchema, name: str, found: str, fits: bool, wanted: str) -> None:  # noqa: FBT001 - the outcome of a comparison

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from flowlet.columns import Column, Columns, ListColumn
-from flowlet.common.typeinfo import ArrowTypeInfo, RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
+from flowlet.common.typeinfo import RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
 from flowlet.common.types import Row
 from flowlet.ingest.batches import column_of_array, shaped
 from flowlet.serde.arrow_types import exact_array
@@ -81,8 +81,6 @@ class RowConverter:
         pairs = list(zip(schema.columns or (), values, strict=True))
         if schema.arrow_schema is None:
             return records_of(schema, [self._converted(column, each) for column, each in pairs])
-        if isinstance(schema.type_info, ArrowTypeInfo):
-            return [pa.RecordBatch.from_arrays([self._array(column, each) for column, each in pairs], schema=schema.arrow_schema)]
         return shaped(tuple([self._column(column, each) for column, each in pairs]), schema.type_info)
 
     def _column(self, column: GateColumn, values: Sequence[Any]) -> Column:
@@ -150,8 +148,7 @@ class BatchConverter:
         fitting = [
             array if array.type == field.type else array.cast(field.type) for array, field in zip(arrays, self._arrow_schema, strict=True)
         ]
-        converted = pa.RecordBatch.from_arrays(fitting, schema=self._arrow_schema)
-        return [converted] if isinstance(self._schema.type_info, ArrowTypeInfo) else converted
+        return pa.RecordBatch.from_arrays(fitting, schema=self._arrow_schema)
 
     def _records(self, batch: pa.RecordBatch) -> list[Any]:
         columns = self._schema.columns or ()

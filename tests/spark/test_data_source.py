@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 
-from flowlet.common.typeinfo import ArrowTypeInfo, Types
+from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
 from flowlet.spark import type_info_of
 from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster
@@ -56,20 +56,6 @@ def test_a_partition_without_rows_counts_as_one(spark: Any, cluster: GateCluster
         write(spark.range(0, 2, 1, 3), cluster)
 
         assert sorted(results) == [0, 1]
-
-
-@ON_LOCAL
-def test_a_gate_may_take_whole_batches(spark: Any, cluster: GateCluster) -> None:
-    import pyarrow as pa
-
-    declared = pa.schema([("id", pa.int64())])
-
-    with cluster.collect(ArrowTypeInfo(declared), producers=1) as results:
-        write(spark.range(0, 12_000, 1, 1), cluster)
-        batches = list(results)
-
-    assert [batch.schema for batch in batches] == [declared] * 2
-    assert pa.Table.from_batches(batches).column("id").to_pylist() == list(range(12_000))
 
 
 @ON_LOCAL

@@ -17,7 +17,7 @@ from pyspark.sql import types as st
 
 from flowlet.columns import Columns
 from flowlet.common.time import Instant
-from flowlet.common.typeinfo import ArrowTypeInfo, LocalTimeTypeInfo, TypeInformation, Types
+from flowlet.common.typeinfo import LocalTimeTypeInfo, TypeInformation, Types
 from flowlet.common.types import Row
 from flowlet.spark.gate_schema import GateSchema, SchemaMismatchError, spark_type_of
 from flowlet.spark.rows import BatchConverter, RowConverter
@@ -135,17 +135,6 @@ def test_points_in_time_come_out_in_utc() -> None:
     utc = NOON.astimezone(datetime.UTC).replace(tzinfo=None)
     assert [row["value"] for row in columns.to_list()] == [utc, NOON - datetime.timedelta(hours=3), None]
     assert instants == [Row(value=Instant(1719835200, 123456000)), Row(value=Instant(1719824400, 123456000))]
-
-
-def test_a_gate_of_record_batches_gets_one_record_per_chunk() -> None:
-    declared = pa.schema([("user", pa.int64()), ("at", pa.timestamp("us", "Europe/Berlin")), ("tags", pa.list_(pa.string()))])
-
-    records = converted(ArrowTypeInfo(declared), [SparkRow(at=NOON, user=1, tags=["a"]), SparkRow(at=None, user=2, tags=None)])
-
-    (batch,) = records
-    assert batch.schema == declared
-    assert batch.column("at").cast(pa.timestamp("us")).to_pylist() == [NOON, None]
-    assert batch.column("tags").to_pylist() == [["a"], None]
 
 
 def test_a_gate_that_declares_nothing_gets_rows_of_ours_and_other_values_as_they_are() -> None:
