@@ -8,9 +8,9 @@ Invariants: slots are 0, 1, 2, ... in the order in which keys were first seen; t
             (``flowlet.keys``).  All keys of an index are of one kind; a column of another kind is refused.
 """
 
-from collections import OrderedDict
 from enum import Enum
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ SlotArray = NDArray[np.intp]
 
 
 _CANONICAL_NAN: Final = 0x7FF8 << 48
-# One table per producer's generation of its dictionary is in use at a time; old ones go.  Not measured.
-_MAX_TABLES: Final = 256
 _UNKNOWN: Final = -1
 _FLOAT_FIELDS: Final = 2  # of the exact key of a float: its type, its bits
 
@@ -67,7 +65,9 @@ class SlotIndex:
         self._objects = Slots()
         self._numbers = Int64Codes()  # ints, instants in their unit, or the bits of floats
         self._null_slot: int | None = None  # among numbers
-        self._tables: OrderedDict[NameTable, SlotArray] = OrderedDict()  # code -> slot, as far as the table was known
+        # Code -> slot, as far as the table was known.  A table goes when its channel begins the next one.  Not made before it is needed:
+        # it cannot be pickled.
+        self._tables: WeakKeyDictionary[NameTable, SlotArray] | None = None
 
     def __repr__(self) -> str:
         return f"<SlotIndex of {self.num_slots} keys>"
@@ -201,11 +201,11 @@ class SlotIndex:
 
     def _table(self, names: NameTable) -> SlotArray:
         """Code -> slot, -1 where the code was not used so far; as long as the table is."""
+        if self._tables is None:
+            self._tables = WeakKeyDictionary()
         remap = self._tables.get(names)
         if remap is not None and len(remap) == len(names):
             return remap
-        if remap is None and len(self._tables) >= _MAX_TABLES:
-            self._tables.popitem(last=False)
         known = _unknown(0) if remap is None else remap
         self._tables[names] = remap = np.concatenate((known, _unknown(len(names) - len(known))))
         return remap

@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -115,15 +116,22 @@ def test_codes_of_tables_that_grow(chunks: list[list[int]], extra: list[str]) ->
     assert (found, index.keys()) == expected(values)
 
 
-def test_only_so_many_tables_are_remembered() -> None:
+def test_tables_that_nobody_uses_any_more_are_let_go() -> None:
+    """Each generation of a channel's dictionary has one, with thousands of texts; the tables of a thousand channels stay."""
     index = SlotIndex()
+    used = [NameTable(["a", "b"]) for _ in range(1_000)]
+    old = [NameTable(["a", "c"]) for _ in range(1_000)]
+    ends = [weakref.ref(table) for table in old]
 
-    for number in range(1_000):
-        slots = index.slots(CodedColumn(np.array([0, 1], np.uint16), NameTable(["a", f"b{number % 3}"])))
+    for table in [*used, *old]:
+        slots = index.slots(CodedColumn(np.array([0, 1], np.uint16), table))
         assert slots is not None
-        assert slots.tolist() == [0, 1 + number % 3]
+        assert slots.tolist() == [0, 1 if table.names[1] == "b" else 2]
+    del old, table
 
-    assert len(index._tables) <= 256
+    assert [end for end in ends if end() is not None] == []
+    assert index._tables is not None
+    assert set(index._tables) == set(used)
 
 
 def test_a_column_of_another_kind_is_refused() -> None:
