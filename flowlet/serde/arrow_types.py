@@ -23,6 +23,7 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     Types,
 )
+from flowlet.common.types import Row
 from flowlet.serde.type_serializer import ValueMismatchError, preview
 
 _TimeType = LocalTimeTypeInfo.TimeType
@@ -114,10 +115,9 @@ def _struct_array(values: Sequence[Any], arrow_type: pa.StructType) -> pa.Array:
     empty = (None,) * width
     rows = []
     for value in values:
-        row = empty if value is None else tuple(value)
-        if len(row) != width:
+        if value is not None and not (isinstance(value, Row | tuple | list) and len(value) == width):
             raise _mismatch(value, arrow_type)
-        rows.append(row)
+        rows.append(empty if value is None else tuple(value))
     fields = list(arrow_type)
     columns = list(zip(*rows, strict=True)) or [()] * width
     arrays = [exact_array(column, each.type) for column, each in zip(columns, fields, strict=True)]
