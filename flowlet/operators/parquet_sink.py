@@ -72,12 +72,16 @@ class ParquetSink(StreamOperator):
         """Keep the records, and write them when they make a group of rows.
 
         Raises:
-            UserFunctionError: a record is not of the declared type; names the field.
+            UserFunctionError: a record is not of the declared type; shows it, and names the field.
             FlowletError: the file cannot be written.
         """
         if not len(chunk):
             return
-        self._waiting.append(self._batch(chunk))
+        try:
+            self._waiting.append(self._batch(chunk))
+        except ValueMismatchError as error:
+            failed, cause = self._first_failure(chunk.values, error)
+            raise UserFunctionError(self.name, self.ctx.subtask, preview(failed)) from cause
         self._num_waiting += len(chunk)
         if self._num_waiting >= ROWS_PER_GROUP:
             self._write()
@@ -120,6 +124,14 @@ class ParquetSink(StreamOperator):
         arrays = [self._array(field, each) for field, each in zip(self._declared, fields, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._declared)
 
+    def _first_failure(self, records: list[Any], error: ValueMismatchError) -> tuple[Any, ValueMismatchError]:
+        for record in records:
+            try:
+                self._batch(Chunk([record]))
+            except ValueMismatchError as its_error:
+                return record, its_error
+        return records[0], error
+
     def _transposed(self, records: list[Any]) -> list[tuple[Any, ...]]:
         width = len(self._declared)
         if not all(issubclass(kind, Row | tuple | list) for kind in set(map(type, records))) or set(map(len, records)) != {width}:
@@ -140,7 +152,7 @@ class ParquetSink(StreamOperator):
         try:
             return exact_array(values, field.type)
         except ValueMismatchError as error:
-            raise UserFunctionError(self.name, self.ctx.subtask, None) from error.within(field.name)
+            raise error.within(field.name) from None
 
     def _failure(self, error: OSError) -> FlowletError:
         return FlowletError(f"operator {self.name!r} (subtask {self.ctx.subtask}) cannot write {self._draft}: {error}")

@@ -114,7 +114,7 @@ def test_timestamps_are_points_in_time_if_wanted(tmp_path: Path, utc_timestamp: 
     assert column.cast(pa.timestamp("us")).to_pylist() == [NOON]
 
 
-def test_a_value_of_another_type_is_refused_with_its_field(tmp_path: Path) -> None:
+def test_a_value_of_another_type_is_refused_with_its_record_and_field(tmp_path: Path) -> None:
     """1.5 is not cut to 1."""
     harness = sink(tmp_path)
 
@@ -122,6 +122,7 @@ def test_a_value_of_another_type_is_refused_with_its_field(tmp_path: Path) -> No
         harness.process((1, 0.5), (1.5, 0.5))
     harness.operator.close()
 
+    assert "(1.5, 0.5)" in str(caught.value)
     assert "field 'user': 1.5 of type float is no int64" in str(caught.value.__cause__)
 
 
