@@ -1,9 +1,13 @@
 """Pickles from those who may send plain values alone."""
 
+import contextlib
 import datetime
 import decimal
+import functools
 import os
 import pickle
+import struct
+import tracemalloc
 import uuid
 from collections import OrderedDict
 from typing import Any
@@ -11,8 +15,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from flowlet.common import types as common_types
 from flowlet.common.time import Instant
-from flowlet.common.types import Row
+from flowlet.common.types import Row, RowKind
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.data_pickle import load_values, plain_values_alone
@@ -88,3 +93,67 @@ def test_a_channel_of_a_stranger_refuses_and_another_one_takes() -> None:
     [chunk] = ElementDeserializer("channel").feed(memoryview(data))
     assert isinstance(chunk, Chunk)
     assert chunk.values == [(1, ("a", [print]))]
+
+
+def _pickled(body: bytes) -> memoryview:
+    return memoryview(pickle.PROTO + b"\x04" + body + pickle.STOP)
+
+
+_ATTRIBUTE = b"}\x8c\x05pwned\x8c\x03yess"  # {"pwned": "yes"}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"cflowlet.common.time\nInstant\n",
+        b"cflowlet.common.types\n_restore\n",
+        b"cuuid\nUUID\n",
+        b"cflowlet.common.types\nRowKind\nK\x00\x85R",
+    ],
+    ids=["a class", "a function", "UUID", "a member of an enum"],
+)
+@pytest.mark.parametrize("state", [_ATTRIBUTE, b"N" + _ATTRIBUTE + b"\x86"], ids=["a state", "slots"])
+@pytest.mark.parametrize("padding", [b"", b"\x8c\x05rrrrr0"], ids=["short", "with text"])
+def test_a_stranger_changes_nothing_of_this_process(target: bytes, state: bytes, padding: bytes) -> None:
+    """A pickle's BUILD sets attributes: of whatever it got hold of."""
+    with plain_values_alone(), contextlib.suppress(Exception):
+        load_values(_pickled(padding + target + state + b"b"))
+
+    assert not any(hasattr(each, "pwned") for each in (Instant, common_types._restore, uuid.UUID, RowKind.INSERT, functools.partial))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"]r" + struct.pack("<I", 8_000_000), b"]p8000000\n", b"]p +8_000_000\n"],
+    ids=["LONG_BINPUT", "PUT", "PUT with signs"],
+)
+def test_a_few_bytes_take_no_memory_for_a_memo(body: bytes) -> None:
+    """C's unpickler makes its memo twice as large as the greatest index that it is given: here 122 MiB, at most 64 GiB."""
+    tracemalloc.start()
+    try:
+        with plain_values_alone():
+            assert load_values(_pickled(body)) == []
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"cbuiltins\nbytearray\nJ\x00\x00\x00\x40\x85R",
+        b"\x96" + struct.pack("<Q", 1 << 30),
+        b"\x8c\x05rrrrr0\x96" + struct.pack("<Q", 1 << 30),
+    ],
+    ids=["a call", "BYTEARRAY8", "BYTEARRAY8 in Python"],
+)
+def test_a_bytearray_is_not_larger_than_what_was_sent(body: bytes) -> None:
+    with plain_values_alone(), pytest.raises((SerdeError, pickle.UnpicklingError)):
+        load_values(_pickled(body))
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=repr)
+def test_plain_values_beside_text_that_looks_like_an_instruction_come_back_too(value: object) -> None:
+    values = ["perrrrr", value, bytearray(b"prrrrrr"), Row(kind="rrrrr")]
+    with plain_values_alone():
+        assert repr(load_values(payload_of(values))) == repr(values)
