@@ -169,7 +169,10 @@ class OfferedInputGate(SingleInputGate):
                 return None
             self._book.end(place.offer, is_complete=is_complete)
             self._free.append(index)
-            return place.offer
+            is_finished = self._book.is_finished
+        if is_finished:
+            self._make_available()  # the loop thread ends offers, too: nobody else wakes the task then
+        return place.offer
 
     # ---------------------------------------------------------------- end and numbers
 

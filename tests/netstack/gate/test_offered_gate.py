@@ -157,3 +157,24 @@ def test_a_gate_that_closes_tells_every_open_offer_why() -> None:
     rig.offer(2)
     assert rig.client.refused[-1] == (2, RefusalCode.GATE_ENDED)
     rig.pool.destroy()
+
+
+def test_a_task_that_waits_hears_that_the_last_offer_of_a_sealed_gate_found_no_memory() -> None:
+    """Told to finish while an offer is being opened: the offer is the last thing that the gate waits for."""
+    rig = Rig(num_segments=1)
+    waits = rig.gate.available_future()
+    assert rig.gate.poll_next() is None
+    make_channel = rig._channel
+
+    def sealed_meanwhile(gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> RemoteInputChannel:
+        rig.gate.seal()
+        assert not rig.gate.is_finished
+        return make_channel(gate, index, offer, client)
+
+    rig.gate._make_channel = sealed_meanwhile
+    rig.offer(0)
+
+    assert rig.client.refused == [(0, RefusalCode.BUSY)]
+    assert rig.gate.is_finished
+    assert waits.is_done
+    rig.close()
