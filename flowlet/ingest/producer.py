@@ -264,9 +264,10 @@ class PartitionWriter:
             (ConnectionID(endpoint.host, endpoint.port), self._message(subtask)) for subtask, endpoint in enumerate(description.endpoints)
         ]
         access = GateAccess(identity, description.token)
+        deadline = time.monotonic() + self._timeout_s
         try:
             self._runtime.run(self._runtime.offering.offer(access, places, self._offered, self._timeout_s))
-            if not self._offered.wait_for(Stage.REQUESTED, self._timeout_s):
+            if not self._offered.wait_for(Stage.REQUESTED, max(0.0, deadline - time.monotonic())):
                 late = self._offered.late_subtasks(Stage.REQUESTED)
                 raise GateLostError(f"{offer}: subtasks {late} of {description} did not answer within {self._timeout_s:g} s")
         except NetstackError as error:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -39,6 +40,7 @@ from flowlet.ingest import (
     close_producers,
     finish_gate,
     open_gate,
+    producer,
     runtime,
     stall,
 )
@@ -131,6 +133,27 @@ def test_a_description_that_is_not_right_is_refused(
     push(gate, [1])
 
     assert "'clicks'" in str(raised.value)
+    client.cancel()
+
+
+def test_connection_and_answer_share_the_time_of_an_offer(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TaskManager that hardly answers: what dialling took is not there for the wait that follows."""
+    client = running_gate(cluster)
+    gate = cluster.open(timeout_s=1.0)
+    clock = [0.0]
+
+    async def dialled_for_long(_access: object, _places: object, _offered: object, timeout_s: float) -> None:
+        clock[0] += 0.9 * timeout_s
+
+    monkeypatch.setattr(runtime.producer_runtime().offering, "offer", dialled_for_long)
+    waits: list[float | None] = []
+    monkeypatch.setattr(producer, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(producer.OfferedPartition, "wait_for", lambda _self, _stage, timeout_s: waits.append(timeout_s))
+    with pytest.raises(GateLostError, match=r"subtasks \[0\] of gate 'clicks'.* did not answer within 1 s"):
+        gate.open_partition(PartitionOffer("job", 1))
+    monkeypatch.undo()
+
+    assert waits == [pytest.approx(0.1)]
     client.cancel()
 
 
