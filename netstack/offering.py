@@ -1,7 +1,8 @@
 """A producer's side of gates: connections that it dials, and partitions that it offers over them.
 
 Side:       shared.  ``OfferedPartition`` is written and waited for by one thread of the caller's; connections live on the loop thread.
-Invariants: one connection per gate and TaskManager, shared by all partitions whichever token it was made with, made on demand and kept;
+Invariants: one connection per gate and TaskManager, shared by all partitions whichever token it was made with, made on demand and kept
+            until nothing was offered over it for ``IDLE_S``: gates end with their jobs, processes outlive many of them;
             concurrent openers wait for the same attempt; a failed attempt is not cached, and fails nobody who has another token.
             Every wait is level-triggered: it looks at the state first and after every wake-up.
 Units:      seconds.
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from netstack.channel.client import connect
 from netstack.channel.handler import ChannelHandler
@@ -30,6 +32,10 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig
 from netstack.wire.codec import OFFERING_MESSAGE_IDS
 from netstack.wire.offers import PartitionOffer
+
+# A micro-batch may come each minute; a TaskManager has room for 1,024 connections.
+IDLE_S: Final = 120.0
+_LOOK_INTERVAL_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +57,13 @@ class _Connection:
     handler: OfferingHandler
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Attempt:
     """To make one, with one token."""
 
     access: GateAccess
     task: "asyncio.Task[_Connection]"
+    used_s: float
 
     @property
     def is_over(self) -> bool:
@@ -70,10 +77,13 @@ class OfferingNetwork:
     Threading: ``create_partition`` on any thread; everything else on the loop thread.
     """
 
-    def __init__(self, environment: NetworkEnvironment, loop: EventLoopThread) -> None:
+    def __init__(self, environment: NetworkEnvironment, loop: EventLoopThread, clock: Callable[[], float] = time.monotonic) -> None:
         self._environment = environment
         self._loop = loop
+        self._clock = clock
         self._attempts: dict[tuple[ConnectionID, bytes, str], _Attempt] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<OfferingNetwork {len(self._attempts)} connections>"
@@ -99,11 +109,16 @@ class OfferingNetwork:
 
     async def _handler(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> OfferingHandler:
         key = (address, access.gate.job_id, access.gate.name)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
         while True:
             attempt = self._attempts.get(key)
             if attempt is None or attempt.is_over:
-                task = asyncio.get_running_loop().create_task(self._connect(access, address, timeout_s), name=f"offer to {address}")
-                attempt = self._attempts[key] = _Attempt(access, task)
+                # Another token's attempt may have taken some of the time.
+                task = loop.create_task(self._connect(access, address, max(0.0, deadline - loop.time())), name=f"offer to {address}")
+                attempt = self._attempts[key] = _Attempt(access, task, self._clock())
+                self._look_later()
+            attempt.used_s = self._clock()
             try:
                 return (await asyncio.shield(attempt.task)).handler
             except NetstackError:
@@ -111,6 +126,29 @@ class OfferingNetwork:
                     del self._attempts[key]
                 if attempt.access == access:
                     raise
+
+    def close_idle(self) -> None:
+        """End the connections over which nothing was offered for ``IDLE_S``, and forget those that have ended."""
+        now_s = self._clock()
+        for key, attempt in list(self._attempts.items()):
+            if not attempt.task.done():
+                continue
+            if attempt.is_over:
+                del self._attempts[key]
+            elif attempt.task.result().handler.num_offers:
+                attempt.used_s = now_s
+            elif now_s - attempt.used_s >= IDLE_S:
+                del self._attempts[key]
+                attempt.task.result().channel.close()
+
+    def _look_later(self) -> None:
+        if self._timer is None and self._attempts and not self._is_closed:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.close_idle()
+        self._look_later()
 
     async def _connect(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> _Connection:
         environment = self._environment
@@ -126,6 +164,9 @@ class OfferingNetwork:
 
     async def close(self) -> None:
         """End every connection; partitions that are still offered fail."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         tasks, self._attempts = [attempt.task for attempt in self._attempts.values()], {}
         for task in tasks:
             task.cancel()

@@ -18,11 +18,13 @@ from netstack.errors import AuthenticationError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.gate_access import GateIdentity, gate_token
 from netstack.flow.offer_book import GateShape
-from netstack.ids import ConnectionID, input_channel_id
+from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, partition_id
+from netstack.offering import IDLE_S, GateAccess, OfferedPartition, OfferingNetwork
 from netstack.security import SecurityConfig
 from netstack.wire.codec import OFFERING_MESSAGE_IDS
 from netstack.wire.messages import Message, PartitionRequest
 from netstack.wire.offers import OfferRefused, PartitionOffer, RefusalCode
+from tests.netstack.connections import until
 from tests.netstack.wire.samples import PARTITION
 
 SECRET = secrets.token_bytes(32)
@@ -126,3 +128,52 @@ async def test_a_token_that_is_not_right_opens_nothing(environment: NetworkEnvir
 
     with pytest.raises(AuthenticationError):
         await say(address, offer_of(), gate, token)
+
+
+async def test_connections_to_gates_that_nobody_offers_to_any_more_end(environment: NetworkEnvironment) -> None:
+    """A process pushes into gates of many jobs, one after the other: it does not take up one TaskManager's connections for ever."""
+    address = await environment.start("127.0.0.1", 0)
+    gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+    now = [0.0]
+    offering = OfferingNetwork(environment, environment_loop(environment), clock=lambda: now[0])
+    open_partition, others = await offered(environment, offering, GATE, address), 3
+    for number in range(others):
+        ended = await offered(environment, offering, replace(GATE, name=f"ended {number}"), address)
+        ended.abort(RuntimeError("refused"))
+        ended.withdraw()
+        ended.partition.close()
+    assert environment.num_accepted_connections == offering.num_connections == 1 + others
+
+    now[0] += IDLE_S - 1
+    offering.close_idle()
+    assert offering.num_connections == 1 + others
+    now[0] += 1
+    offering.close_idle()
+
+    assert offering.num_connections == 1
+    await until(lambda: environment.num_accepted_connections == 1)
+    assert open_partition.failure is None
+    open_partition.withdraw()
+    open_partition.partition.close()
+    await offering.close()
+    gate.close()
+
+
+def environment_loop(environment: NetworkEnvironment) -> EventLoopThread:
+    return environment._loop
+
+
+async def offered(
+    environment: NetworkEnvironment, offering: OfferingNetwork, gate: GateIdentity, address: ConnectionID
+) -> OfferedPartition:
+    """Of subtask 0 alone."""
+    offer = offer_of()
+    result = environment.create_result_partition("producer", result_partition_id(gate.name), 2)
+    partition = OfferedPartition(result, 2)
+    offer = replace(offer, result_partition=result.partition_id)
+    await offering.offer(GateAccess(gate, gate_token(SECRET, gate)), [(address, offer)], partition, DEADLINE_S)
+    return partition
+
+
+def result_partition_id(name: str) -> ResultPartitionID:
+    return ResultPartitionID(partition_id(name.encode().ljust(16, b" ")[:16], 0), PARTITION.producer)
