@@ -44,6 +44,7 @@ from flowlet.ingest import (
     runtime,
     stall,
 )
+from netstack.offering import OfferedPartition
 from tests.flowlet.client.jobs import hold, reached, released
 from tests.flowlet.ingest.conftest import DEADLINE_S, GateCluster, collecting, counts_of, push, write_secret
 from tests.flowlet.ingest.cut import Cut
@@ -148,7 +149,7 @@ def test_connection_and_answer_share_the_time_of_an_offer(cluster: GateCluster, 
     monkeypatch.setattr(runtime.producer_runtime().offering, "offer", dialled_for_long)
     waits: list[float | None] = []
     monkeypatch.setattr(producer, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(producer.OfferedPartition, "wait_for", lambda _self, _stage, timeout_s: waits.append(timeout_s))
+    monkeypatch.setattr(OfferedPartition, "wait_for", lambda _self, _stage, timeout_s: waits.append(timeout_s))
     with pytest.raises(GateLostError, match=r"subtasks \[0\] of gate 'clicks'.* did not answer within 1 s"):
         gate.open_partition(PartitionOffer("job", 1))
     monkeypatch.undo()
