@@ -30,7 +30,6 @@ from flowlet.ingest.errors import (
     GateUnreachableError,
 )
 from flowlet.ingest.gate_type import check_columns, check_record
-from flowlet.ingest.lookup import describe_gate, request_finish, secret_of
 from flowlet.ingest.runtime import ProducerRuntime, close_producers, producer_runtime
 from flowlet.ingest.stall import StallWatch
 from flowlet.records import Chunk
@@ -105,6 +104,8 @@ def open_gate(gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOUT_
         GateAccessError: the secret is another one than the JobManager's.
         GateUnreachableError: no JobManager answers there.
     """
+    from flowlet.ingest.lookup import describe_gate, secret_of  # the HTTP client: whoever has a description does without it
+
     runtime = producer_runtime()
     return GateClient(runtime.run(describe_gate(gate, jobmanager, timeout_s, secret_of(secret_file))), timeout_s=timeout_s)
 
@@ -118,6 +119,8 @@ def finish_gate(gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOU
         GateAccessError: the secret is another one than the JobManager's.
         GateUnreachableError: no JobManager answers there.
     """
+    from flowlet.ingest.lookup import request_finish, secret_of  # as in ``open_gate``
+
     producer_runtime().run(request_finish(gate, jobmanager, timeout_s, secret_of(secret_file)))
 
 
