@@ -38,11 +38,17 @@ Loop = Callable[[list[int], Iterator[Any], list[Any], Callable[[Any], None]], No
 class ReduceLoop:
     """Brings a state by slot up to date; the loop is made when it is first needed."""
 
-    __slots__ = ("_function", "_inlined")
+    __slots__ = ("_function", "_inlined", "_keeps_unchanging")
 
     def __init__(self) -> None:
         self._function: Any = None
         self._inlined: Loop | None = None
+        self._keeps_unchanging = False  # of the function
+
+    def keeps_unchanging(self, function: Callable[[Any, Any], Any]) -> bool:
+        """Whether what the function makes of records that cannot change cannot change either; False if that is not sure."""
+        self._look_at(function)
+        return self._keeps_unchanging
 
     def run(
         self, function: Callable[[Any, Any], Any], slots: list[int], records: Iterator[Any], state: list[Any], append: Callable[[Any], None]
@@ -56,8 +62,7 @@ class ReduceLoop:
             state: by slot.
             append: takes each result.
         """
-        if not is_same_function(function, self._function):
-            self._function, self._inlined = function, _inlined(function)
+        self._look_at(function)
         if self._inlined is None or is_traced():
             _run(function, slots, records, state, append)
             return
@@ -66,6 +71,12 @@ class ReduceLoop:
         except Exception as error:
             failed_call(error)
             raise
+
+    def _look_at(self, function: Callable[[Any, Any], Any]) -> None:
+        if not is_same_function(function, self._function):
+            self._function, self._inlined = function, _inlined(function)
+            expression = inline_expression(function, 2)
+            self._keeps_unchanging = expression is not None and expression.keeps_unchanging
 
 
 def _run(

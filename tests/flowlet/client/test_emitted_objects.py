@@ -51,3 +51,20 @@ def test_each_result_is_what_it_was_when_it_was_emitted(name: str, is_chained: b
     assert isinstance(results, CloseableIterator)
     with results:
         assert list(results) == [[1], [3], [6]]
+
+
+def gather(so_far: Any, number: int) -> list[int]:
+    """Records are numbers, results are a list that grows."""
+    numbers: list[int] = so_far if isinstance(so_far, list) else [so_far]
+    numbers.append(number)
+    return numbers
+
+
+def test_a_reduce_function_may_give_something_that_can_change_where_records_cannot() -> None:
+    environment = StreamExecutionEnvironment.get_execution_environment()
+    environment.set_parallelism(1)
+
+    results = environment.from_collection([1, 2, 3, 4]).key_by(lambda record: 0).reduce(gather).execute_and_collect()
+    assert isinstance(results, CloseableIterator)
+    with results:
+        assert list(results) == [1, [1, 2], [1, 2, 3], [1, 2, 3, 4]]
