@@ -4,6 +4,7 @@ Side:       loop.
 Invariants: nothing listens where other machines can reach it without mutual TLS, whatever a host name turns out to mean.  Which
             connections go when there are too many is the business of ``Admission``; a TLS connection counts there once it is
             encrypted, and is ``TlsAcceptor``'s until then, for ``tls_handshake_timeout_s`` at most.
+            Producers that dialled with gates' tokens have half of the connections at most: they keep no TaskManager out.
 Source:     Flink ``NettyServer``.
 """
 
@@ -40,6 +41,8 @@ class _ChannelGroup(ChannelHandler):
 
     def __init__(self, config: NetstackConfig, security: SecurityConfig) -> None:
         self.channels: set[NetworkChannel] = set()
+        self._producers: set[NetworkChannel] = set()
+        self._max_producers = max(1, config.max_connections // 2)
         self.is_closed = False
         self.logs = RateLimit(_LOGS_PER_S, time.monotonic)
         self._is_open_to_all = security.mode is SecurityMode.NONE
@@ -63,9 +66,16 @@ class _ChannelGroup(ChannelHandler):
             each.abort()
         return True
 
-    def authenticated(self, channel: Channel) -> None:
-        """The peer of one of the channels has shown who it is."""
+    def authenticated(self, channel: Channel, gate: GateIdentity | None) -> None:
+        """The peer of one of the channels has shown who it is; ``gate``: that it offers partitions to, and nothing else."""
         assert isinstance(channel, NetworkChannel), "a server makes NetworkChannels"
+        if gate is not None and channel in self.channels:
+            if len(self._producers) >= self._max_producers:
+                if self.logs.take():
+                    _log.warning("a producer was refused: there are too many", peer=channel.peer, gate=str(gate), limit=self._max_producers)
+                channel.abort()
+                return
+            self._producers.add(channel)
         self.admission.authenticate(channel)
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
@@ -85,6 +95,7 @@ class _ChannelGroup(ChannelHandler):
         assert isinstance(ctx.channel, NetworkChannel), "a server makes NetworkChannels"
         if ctx.channel in self.channels:
             self.channels.remove(ctx.channel)
+            self._producers.discard(ctx.channel)
             self.admission.leave(ctx.channel)
             ctx.fire_channel_inactive()
 
@@ -192,19 +203,20 @@ class NetworkServer:
         security = self._security
         if security.mode is SecurityMode.NONE:
             return NetworkChannel(self._config, lambda: (self._group, *self._handlers_factory()))
+        handshake = Handshake(
+            Role.PRODUCER,
+            self._key,
+            secrets.token_bytes(NONCE_BYTES),
+            is_tls_required=security.mode is SecurityMode.TLS,
+            gate_key=self._gate_key,
+        )
         authentication = AuthenticationHandler(
-            Handshake(
-                Role.PRODUCER,
-                self._key,
-                secrets.token_bytes(NONCE_BYTES),
-                is_tls_required=security.mode is SecurityMode.TLS,
-                gate_key=self._gate_key,
-            ),
+            handshake,
             asyncio.get_running_loop(),
             timeout_s=security.handshake_timeout_s,
             failure_delay_s=security.failure_delay_s,
             pins=frozenset() if security.tls is None else security.tls.pins,
-            on_ready=self._group.authenticated,
+            on_ready=lambda channel: self._group.authenticated(channel, handshake.peer_gate),
             on_failed=self._on_failed,
             logs=self._group.logs,
         )

@@ -12,6 +12,7 @@ import pytest_asyncio
 from netstack.channel.client import connect
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import MessageDecoder, MessageEncoder
+from netstack.channel.protocol import NetworkChannel
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import AuthenticationError
@@ -157,6 +158,36 @@ async def test_connections_to_gates_that_nobody_offers_to_any_more_end(environme
     open_partition.partition.close()
     await offering.close()
     gate.close()
+
+
+async def test_producers_keep_no_taskmanager_out() -> None:
+    """However many connections one token makes, half of them are left for those who know the secret."""
+    door = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
+    environment = NetworkEnvironment(replace(CONFIG, max_connections=4), door)
+    address = await environment.start("127.0.0.1", 0)
+    producers = [await dialled(address, gate_token(SECRET, GATE), GATE) for _ in range(4)]
+    await until(lambda: sum(each.is_active for each in producers) == 2)
+    taskmanagers = [await dialled(address, SECRET, None) for _ in range(2)]
+    assert environment.num_accepted_connections == 4
+
+    for channel in producers:
+        channel.close()
+        await channel.wait_closed()
+    await until(lambda: environment.num_accepted_connections == 2)
+    again = await dialled(address, gate_token(SECRET, GATE), GATE)
+    await until(lambda: environment.num_accepted_connections == 3)
+
+    assert all(each.is_active for each in [*taskmanagers, again])
+    for channel in [*taskmanagers, again]:
+        channel.close()
+        await channel.wait_closed()
+    await environment.close()
+    door.close()
+
+
+async def dialled(address: ConnectionID, secret: bytes, gate: GateIdentity | None) -> NetworkChannel:
+    config = replace(CONFIG, security=SecurityConfig.hmac(secret))
+    return await connect(config, address, lambda: (MessageEncoder(), MessageDecoder.of(config)), DEADLINE_S, gate)
 
 
 def environment_loop(environment: NetworkEnvironment) -> EventLoopThread:
