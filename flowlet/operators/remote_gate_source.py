@@ -7,8 +7,10 @@ Invariants: a producer's end of data is acknowledged only after the chain has pr
             object trusts whoever has its token as it trusts the job's own program.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
@@ -25,9 +27,11 @@ from netstack.errors import RemoteProtocolError
 from netstack.flow.offer_book import GateShape
 from netstack.gate.gate_api import BufferOrEvent
 from netstack.gate.offered_gate import OfferedInputGate
+from netstack.handlers.limits import RateLimit
 from netstack.wire.events import EndOfData, EndOfPartition
 
 _log = structlog.get_logger(__name__)
+_LOGS_PER_S: Final = 1.0  # of attempts that producers can abort as often as they like; the gate's counts have them all
 
 
 class RemoteGateSource(Source):
@@ -94,6 +98,7 @@ class RemoteGateReader:
         self._report = report
         self._deserializers: dict[int, ElementDeserializer] = {}  # of open channels that brought something
         self._elements: deque[StreamElement] = deque()
+        self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
         gate.request_partitions()
 
     def __repr__(self) -> str:
@@ -167,7 +172,8 @@ class RemoteGateReader:
             deserializer = self._deserializers.pop(index, None)
             if deserializer is not None:
                 deserializer.close()
-            _log.warning("an attempt to push a partition was aborted", gate=self._gate.shape.name, offer=str(offer), error=str(error))
+            if self._logs.take():
+                _log.warning("an attempt to push a partition was aborted", gate=self._gate.shape.name, offer=str(offer), error=str(error))
             self._tell()
 
     def _tell(self) -> None:

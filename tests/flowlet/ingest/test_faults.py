@@ -406,3 +406,17 @@ def test_a_stall_parks_the_producer_and_is_warned_of(cluster: GateCluster, monke
 
 def warnings_in(logs: Any) -> list[Any]:
     return [each for each in logs if each["event"].startswith("a producer waits for credit")]
+
+
+def test_producers_that_abort_again_and_again_fill_no_disk(cluster: GateCluster) -> None:
+    """Each attempt is counted; of so many at once not each has a line in the TaskManager's log."""
+    client = running_gate(cluster)
+    gate = cluster.open()
+    with structlog.testing.capture_logs() as logs:
+        for attempt in range(30):
+            gate.open_partition(PartitionOffer("job", 0, attempt)).abort("it changed its mind")
+        wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 30)
+
+    told = [each for each in logs if each["event"] == "an attempt to push a partition was aborted"]
+    assert 1 <= len(told) < 30
+    client.cancel()
