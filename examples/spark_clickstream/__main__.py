@@ -155,7 +155,7 @@ def gate_metrics(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [each | {"rows": each["operators"][0]["num_records_out"] if each["operators"] else 0} for each in metrics]
 
 
-def push(console: Console, events: DataFrame, cluster: RunningCluster, output: Path, num_partitions: int) -> Outcome:
+def push(console: Console, events: DataFrame, cluster: RunningCluster, output: Path, options: argparse.Namespace) -> Outcome:
     """Start the flowlet job, push the events into it, and wait for its end.
 
     Raises:
@@ -166,13 +166,13 @@ def push(console: Console, events: DataFrame, cluster: RunningCluster, output: P
     configuration.set_string("flowlet.jobmanager", cluster.jobmanager)
     os.environ["FLOWLET_SECRET_FILE"] = str(cluster.secret_file)
     env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(NUM_TASK_MANAGERS)
-    results = job.build(env, num_partitions, str(output)).execute_and_collect("clickstream")
+    results = job.build(env, options.partitions, str(output)).execute_and_collect("clickstream")
     assert isinstance(results, CloseableIterator), "without a limit"
     with results:
         sink = GateSink(job.GATE, jobmanager=cluster.jobmanager, secret_file=cluster.secret_file, chunk_rows=CHUNK_ROWS)
         started = time.monotonic()
         with Watch(console, results, num_events) as watch:
-            events.foreachPartition(pipeline.stamped(sink))
+            events.foreachPartition(pipeline.paced(sink, options.rate / options.partitions))
         if watch.failure is not None:
             raise watch.failure
         return Outcome(num_events, time.monotonic() - started, watch.alerts, results.job_client.metrics())
@@ -219,7 +219,7 @@ def run(console: Console, options: argparse.Namespace, spark: SparkSession, fold
     console.print(f"Spark {spark.version} on {options.master}: {kept:,} of {total:,} rows are clean", highlight=False)
     with local_cluster(folder, NUM_TASK_MANAGERS) as cluster:
         console.print(f"flowlet's JobManager: http://{cluster.jobmanager}", highlight=False)
-        outcome = push(console, events, cluster, folder / "figures", options.partitions)
+        outcome = push(console, events, cluster, folder / "figures", options)
     compare(spark, events, outcome, folder / "figures")
     events.unpersist()
     return outcome
@@ -230,6 +230,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.spark_clickstream", description="Clicks from Spark into flowlet and back.")
     parser.add_argument("--rows", type=int, default=300_000, metavar="N", help="how many clicks to make (default: 300,000)")
     parser.add_argument("--partitions", type=int, default=2, metavar="N", help="of the DataFrame that is pushed (default: 2)")
+    parser.add_argument(
+        "--rate", type=float, default=20_000, metavar="N", help="rows per second to push; 0: all it takes (default: 20,000)"
+    )
     parser.add_argument("--master", default="local[2]", help="Spark's (default: local[2]); local-cluster[2,1,1024]: with executors")
     parser.add_argument("--seed", type=int, default=1, help="of the data (default: 1)")
     parser.add_argument("--folder", type=Path, help="an empty folder for data and results; default: one that is removed")

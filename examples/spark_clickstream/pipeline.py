@@ -1,6 +1,6 @@
 """What Spark does: clean, join and order the raw files; and the same figures as the flowlet job's, computed by itself.
 
-Side: the driver, but for ``stamped``, which runs in Spark's Python workers.
+Side: the driver, but for ``paced``, which runs in Spark's Python workers.
 """
 
 import time
@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from examples.spark_clickstream.data import DAY_US, START_US
 from examples.spark_clickstream.job import BURST_CLICKS, BURST_US, CLICK
 
+ROWS_PER_PAUSE = 100
 # What is pushed, in the order of the gate's fields; the worker adds sent_ns.
 COLUMNS = ("user", "at_us", "event", "kind", "cents", "country")
 
@@ -33,18 +34,24 @@ def in_order(events: DataFrame, num_partitions: int) -> DataFrame:
     return events.repartition(num_partitions, "user").sortWithinPartitions("at_us", "event")
 
 
-def stamped(push: Callable[[Iterable[Any]], None]) -> Callable[[Iterable[Any]], None]:
-    """``push``, with the time at which it takes each row as the last field."""
+def paced(push: Callable[[Iterable[Any]], None], rows_per_s: float = 0.0) -> Callable[[Iterable[Any]], None]:
+    """``push``, with the time at which it takes each row as the last field.
+
+    ``rows_per_s``: of each partition, as if people were clicking now; 0: as fast as the flowlet job takes them.  Then rows wait for
+    each other in the buffers on the way, and so do alerts.
+    """
 
     def rows_with_time(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-        clock = time.time_ns
-        for row in rows:
+        clock, start_s = time.time_ns, time.monotonic()
+        for number, row in enumerate(rows):
+            if rows_per_s and not number % ROWS_PER_PAUSE:
+                time.sleep(max(0.0, start_s + number / rows_per_s - time.monotonic()))
             yield (*row, clock())
 
-    def push_stamped(rows: Iterable[Any]) -> None:
+    def push_paced(rows: Iterable[Any]) -> None:
         push(rows_with_time(rows))
 
-    return push_stamped
+    return push_paced
 
 
 def own_figures(events: DataFrame) -> DataFrame:

@@ -22,7 +22,7 @@ def test_the_results_are_equal_row_by_row(spark: Any, tmp_path: Path, monkeypatc
     text = io.StringIO()
     console = Console(file=text, width=140)
 
-    outcome = run(console, parse_options(["--rows", "20000", "--partitions", "3"]), spark, tmp_path)
+    outcome = run(console, parse_options(["--rows", "20000", "--partitions", "3", "--rate", "0"]), spark, tmp_path)
     report(console, outcome)
     close_producers()
 
