@@ -6,6 +6,7 @@ Invariants: a connection offers to one gate, that of its token.  What follows an
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, Protocol
@@ -17,6 +18,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.flow.gate_access import GateIdentity
 from netstack.handlers.limits import RateLimit
 from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
+from netstack.ids import InputChannelID
 from netstack.wire.offers import OfferRefused, PartitionOffer, RefusalCode
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         self._loop = loop
         self._taker = taker
         self._logs = RateLimit(_LOGS_PER_S, loop.loop.time)
+        self._refusals: deque[tuple[PartitionOffer, RefusalCode, str]] = deque()  # Any thread appends, the loop thread takes.
 
     def _on_other(self, message: object) -> None:
         if not isinstance(message, PartitionOffer) or self.identity is None:
@@ -51,8 +54,21 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
             return
         self._taker.take_offer(self.identity, message, OfferedPartitionClient(self, self._loop))
 
-    def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
-        """Tell the producer that nothing (more) of ``offer`` is taken."""
+    def will_refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+        """Tell the producer with the next ``write_refusals``, or before it hears that a channel stops; any thread."""
+        self._refusals.append((offer, code, reason))
+
+    def write_refusals(self) -> None:
+        """Tell what is to be told; loop thread."""
+        while self._refusals:
+            self._refuse(*self._refusals.popleft())
+
+    def _cancel_once(self, receiver: InputChannelID, *, is_answer: bool = False) -> None:
+        # Data for a channel that was just released stops it before the order that says why has come to the loop.
+        self.write_refusals()
+        super()._cancel_once(receiver, is_answer=is_answer)
+
+    def _refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
         ctx = self._ctx
         if ctx is None or not ctx.channel.is_active:
             return
@@ -110,7 +126,8 @@ class OfferedPartitionClient:
 
     def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
         """The gate takes nothing (more) from ``offer``."""
-        self._order(self._handler.refuse, offer, code, reason)
+        self._handler.will_refuse(offer, code, reason)
+        self._order(self._handler.write_refusals)
 
     def _order(self, order: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         # With the loop the connection went; tasks recycle and release what they hold after that, too.

@@ -2,9 +2,11 @@
 
 import asyncio
 import secrets
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -19,11 +21,13 @@ from netstack.errors import AuthenticationError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.gate_access import GateIdentity, gate_token
 from netstack.flow.offer_book import GateShape
+from netstack.gate.offered_gates import OfferedGates
+from netstack.handlers.offers import OfferedPartitionClient, OfferedPartitionsHandler
 from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, partition_id
 from netstack.offering import IDLE_S, GateAccess, OfferedPartition, OfferingNetwork
 from netstack.security import SecurityConfig
 from netstack.wire.codec import OFFERING_MESSAGE_IDS
-from netstack.wire.messages import Message, PartitionRequest
+from netstack.wire.messages import CancelPartitionRequest, Message, PartitionRequest
 from netstack.wire.offers import OfferRefused, PartitionOffer, RefusalCode
 from tests.netstack.connections import until
 from tests.netstack.wire.samples import PARTITION
@@ -188,6 +192,37 @@ async def test_producers_keep_no_taskmanager_out() -> None:
 async def dialled(address: ConnectionID, secret: bytes, gate: GateIdentity | None) -> NetworkChannel:
     config = replace(CONFIG, security=SecurityConfig.hmac(secret))
     return await connect(config, address, lambda: (MessageEncoder(), MessageDecoder.of(config)), DEADLINE_S, gate)
+
+
+async def test_a_producer_hears_why_before_it_hears_that_a_channel_stops() -> None:
+    """Data that comes between a channel's release and the orders of its task stops the channel at once."""
+    door = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
+    handler = OfferedPartitionsHandler(door, OfferedGates())
+    written: list[object] = []
+    handler.handler_added(_Context(written))  # type: ignore[arg-type]  # the part of it that is used
+    receiver = input_channel_id(1, 2)
+    client = OfferedPartitionClient(handler, door)
+
+    def of_a_task() -> None:
+        client.refuse(offer_of(), RefusalCode.WRONG_TYPE, "it is no Long")
+
+    thread = threading.Thread(target=of_a_task)
+    thread.start()
+    thread.join()
+    handler._cancel_once(receiver)
+
+    assert [type(each) for each in written] == [OfferRefused, CancelPartitionRequest]
+    await asyncio.sleep(0)
+    assert len(written) == 2
+    door.close()
+
+
+class _Context:
+    """Notes what is written."""
+
+    def __init__(self, written: list[object]) -> None:
+        self.channel = SimpleNamespace(is_active=True, is_writable=True)
+        self.write_and_flush = written.append
 
 
 def environment_loop(environment: NetworkEnvironment) -> EventLoopThread:
