@@ -146,3 +146,7 @@ def test_a_copy_is_a_row_of_its_own() -> None:
     changed["value"] = 2
 
     assert (row, changed) == (Row(key="a", value=1), Row(key="a", value=2))
+
+
+def test_a_kind_is_pickled_by_its_value_on_every_python() -> None:
+    assert [kind.__reduce_ex__(5) for kind in RowKind] == [(RowKind, (value,)) for value in range(4)]
