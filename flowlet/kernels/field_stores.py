@@ -107,7 +107,7 @@ class NumberStore:
 
 
 class ObjectStore:
-    """Any values, of which none is replaced: what is taken shares them."""
+    """Any values, of which none is replaced as a rule: what is taken shares them."""
 
     __slots__ = ("_table",)
 
@@ -125,11 +125,11 @@ class ObjectStore:
 
     def take_either(self, column: Column, slots: IndexArray, sources: IndexArray) -> Column:
         """See ``FieldStore``."""
-        raise NotImplementedError("these values stay")
+        return _either(column, self.take(slots), sources)
 
     def replace(self, slots: IndexArray, column: Column) -> FieldStore:
-        """See ``FieldStore``."""
-        raise NotImplementedError("these values stay")
+        """See ``FieldStore``; what was taken before keeps the old values."""
+        return ReplacedObjectStore(self._table.names.copy()).replace(slots, column)
 
     def column(self) -> Column:
         """See ``FieldStore``."""
