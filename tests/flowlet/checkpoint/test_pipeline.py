@@ -6,12 +6,13 @@ each key, how many records it had, and which timers fired.
 Source: Flink ``EventTimeWindowCheckpointingITCase``, ``UnalignedCheckpointITCase``, ``StateCheckpointedITCase``.
 """
 
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from flowlet.records import Chunk, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.task.stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
+from netstack.errors import ProducerFailedError
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointOptions
 from tests.flowlet.task.local_network import LocalNetwork, Thread, edge, spin_until
@@ -216,13 +218,29 @@ class Job:
         return self.store.num_acknowledged(checkpoint_id) + len(self.store.declines(checkpoint_id))
 
     def fail(self) -> None:
-        """As if all TaskManagers were lost."""
+        """As if all TaskManagers were lost: a task ends because it was cancelled, or because its producer was, whichever it sees first."""
         for task in self.tasks.values():
             task.cancel()
-        for thread in self._threads.values():
-            with pytest.raises(TaskCancelled):
-                thread.result()
-        self._pool.shutdown()
+        self._join_all(failing=True)
+
+    def fail_sources(self) -> None:
+        """Cancel the sources alone: everybody behind them ends for that reason."""
+        for name, task in self.tasks.items():
+            if name[0] == "source":
+                task.cancel()
+        self._join_all(failing=True)
+
+    def _join_all(self, *, failing: bool) -> None:
+        try:
+            for thread in self._threads.values():
+                with pytest.raises((TaskCancelled, ProducerFailedError)) if failing else nullcontext():
+                    thread.result()
+        finally:
+            self._pool.shutdown()
+
+    def errors(self) -> dict[tuple[str, int], BaseException | None]:
+        """What each task ended with."""
+        return {name: thread.error for name, thread in self._threads.items()}
 
     def finish(self, first_id: int, options: CheckpointOptions) -> None:
         """Checkpoints until all tasks have ended by themselves."""
@@ -230,9 +248,7 @@ class Job:
         while self.running:
             self.checkpoint(checkpoint_id, options)
             checkpoint_id += 1
-        for thread in self._threads.values():
-            thread.result()
-        self._pool.shutdown()
+        self._join_all(failing=False)
 
 
 def _of_vertex(environment: TaskEnvironment, vertex: str) -> TaskEnvironment:
@@ -348,6 +364,20 @@ def test_every_checkpoint_under_load_is_exactly_what_was_emitted(name: str) -> N
         assert found.metrics.async_duration_ns > 0
         assert found.metrics.bytes_persisted_during_alignment == found.state.channels.num_bytes
         assert (found.metrics.alignment_duration_ns > 0) == (vertex != "source")
+
+
+def test_consumers_of_cancelled_sources_end_and_name_the_source() -> None:
+    """What a consumer sees that is not cancelled yet when its producers are gone."""
+    mode, options = MODES["aligned"]
+    with job(InMemoryCheckpointStore(), mode) as attempt:
+        spin_until(lambda: progress(attempt) > 0)
+        assert attempt.checkpoint(1, options)
+        attempt.fail_sources()
+        errors = attempt.errors()
+    assert all(isinstance(error, TaskCancelled) for name, error in errors.items() if name[0] == "source")
+    for name in (("sum", 0), ("sum", 1)):
+        assert isinstance(errors[name], ProducerFailedError)
+        assert re.fullmatch(r"source \d \(\d/2\) was cancelled", str(errors[name]))
 
 
 @pytest.mark.slow
