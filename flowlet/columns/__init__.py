@@ -4,6 +4,7 @@ from flowlet.columns.column import ArrayColumn, ArrowColumn, CodedColumn, Column
 from flowlet.columns.concatenation import try_concatenate
 from flowlet.columns.inspection import column_of, columns_of
 from flowlet.columns.table import Columns, Shape
+from flowlet.columns.word_column import WordColumn
 
 __all__ = [
     "ArrayColumn",
@@ -15,6 +16,7 @@ __all__ = [
     "ListColumn",
     "NameTable",
     "Shape",
+    "WordColumn",
     "column_of",
     "columns_of",
     "try_concatenate",

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 from flowlet.errors import UserFunctionError
 from flowlet.fusing.generated import failed_call
 from flowlet.fusing.inlined_map import is_same_function
-from flowlet.fusing.stages import Stage, Step, flat_stage, has_inlined, list_stage, stages_of
+from flowlet.fusing.stages import Stage, Step, StepKind, flat_stage, has_inlined, list_stage, stages_of
 from flowlet.fusing.switch import is_traced
 from flowlet.fusing.unchanging_records import chunk_is_unchanging
 from flowlet.operators import transform
@@ -26,6 +26,7 @@ from flowlet.operators.base import Output, StreamOperator
 from flowlet.operators.outputs import ChainingOutput
 from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator, TransformOperator
 from flowlet.operators.user_function import preview
+from flowlet.operators.word_splitting import WordSplitter
 from flowlet.records import Chunk
 
 
@@ -87,7 +88,7 @@ class FusedRun:
             Step(link.operator.kind, call, copies=link.way_in is not None and link.way_in.copies)
             for link, call in zip(self._links, calls, strict=True)
         ]
-        if not has_inlined(steps):
+        if not has_inlined(steps) and not _splits_words(steps[-1]):
             return None
         following: _Stage | None = None
         for stage in reversed(stages_of(steps)):
@@ -106,6 +107,8 @@ class _Stage:
         self._output = output
         self._way_in = links[stage.start].way_in
         self._loops: dict[bool, Callable[..., Any]] = {}  # by whether there are timestamps
+        is_split = stage.stop - stage.start == 1 and following is None and _splits_words(steps[stage.start])
+        self._splitter = WordSplitter.of(steps[stage.start].function) if is_split else None
 
     def enter(self, chunk: Chunk) -> None:
         """Process records that the first operator has counted."""
@@ -144,6 +147,12 @@ class _Stage:
             self._pass(results, stamps)
 
     def _run_flat(self, values: list[Any], timestamps: list[int] | None) -> None:
+        words = None if self._splitter is None else self._splitter.try_split(values, timestamps)
+        if words is not None:
+            self._count(len(values), 0)
+            for chunk in words:
+                self._output.collect(chunk)
+            return
         loop = self._loop(has_timestamps=timestamps is not None)
         limit = transform.FLAT_MAP_CHUNK_RECORDS
         batches = loop(limit, values) if timestamps is None else loop(limit, values, timestamps)
@@ -221,3 +230,7 @@ class FusedOutput:
 def can_be_fused(operator: StreamOperator) -> TypeGuard[TransformOperator]:
     """Whether a run may contain the operator; a subclass does what it likes."""
     return type(operator) in (MapOperator, FilterOperator, FlatMapOperator)
+
+
+def _splits_words(step: Step) -> bool:
+    return step.kind is StepKind.FLAT_MAP and WordSplitter.of(step.function) is not None

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowlet.column_key import ColumnKey, column_key_hashes
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, column_of
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, WordColumn, column_of
 from flowlet.columns.inspection import exact_type, try_transpose
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.fusing.field_selector import field_selected_by, selects_record
@@ -101,6 +101,8 @@ class KeyGroupsRecordWriter(RecordWriter):
                 return None if recoded is None else self._with_codes(recoded, column)
             case ListColumn(values=values, value_type=value_type) if value_type is str:
                 return self._coded(values)
+            case WordColumn():
+                return self._coded(column)
             case ArrayColumn(array=array) if array.dtype.kind != _INSTANT:
                 return column, self._channels.of_keys(array)
             case ArrowColumn(array=array):
@@ -115,15 +117,16 @@ class KeyGroupsRecordWriter(RecordWriter):
         except KeyTypeError:
             return None  # looked at one by one, the record is found
 
-    def _coded(self, keys: Sequence[str]) -> _KeyedColumn:
+    def _coded(self, keys: Sequence[str] | WordColumn) -> _KeyedColumn:
         """Text keys: as codes, or past the dictionary."""
         if len(keys) > MAX_CHUNK_KEYS or self._dictionary_detour.is_taken():
-            hashes = try_hashes(keys)
+            texts = keys.to_list() if isinstance(keys, WordColumn) else list(keys)
+            hashes = try_hashes(texts)
             assert hashes is not None, "texts have a way past the dictionary"
-            return ListColumn(list(keys), str), self._channels.of_hashes(hashes)
+            return ListColumn(texts, str), self._channels.of_hashes(hashes)
         dictionary = self._usable_dictionary()
         num_known = len(dictionary)
-        codes = dictionary.encode(keys)
+        codes = dictionary.encode_words(keys) if isinstance(keys, WordColumn) else dictionary.encode(keys)
         self._dictionary_detour.judge(len(keys), len(dictionary) - num_known, is_full=dictionary.is_full)
         return self._with_codes(codes, keys)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.columns import ArrayColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, NameTable, Shape
+from flowlet.columns import ArrayColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, NameTable, Shape, WordColumn
 from flowlet.fusing.unchanging import UNCHANGING, can_change, is_unchanging
 from flowlet.fusing.unchanging_records import are_unchanging, chunk_is_unchanging, has_unchanging_columns
 from flowlet.records import Chunk
@@ -96,3 +96,8 @@ def test_types_are_exact() -> None:
     assert type(Text("a")) not in UNCHANGING
     assert not is_unchanging(Text("a"))
     assert not is_unchanging(Pair(1, 2))
+
+
+def test_words_of_a_text_cannot_change() -> None:
+    """They are texts."""
+    assert chunk_is_unchanging(Chunk.of_columns(Columns(2, (WordColumn("to be"),), Shape.SCALAR)))

@@ -24,6 +24,7 @@ from flowlet.columns import (
     ListColumn,
     NameTable,
     Shape,
+    WordColumn,
     columns_of,
 )
 from flowlet.errors import KeyTypeError, UserFunctionError
@@ -347,6 +348,19 @@ class TestColumns:
             for chunks in arrived
         ]
         assert found == expected
+
+    @pytest.mark.parametrize("num_words", [3, 5_000, 60_000])
+    def test_words_of_a_text_arrive_as_texts(self, make: Make, num_words: int) -> None:
+        """By their first bytes, or past the dictionary; where each would go by itself."""
+        rig = make(KeyGroups(lambda word: word), 2)
+        words = [f"{'a long word ' * (number % 7 == 0)}{number}".replace(" ", "-") for number in range(num_words)]
+        chunk = Chunk.of_columns(Columns(num_words, (WordColumn(" ".join(words)),), Shape.SCALAR))
+
+        rig.writer.collect(chunk)
+
+        for channel in range(2):
+            arrived = [word for element in rig.elements(channel) if isinstance(element, Chunk) for word in element.values]
+            assert arrived == [word for word in words if channel_of(word, 2) == channel]
 
     def test_a_text_key_is_sent_once(self, make: Make) -> None:
         """Then it is two bytes; and the consumer has one table."""
