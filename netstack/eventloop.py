@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, TypeVarTuple
 
 from netstack.errors import LocalProtocolError, ResourceBrokenError, ResourceClosedError
+from netstack.forks import forget_in_children, keep_in_children
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -72,6 +73,7 @@ class EventLoopThread:
             raise LocalProtocolError(f"the loop adopted as {name!r} does not run on this thread")
         adopted = cls(loop, name)
         adopted._thread_id = threading.get_ident()
+        keep_in_children(loop)
         adopted._watch()
         return adopted
 
@@ -79,6 +81,7 @@ class EventLoopThread:
     def start(cls, name: str, *, use_uvloop: bool = True) -> "EventLoopThread":
         """A loop on a new daemon thread; stdlib asyncio if uvloop is not wanted or there is none for this platform."""
         started = cls(_new_loop(use_uvloop=use_uvloop), name)
+        keep_in_children(started.loop)
         started._watch()
         is_running = threading.Event()
         started._thread = threading.Thread(target=started._run, args=(is_running,), name=name, daemon=True)
@@ -160,6 +163,7 @@ class EventLoopThread:
             self._is_closed = True
         if self._thread is None:
             self._drain_and_detach()
+            forget_in_children(self.loop)
             return
         self.loop.call_soon_threadsafe(self._stop)
         self._thread.join(timeout_s)
@@ -255,6 +259,7 @@ class EventLoopThread:
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
+            forget_in_children(self.loop)
 
     def _stop(self) -> None:
         self._drain_and_detach()

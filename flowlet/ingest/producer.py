@@ -9,6 +9,7 @@ Units:      seconds.
 Promises:   ARCHITECTURE.md, "Remote gates".
 """
 
+import os
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -249,7 +250,7 @@ class PartitionWriter:
 
     def abort(self, reason: str) -> None:
         """Give up; the gate learns why, and counts an aborted attempt.  A second call, or one after ``finish``, does nothing."""
-        if not self._is_ended:
+        if not self._is_ended and self._runtime.pid == os.getpid():
             self._give_up(GateError(reason))
 
     def __enter__(self) -> Self:
@@ -315,6 +316,8 @@ class PartitionWriter:
             self._stall.mark_end()
 
     def _check_open(self) -> None:
+        if self._runtime.pid != os.getpid():
+            raise GateLostError(f"{self._name} was made before this process was forked: open a partition in this process")
         if self._is_ended:
             failure = self._offered.failure
             raise GateLostError(f"{self._name}: the writer has ended{'' if failure is None else f': {failure}'}")

@@ -27,6 +27,7 @@ from netstack.channel.pipeline import ChannelPipeline
 from netstack.channel.socket_options import set_options
 from netstack.config import NetstackConfig, is_debug
 from netstack.errors import ConnectionLostError, LocalProtocolError
+from netstack.forks import ClosedInChildren
 
 _log = structlog.get_logger(__name__)
 
@@ -75,6 +76,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._is_debug = is_debug()
         self._close_timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
+        self._guard: ClosedInChildren | None = None  # while there is a socket
         self._config = config
         self._is_tls = False
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -315,6 +317,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     def _finish_close(self) -> None:
         was_connected = self._state is not _State.CONNECTING
         self._state, self._transport, self._held_bytes = _State.CLOSED, None, 0
+        if self._guard is not None:
+            self._guard.release()
+            self._guard = None
         for timer in (self._close_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
@@ -355,8 +360,10 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self.peer = describe_address(tcp.get_extra_info("peername"))
         try:
             self._is_tls = tcp.get_extra_info("ssl_object") is not None
-            set_options(tcp.get_extra_info("socket"), self._config)
+            sock = tcp.get_extra_info("socket")
+            set_options(sock, self._config)
             self._set_write_limits(tcp)
+            self._guard = ClosedInChildren(sock.fileno(), tcp)
         except Exception as error:  # noqa: BLE001 - whoever is not told of a connection neither times it out nor counts it
             self.pipeline.fire_exception_caught(error)
             self.abort()

@@ -23,6 +23,7 @@ from netstack.errors import NetstackError, ResourceClosedError
 from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.flow.gate_access import GateIdentity, gate_token
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
+from netstack.forks import ClosedInChildren
 from netstack.handlers.auth import AuthenticationHandler
 from netstack.handlers.limits import RateLimit
 from netstack.security import SecurityConfig, SecurityMode, check_loopback, required_security
@@ -115,6 +116,7 @@ class NetworkServer:
         self._group = _ChannelGroup(config, self._security)
         self._server: asyncio.Server | None = None
         self._tls: TlsAcceptor | None = None
+        self._guards: list[ClosedInChildren] = []  # while it listens
         self._num_failed = 0
 
     def __repr__(self) -> str:
@@ -160,6 +162,7 @@ class NetworkServer:
             self._make_channel, host, port, backlog=self._config.backlog, start_serving=False
         )
         self._server = server
+        self._guards = [ClosedInChildren(each.fileno(), server) for each in server.sockets]
         if tls is not None:
             self._tls = tls
             tls.serve(server.sockets, self._config.backlog)
@@ -173,6 +176,8 @@ class NetworkServer:
     async def close(self) -> None:
         """Stop to listen and close every connection; returns once all are gone, at the latest a moment after ``close_timeout_s``."""
         self._group.is_closed = True
+        for guard in self._guards:
+            guard.release()
         if self._server is not None:
             self._server.close()
             for _ in range(_ACCEPT_PASSES):

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from netstack.channel.protocol import NetworkChannel
 from netstack.channel.tls import server_context, timeouts
+from netstack.forks import ClosedInChildren
 from netstack.security import SecurityConfig
 
 _PAUSE_S = 1.0  # asyncio's, when it cannot accept: mostly for want of a descriptor
@@ -51,6 +52,7 @@ class TlsAcceptor:
         self._on_failed = on_failed
         self._handshakes: dict[asyncio.Task[None], None] = {}  # an ordered set, the oldest first
         self._listening: list[socket.socket] = []
+        self._guards: list[ClosedInChildren] = []
         self._acceptors: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
@@ -68,6 +70,7 @@ class TlsAcceptor:
             listening.setblocking(False)  # noqa: FBT003 - the standard library's own
             listening.listen(backlog)
             self._listening.append(listening)
+            self._guards.append(ClosedInChildren(listening.fileno(), listening))
             self._acceptors.append(asyncio.create_task(self._accept(listening)))
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -102,6 +105,8 @@ class TlsAcceptor:
     async def close(self) -> None:
         """Accept no more, and cut every connection that is inside its handshake; returns when they are gone."""
         await _cancelled(self._acceptors)
+        for guard in self._guards:
+            guard.release()
         for each in self._listening:
             each.close()
         self._listening.clear()

@@ -1,10 +1,12 @@
-"""A producer in a process of its own: pushes to the gate ``clicks`` for ever, or forks and lets its child push as well."""
+"""A producer in a process of its own: pushes to the gate ``clicks`` for ever, or forks."""
 
+import gc
+import multiprocessing
 import os
 import sys
 from typing import Final
 
-from flowlet.ingest import PartitionOffer, open_gate
+from flowlet.ingest import GateLostError, PartitionOffer, open_gate
 
 CHUNK: Final = list(range(1000))
 
@@ -30,6 +32,42 @@ def fork_and_push(jobmanager: str, secret_file: str) -> None:
     sys.exit(os.waitstatus_to_exitcode(status))
 
 
+def fork_and_wait(jobmanager: str, secret_file: str) -> None:
+    """A child that ends with the standard input lives on when this process is killed."""
+    gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file)
+    with gate.open_partition(PartitionOffer("doomed", 0)) as writer:
+        writer.write_records(list(CHUNK))
+        stdin = os.dup(0)  # children close it
+        multiprocessing.get_context("fork").Process(target=_tell_and_wait, args=(stdin,), daemon=True).start()
+        while True:
+            writer.write_records(list(CHUNK))
+
+
+def _tell_and_wait(stdin: int) -> None:
+    print(os.getpid(), flush=True)
+    os.read(stdin, 1)
+
+
+def fork_within(jobmanager: str, secret_file: str) -> None:
+    """Children that collect garbage, and want to use the writer."""
+    gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file)
+    with gate.open_partition(PartitionOffer("forked", 0)) as writer:
+        for _ in range(2):
+            writer.write_records([1])
+            child = os.fork()
+            if not child:
+                gc.collect()
+                try:
+                    writer.write_records([2])
+                except GateLostError as error:
+                    print(error, flush=True)
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            assert not status
+        writer.write_records([3])
+        writer.finish(20.0)
+
+
 def push_one(jobmanager: str, secret_file: str, partition: int) -> None:
     gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file)
     with gate.open_partition(PartitionOffer("forked", partition)) as writer:
@@ -38,4 +76,6 @@ def push_one(jobmanager: str, secret_file: str, partition: int) -> None:
 
 
 if __name__ == "__main__":
-    {"for-ever": push_for_ever, "fork": fork_and_push}[sys.argv[1]](*sys.argv[2:])
+    {"for-ever": push_for_ever, "fork": fork_and_push, "fork-and-wait": fork_and_wait, "fork-within": fork_within}[sys.argv[1]](
+        *sys.argv[2:]
+    )
