@@ -2,7 +2,9 @@
 
 Side:       pure.
 Invariants: an attempt of a partition is admitted once, as far as the book remembers (``MAX_REMEMBERED`` attempts); every offer that was
-            admitted is ended once, complete or aborted; a partition counts once, however many of its attempts were complete.
+            admitted is ended once, complete or aborted.  Of a gate that waits for a number of partitions each counts once, however many
+            of its attempts were complete, and no more are counted, nor remembered, than it waits for.  Of any other gate every complete
+            attempt counts.
 Units:      offers and partitions, counted.
 """
 
@@ -45,7 +47,7 @@ class OfferCounts:
 
     num_open: int = 0
     num_completed: int = 0
-    """Partitions, each counted once."""
+    """Partitions, each counted once, up to as many as the gate waits for; if it waits for none, complete attempts."""
     num_aborted: int = 0
     """Attempts."""
     num_refused: int = 0
@@ -64,7 +66,7 @@ class OfferBook:
         self._shape = shape
         self._open: dict[bytes, PartitionOffer] = {}
         self._attempts: OrderedDict[_Attempt, None] = OrderedDict()  # the oldest first
-        self._completed: set[tuple[str, int, int]] = set()  # only where they are counted: at most as many as producers
+        self._completed: dict[tuple[str, int], set[int]] = {}  # by job and epoch; at most as many partitions as are waited for
         self._num_completed = self._num_aborted = self._num_refused = 0
         self.is_sealed = False
 
@@ -99,17 +101,24 @@ class OfferBook:
             return
         if not is_complete:
             self._num_aborted += 1
-            return
-        if self._shape.num_producers is not None:
-            partition = (offer.job, offer.epoch, offer.partition)
-            if partition in self._completed:
-                return
-            self._completed.add(partition)
-        self._num_completed += 1
+        elif self._counts(offer):
+            self._num_completed += 1
 
     def seal(self) -> None:
         """Admit nothing more."""
         self.is_sealed = True
+
+    def _counts(self, offer: PartitionOffer) -> bool:
+        """Whether a partition that came to its end is one more of those that the gate waits for."""
+        wanted = self._shape.num_producers
+        if wanted is None:
+            return True
+        if self._num_completed >= wanted:
+            return False
+        of_epoch = self._completed.setdefault((offer.job, offer.epoch), set())
+        is_new = offer.partition not in of_epoch
+        of_epoch.add(offer.partition)
+        return is_new
 
     def _judge(self, offer: PartitionOffer) -> Refusal | None:
         shape = self._shape

@@ -76,6 +76,20 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert book.counts().num_completed == 4
 
 
+def test_no_more_partitions_are_remembered_than_the_gate_waits_for() -> None:
+    """A crowd goes on to push while the JobManager does not seal the gate: exact up to the number, and nothing grows behind it."""
+    book = OfferBook(SHAPE)
+    for partition in range(100):
+        for attempt in range(2):
+            offer = offer_of(partition, attempt, epoch=partition % 2, job=f"job {partition % 3}")
+            assert book.admit(offer) is None
+            book.end(offer, is_complete=True)
+        assert book.counts().num_completed == min(partition + 1, 3)
+
+    assert sum(map(len, book._completed.values())) == 3
+    assert len(book._completed) <= 3
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans())))
 def test_a_partition_counts_once_and_every_attempt_is_taken_once(tries: list[tuple[int, int, bool]]) -> None:
     """Whatever is offered in whatever order."""
