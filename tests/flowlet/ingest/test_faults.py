@@ -384,6 +384,23 @@ def test_a_gate_with_a_type_reads_plain_values_alone(cluster: GateCluster) -> No
     assert counts_of(client)["subtasks"][0]["num_aborted"] == 1
 
 
+def test_values_that_are_nested_without_end_abort_their_attempt(cluster: GateCluster) -> None:
+    """And nothing else: whoever would have to call itself for each level never sees them."""
+    client = running_gate(cluster, type_info=Types.ROW([Types.LONG()]), producers=1)
+    gate = cluster.open()
+    nested: list[Any] = []
+    for _ in range(150):
+        nested = [nested]
+    with gate.open_partition(PartitionOffer("job", 0)) as writer:
+        writer.write_records([(1,), (nested,)])
+        with pytest.raises(GateTypeError, match=r"gate 'clicks'.*values are nested more than 100 deep.*gate 'clicks'"):
+            writer.finish(DEADLINE_S)
+    push(gate, [(2,)], attempt=1)
+
+    client.get_job_execution_result().result()
+    assert counts_of(client)["subtasks"][0]["num_aborted"] == 1
+
+
 def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateCluster) -> None:
     """In words that name gate, type and part; the writer goes on with what is right."""
     client = running_gate(cluster, type_info=Types.ROW_NAMED(["user", "clicks"], [Types.STRING(), Types.LONG()]), producers=1)

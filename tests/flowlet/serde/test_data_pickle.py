@@ -157,3 +157,57 @@ def test_plain_values_beside_text_that_looks_like_an_instruction_come_back_too(v
     values = ["perrrrr", value, bytearray(b"prrrrrr"), Row(kind="rrrrr")]
     with plain_values_alone():
         assert repr(load_values(payload_of(values))) == repr(values)
+
+
+ENDLESS = 500_000  # levels; C's stack bears some 130,000
+_ROW = b"cflowlet.common.types\n_restore\n"
+_INSERT = b"cflowlet.common.types\nRowKind\nK\0\x85R"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"]}" + b")" + b"\x85" * ENDLESS + b"Nsa",
+        b"]\x8f(" + b")" + b"\x85" * ENDLESS + b"\x90a",
+        b"]}" + b"(" * ENDLESS + b"t" * ENDLESS + b"Nsa",
+        b"]}" + b")" + b"N\x86" * ENDLESS + b"Nsa",
+        b"]" + b")" + b"\x85" * ENDLESS + b"a",
+        b"]" * ENDLESS + b"a" * (ENDLESS - 1),
+        b"]}" + (_ROW + b"N](") * 3000 + b"N" + (b"e" + _INSERT + b"\x87R") * 3000 + b"Nsa",
+        b"]q\0h\0a",
+        b"]" + b")" + b"2\x86" * 200 + b"a",
+    ],
+    ids=["key", "set", "marks", "pairs", "tuples", "lists", "rows", "itself", "shared"],
+)
+def test_what_is_nested_without_end_is_refused(body: bytes) -> None:
+    """Neither hashed on the way, which would end the process, nor given to anybody who would have to call itself for each level."""
+    with plain_values_alone(), pytest.raises(SerdeError, match="nested more than 100 deep"):
+        load_values(_pickled(body))
+
+
+@pytest.mark.parametrize("depth", [99, 100])
+@pytest.mark.parametrize("num_tuples", [1, 25_000], ids=["fast", "careful"])
+def test_nesting_is_counted_the_same_whoever_reads(depth: int, num_tuples: int) -> None:
+    """The list of values is the first level."""
+    nested: Any = 1
+    for _ in range(depth):
+        nested = (nested,)
+    values = [nested, *[(number, number) for number in range(num_tuples)], {(1, 2): Row(Row((3,)))}]
+
+    with plain_values_alone():
+        if depth < 100:
+            assert load_values(payload_of(values)) == values
+        else:
+            with pytest.raises(SerdeError, match="nested more than 100 deep"):
+                load_values(payload_of(values))
+
+
+def test_a_row_that_was_read_has_a_list_of_its_own() -> None:
+    """Nobody adds to it later, such as the row itself."""
+    names, kind = b"N", _INSERT
+    body = b"]q\0" + _ROW + names + b"]q\1" + kind + b"\x87R" + b"q\2ah\1h\2a0"
+
+    with plain_values_alone():
+        [row] = load_values(_pickled(body))
+
+    assert list(row) == []
