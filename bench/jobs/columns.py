@@ -3,7 +3,8 @@
 Side:     any; sources and sinks run inside the TaskManagers.
 Rows:     row n is (a key of a shuffled table, n); the table has 1,000 keys and comes again and again.
 Forms:    ``rows``: one output row per input row, the meaning that single records have; ``batches``: one per key and batch.
-Sources:  ``produced``: every batch is computed when it is asked for; ``sliced``: batches are cut out of ready arrays.
+Sources:  ``produced``: every batch is computed when it is asked for; ``sliced``: batches are cut out of ready arrays.  What is imported and
+          made once comes before the first poll, as with the peers, which are warm.
 Proof:    ``rows``: one output per row; both: the last sum of every key is exact; a run that is not timed checks every single output.
 """
 
@@ -34,9 +35,13 @@ def produced(keys: pairs.Keys, start: int, stop: int) -> Iterator[Any]:
     """Computes batch after batch."""
     table, mask = np.array(pairs.make_table(keys), np.int64), keys.table - 1
     assert not keys.table & mask, "a power of two"
-    for at in range(start, stop, ROWS_PER_BATCH):
+
+    def batch(at: int) -> Any:
         numbers = np.arange(at, min(at + ROWS_PER_BATCH, stop))
-        yield pa.record_batch([table.take(numbers & mask), numbers], schema=SCHEMA)
+        return pa.record_batch([table.take(numbers & mask), numbers], schema=SCHEMA)
+
+    batch(start)  # the first one imports pandas, where there is one
+    return map(batch, range(start, stop, ROWS_PER_BATCH))
 
 
 def sliced(keys: pairs.Keys, start: int, stop: int) -> Iterator[Any]:
