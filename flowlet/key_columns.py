@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowlet.key_window import KeyWindow
 from flowlet.keys import key_hash
 
 Int32Array = NDArray[np.int32]
@@ -28,6 +29,8 @@ _MAX_UNITS: Final = 4096
 # So many units are hashed at once.  Tables of 512 KiB together; not measured closely.
 _BLOCK_UNITS: Final = 1 << 16
 _MODULUS: Final = 1 << 32
+# So many numbers are hashed at once: 6 ns per key, 8 with 65,536.
+_BLOCK_KEYS: Final = 1 << 13
 
 
 def _powers(base: int, size: int) -> NDArray[np.uint32]:
@@ -71,10 +74,11 @@ class ChannelTable:
         num_channels: the consumer's parallelism.
     """
 
-    __slots__ = ("_channel_of_group", "_max_parallelism")
+    __slots__ = ("_channel_of_group", "_max_parallelism", "_window")
 
     def __init__(self, max_parallelism: int, num_channels: int) -> None:
         self._max_parallelism = max_parallelism
+        self._window = KeyWindow(self._of_int64)
         groups = np.arange(max_parallelism, dtype=np.int64)
         self._channel_of_group = (groups * num_channels // max_parallelism).astype(np.uint16)
 
@@ -91,7 +95,18 @@ class ChannelTable:
         Raises:
             KeyTypeError: see ``column_hashes``.
         """
-        return self.of_hashes(column_hashes(column))
+        if not isinstance(column, np.ndarray) or column.dtype != np.int64 or column.ndim != 1 or not len(column):
+            return self.of_hashes(column_hashes(column))
+        places = self._window.places(column)
+        return self._of_int64(column) if places is None else self._window.table.take(places)
+
+    def _of_int64(self, keys: NDArray[np.int64]) -> NDArray[np.uint16]:
+        # Block by block: all that is in between stays in the cache.
+        channels = np.empty(len(keys), np.uint16)
+        for start in range(0, len(keys), _BLOCK_KEYS):
+            part = slice(start, start + _BLOCK_KEYS)
+            channels[part] = self.of_hashes(_hash_signed(keys[part]))
+        return channels
 
 
 def subtasks_of_hashes(hashes: Int32Array, max_parallelism: int, parallelism: int) -> Int32Array:

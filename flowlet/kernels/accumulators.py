@@ -18,6 +18,9 @@ from flowlet.kernels.grouping import Grouping, IndexArray
 from flowlet.kernels.running import accumulate, running_sums
 
 _NEGATIVE_ZERO_BITS: Final = -(2**63)
+_NO_ROW: Final = -1
+# Sorting the rows of few slots costs less than comparing all rows.  Not measured closely.
+_MIN_ROWS_PER_SLOT: Final = 8
 
 
 class Accumulator(Protocol):
@@ -152,10 +155,21 @@ class LastRows:
 
     def of(self, slots: NDArray[Any], num_slots: int) -> IndexArray:
         """The last row of each key, in the order of the rows."""
+        rows = np.arange(len(slots))
         if num_slots > len(self._scratch):
             self._scratch = np.empty(2 * num_slots, np.int64)
-        rows = np.arange(len(slots))
+        if num_slots * _MIN_ROWS_PER_SLOT <= len(slots):
+            return self._of_few(slots, rows, num_slots)
         # Of several rows for one slot the last one written stays.
         self._scratch[slots] = rows
         is_last: NDArray[np.bool_] = self._scratch.take(slots) == rows
         return is_last.nonzero()[0]
+
+    def _of_few(self, slots: NDArray[Any], rows: IndexArray, num_slots: int) -> IndexArray:
+        """As ``of``: looks through the slots instead of the rows."""
+        last = self._scratch[:num_slots]
+        last.fill(_NO_ROW)
+        last[slots] = rows
+        found: IndexArray = last[last != _NO_ROW]
+        found.sort()
+        return found
