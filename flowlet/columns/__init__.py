@@ -3,6 +3,7 @@
 from flowlet.columns.column import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable
 from flowlet.columns.concatenation import try_concatenate
 from flowlet.columns.inspection import column_of, columns_of
+from flowlet.columns.narrow import OffsetColumn, narrowed
 from flowlet.columns.table import Columns, Shape
 from flowlet.columns.word_column import WordColumn
 
@@ -15,9 +16,11 @@ __all__ = [
     "ConstantColumn",
     "ListColumn",
     "NameTable",
+    "OffsetColumn",
     "Shape",
     "WordColumn",
     "column_of",
     "columns_of",
+    "narrowed",
     "try_concatenate",
 ]

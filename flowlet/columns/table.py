@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from flowlet.columns.column import Column, IndexArray, MaskArray
+import numpy as np
+
+from flowlet.columns.column import ArrayColumn, Column, IndexArray, MaskArray
+from flowlet.columns.narrow import narrowed
 
 
 class Shape(Enum):
@@ -63,8 +66,16 @@ class Columns:
         fields = tuple([column.slice(start, stop) for column in self.fields])
         return self._with(len(fields[0]), fields)
 
+    def narrowed(self) -> "Columns":
+        """The same records, integers of 64 bits in as few bytes as will do.  There is at least one."""
+        return self._with(self.num_rows, tuple([_narrowed(column) for column in self.fields]))
+
     def _with(self, num_rows: int, fields: tuple[Column, ...]) -> "Columns":
         return Columns(num_rows, fields, self.shape, self.field_names)
+
+
+def _narrowed(column: Column) -> Column:
+    return narrowed(column.array) if isinstance(column, ArrayColumn) and column.array.dtype == np.int64 else column
 
 
 def _rows(tuples: list[tuple[Any, ...]], field_names: tuple[str, ...]) -> list[Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from flowlet.columns import CodedColumn, NameTable
 from flowlet.errors import SerdeError
-from flowlet.serde.column_format import CODED, CODES, check_end, framed
+from flowlet.serde.column_format import CODED, CODES, check_end, framed, raw
 from flowlet.serde.columns import decode_column, encode_column
 
 MAX_TEXTS: Final = 1 << 16  # what codes of 16 bits can tell apart
@@ -37,8 +37,7 @@ def encode_codes(generation: int, num_known: int, new_texts: list[str], codes: "
         codes: of the values.
     """
     texts = encode_column(new_texts) if new_texts else b""
-    raw = codes.astype(CODES, copy=False).tobytes()
-    return framed(CODED, _HEADER.pack(generation, num_known, len(new_texts)), texts, raw)
+    return framed(CODED, _HEADER.pack(generation, num_known, len(new_texts)), texts, raw(codes, CODES))
 
 
 class ChannelDictionary:

@@ -10,6 +10,7 @@ Format: ``u8 kind, u32 size, size bytes``.  PICKLE: cloudpickle of the list.  CO
         for each.  ROWS: the same behind a column of field names.  CODED: u32 generation, u32 number of texts known before, u32 number
         of new ones, a column of these if there are any, then u16 codes; see ``channel_dictionary``.  ARRAY: u8 index of a numpy type
         (``ARRAY_TYPES``), then raw.  ARROW: a record batch of one field as an Arrow IPC stream.  PACKED: msgpack of a few tuples.
+        OFFSETS: i64 base, u8 bytes per offset, then for each int what it is above the base, unsigned.
         CODED, ARRAY and ARROW are fields of records, or records, PACKED is records; they are nowhere deeper.
 """
 
@@ -20,7 +21,8 @@ import numpy as np
 
 from flowlet.errors import SerdeError
 
-(PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL, TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED) = range(17)
+(PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL) = range(8)
+(TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS) = range(8, 18)
 ENCODING: Final = "utf-8"
 SURROGATES: Final = "surrogatepass"
 NUMBERS: Final[dict[int, "np.dtype[Any]"]] = {
@@ -32,6 +34,8 @@ NUMBERS: Final[dict[int, "np.dtype[Any]"]] = {
 }
 ARRAY_TYPES: Final = tuple(map(np.dtype, ["<i1", "<i2", "<i4", "<u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<M8[us]"]))
 CODES: Final = np.dtype("<u2")
+OFFSET_TYPES: Final = {size: np.dtype(f"<u{size}") for size in (1, 2, 4)}
+BASE: Final = struct.Struct(">qB")
 FIELDS: Final = struct.Struct(">H")
 MAX_FIELDS: Final = 255
 _HEADER: Final = struct.Struct(">BI")
@@ -39,7 +43,17 @@ _HEADER: Final = struct.Struct(">BI")
 
 def framed(kind: int, *payload: bytes | memoryview) -> bytes:
     """A column."""
-    return b"".join((_HEADER.pack(kind, sum(map(len, payload))), *payload))
+    return b"".join((header(kind, *payload), *payload))
+
+
+def header(kind: int, *payload: bytes | memoryview) -> bytes:
+    """What stands in front of the parts of a column."""
+    return _HEADER.pack(kind, sum(map(len, payload)))
+
+
+def raw(array: "np.ndarray[Any, np.dtype[Any]]", dtype: "np.dtype[Any]") -> memoryview:
+    """The bytes of an array, once it is of this type; copied only if it must be converted."""
+    return np.ascontiguousarray(array, dtype).view(np.uint8).data
 
 
 def column_at(view: memoryview, offset: int) -> tuple[int, memoryview, int]:

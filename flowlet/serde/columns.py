@@ -19,6 +19,7 @@ import cloudpickle
 import msgspec
 import numpy as np
 
+from flowlet.columns import narrowed
 from flowlet.columns.inspection import try_transpose
 from flowlet.errors import SerdeError
 from flowlet.serde.column_format import (
@@ -28,9 +29,6 @@ from flowlet.serde.column_format import (
     ENCODING,
     FIELDS,
     FLOAT64,
-    INT8,
-    INT16,
-    INT32,
     INT64,
     MAX_FIELDS,
     NUMBERS,
@@ -46,6 +44,7 @@ from flowlet.serde.column_format import (
     framed,
 )
 from flowlet.serde.data_pickle import load_values
+from flowlet.serde.int_columns import INTS, decode_ints, encode_narrowed
 
 MAX_TUPLE_DEPTH: Final = 4  # of tuples in tuples; deeper ones are pickled
 # A constant column in the column of sizes in the innermost tuple.
@@ -110,22 +109,12 @@ def _constant(values: Sequence[Any]) -> bytes | None:
 
 def _encode_ints(values: Sequence[int]) -> bytes:
     try:
-        raw = struct.pack(f"<{len(values)}q", *values)
+        packed = struct.pack(f"<{len(values)}q", *values)
     except struct.error:  # beyond 64 bits
         return _encode_pickle(values)
     if len(values) < _MIN_NARROWED:
-        return framed(INT64, raw)
-    return encode_int64(np.frombuffer(raw, NUMBERS[INT64]))
-
-
-def encode_int64(array: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
-    """An array of int64, in as few bytes per value as will do.  There is at least one value."""
-    low, high = int(array.min()), int(array.max())
-    if low == high and len(array) > 1:
-        return framed(CONSTANT, encode_column([low]))
-    bits = max(high.bit_length(), (~low).bit_length())
-    kind = INT8 if bits < 8 else INT16 if bits < 16 else INT32 if bits < 32 else INT64
-    return framed(kind, array.astype(NUMBERS[kind], copy=False).tobytes())
+        return framed(INT64, packed)
+    return encode_narrowed(narrowed(np.frombuffer(packed, NUMBERS[INT64])))
 
 
 def encode_texts(values: Sequence[str]) -> bytes:
@@ -182,9 +171,12 @@ def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) 
         (value,), end = decode_column(payload, 0, 1, depth=depth + 1)
         check_end(end, payload)
         return [value] * num_values
-    if kind in NUMBERS:
-        values: list[Any] = np.frombuffer(payload, NUMBERS[kind]).tolist()
+    if kind == FLOAT64:
+        values: list[Any] = np.frombuffer(payload, NUMBERS[FLOAT64]).tolist()
         return values
+    if kind in INTS:
+        ints: list[Any] = decode_ints(kind, payload).tolist()
+        return ints
     if kind == TUPLES:
         return _decode_tuples(payload, num_values, depth)
     if kind == PICKLE:

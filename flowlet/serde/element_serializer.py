@@ -22,7 +22,7 @@ from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.columns import encode_column
 from flowlet.serde.data_view import DataOutput
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
-from flowlet.serde.table_writer import CodeWriter, encode_table, encode_timestamps
+from flowlet.serde.table_writer import CodeWriter, encode_timestamps, table_parts
 from flowlet.serde.type_serializer import TypeSerializer
 
 TAG_RECORD_WITH_TIMESTAMP: Final = 0
@@ -106,16 +106,16 @@ class StreamElementSerializer:
             raise SerdeError(f"a chunk of {num_records} records, at most {MAX_CHUNK_RECORDS} go into one")
         columns = chunk.columns if num_records else None
         if columns is None:
-            values = encode_column(chunk.values)
+            values = [encode_column(chunk.values)]
             timestamps = b"" if chunk.timestamps is None else encode_column(chunk.timestamps)
         else:
-            values = encode_table(columns, codes)
+            values = table_parts(columns, codes)
             timestamps = b"" if chunk.timestamp_array is None else encode_timestamps(chunk.timestamp_array)
-        length = CHUNK_HEADER.size + len(timestamps) + len(values)
+        length = CHUNK_HEADER.size + len(timestamps) + sum(map(len, values))
         if num_records == 1:
             self._check_length(length)
         flags = FLAG_TIMESTAMPS if chunk.has_timestamps else 0
-        return b"".join((_FRAMED_CHUNK_HEADER.pack(length, TAG_CHUNK, CHUNK_VERSION, flags, num_records), timestamps, values))
+        return b"".join((_FRAMED_CHUNK_HEADER.pack(length, TAG_CHUNK, CHUNK_VERSION, flags, num_records), timestamps, *values))
 
     def _serialize_records(self, chunk: Chunk, values: TypeSerializer) -> bytes:
         output = DataOutput()

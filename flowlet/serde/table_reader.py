@@ -36,6 +36,7 @@ from flowlet.serde.column_format import (
     column_at,
 )
 from flowlet.serde.columns import decode_column, decode_payload
+from flowlet.serde.int_columns import INTS, decode_ints
 
 _FIELD_DEPTH: Final = 1
 _TIMESTAMP_BITS: Final = 63  # without the sign
@@ -75,8 +76,8 @@ def decode_timestamps(view: memoryview, offset: int, num_records: int) -> tuple[
         SerdeError, ValueError, struct.error: these are no timestamps.
     """
     kind, payload, end = column_at(view, offset)
-    if kind in NUMBERS and kind != FLOAT64:
-        array = np.frombuffer(payload, NUMBERS[kind]).astype(np.int64)
+    if kind in INTS:
+        array = decode_ints(kind, payload)
         check_length(kind, array, num_records)
         return array, end
     values = decode_payload(kind, payload, num_records, 0)
@@ -120,9 +121,10 @@ def _column(kind: int, payload: memoryview, num_values: int, dictionary: Channel
 def _read(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDictionary) -> Column:
     if kind == CODED:
         return dictionary.read(payload, num_values)
-    if kind in NUMBERS:
-        array = np.frombuffer(payload, NUMBERS[kind])
-        return ArrayColumn(array.astype(np.float64 if kind == FLOAT64 else np.int64))
+    if kind in INTS:
+        return ArrayColumn(decode_ints(kind, payload))
+    if kind == FLOAT64:
+        return ArrayColumn(np.frombuffer(payload, NUMBERS[FLOAT64]).astype(np.float64))
     if kind == CONSTANT:
         (value,), end = decode_column(payload, 0, 1, depth=_FIELD_DEPTH + 1)
         check_end(end, payload)

@@ -11,7 +11,18 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    Columns,
+    ConstantColumn,
+    ListColumn,
+    OffsetColumn,
+    Shape,
+    narrowed,
+)
 from flowlet.errors import SerdeError
 from flowlet.serde.column_format import (
     ARRAY,
@@ -26,8 +37,11 @@ from flowlet.serde.column_format import (
     ROWS,
     TUPLES,
     framed,
+    header,
+    raw,
 )
-from flowlet.serde.columns import encode_column, encode_int64, encode_texts
+from flowlet.serde.columns import encode_column, encode_texts
+from flowlet.serde.int_columns import encode_narrowed
 
 # Of a field: it stands in the tuple of all fields, and a constant in one more column.
 _FIELD_DEPTH: Final = 1
@@ -44,7 +58,12 @@ class CodeWriter(Protocol):
 
 
 def encode_table(table: Columns, codes: CodeWriter | None = None) -> bytes:
-    """All records as one column.  There is at least one.
+    """All records as one column: ``table_parts`` in a row."""
+    return b"".join(table_parts(table, codes))
+
+
+def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
+    """All records as one column, whose bytes follow each other in these parts.  There is at least one record.
 
     Args:
         table: the records.
@@ -55,21 +74,25 @@ def encode_table(table: Columns, codes: CodeWriter | None = None) -> bytes:
     """
     if len(table.fields) > MAX_FIELDS:
         if table.shape is Shape.TUPLE:
-            return encode_column(table.to_list())
+            return [encode_column(table.to_list())]
         raise SerdeError(f"rows of {len(table.fields)} fields, at most {MAX_FIELDS} can be sent")
     fields = [_encode(column, codes) for column in table.fields]
     match table.shape:
         case Shape.SCALAR:
-            return fields[0]
+            return fields
         case Shape.TUPLE:
-            return framed(TUPLES, FIELDS.pack(len(fields)), *fields)
+            return _framed_parts(TUPLES, FIELDS.pack(len(fields)), *fields)
         case Shape.ROW:
-            return framed(ROWS, FIELDS.pack(len(fields)), encode_column(table.field_names), *fields)
+            return _framed_parts(ROWS, FIELDS.pack(len(fields)), encode_column(table.field_names), *fields)
+
+
+def _framed_parts(kind: int, *payload: bytes) -> list[bytes]:
+    return [header(kind, *payload), *payload]
 
 
 def encode_timestamps(array: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
     """Milliseconds; there is at least one."""
-    return encode_int64(array)
+    return encode_narrowed(narrowed(array))
 
 
 def _encode(column: Column, codes: CodeWriter | None) -> bytes:
@@ -79,6 +102,8 @@ def _encode(column: Column, codes: CodeWriter | None) -> bytes:
             return encode_column(column.to_list(), depth=_FIELD_DEPTH) if coded is None else coded
         case ArrayColumn(array=array):
             return _encode_array(array)
+        case OffsetColumn():
+            return encode_narrowed(column)
         case ConstantColumn(value=value):
             one = encode_column([value], depth=_CONSTANT_DEPTH)
             return one if len(column) == 1 else framed(CONSTANT, one)
@@ -92,13 +117,13 @@ def _encode(column: Column, codes: CodeWriter | None) -> bytes:
 
 def _encode_array(array: Any) -> bytes:
     if array.dtype == _INT64:
-        return encode_int64(array)
+        return encode_narrowed(narrowed(array))
     if array.dtype == np.float64:
-        return framed(FLOAT64, array.astype(NUMBERS[FLOAT64], copy=False).tobytes())
+        return framed(FLOAT64, raw(array, NUMBERS[FLOAT64]))
     if array.dtype == np.bool_:
-        return framed(BOOL, array.tobytes())
+        return framed(BOOL, raw(array, array.dtype))
     kind = _ARRAY_KINDS[array.dtype]
-    return framed(ARRAY, bytes((kind,)), array.astype(ARRAY_TYPES[kind], copy=False).tobytes())
+    return framed(ARRAY, bytes((kind,)), raw(array, ARRAY_TYPES[kind]))
 
 
 def _arrow_stream(array: Any) -> memoryview:

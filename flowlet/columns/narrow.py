@@ -1,0 +1,89 @@
+"""Integers of 64 bits in as few bytes as will do.
+
+Hot path: C code per column.
+
+Side:       pure.
+Invariants: a narrow column stands for exactly the values of the array that it was made of.
+Source:     frame of reference (Goldstein, Ramakrishnan, Shaft: Compressing Relations and Indexes, 1998), as column stores have it: what
+            counts upwards, instants above all, has small offsets from its smallest value.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.columns.column import ArrayColumn, ConstantColumn, IndexArray, MaskArray
+
+# With fewer values a base costs more bytes than it saves.
+MIN_BASED: Final = 16
+_INT64: Final = np.dtype(np.int64)
+_BITS_PER_BYTE: Final = 8
+
+
+class OffsetColumn:
+    """Integers, as what each is above a base.
+
+    Args:
+        base: one of them, or 0.
+        offsets: of one, two or four bytes; unsigned if the base is not 0.  Nobody writes into it any more.
+    """
+
+    __slots__ = ("base", "offsets")
+
+    def __init__(self, base: int, offsets: NDArray[Any]) -> None:
+        self.base = base
+        self.offsets = offsets
+
+    def __repr__(self) -> str:
+        return f"<OffsetColumn of {len(self)} {self.offsets.dtype} above {self.base}>"
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def to_array(self) -> NDArray[np.int64]:
+        """The values, in an array of the caller's own."""
+        values = self.offsets.astype(np.int64)
+        if self.base:
+            values += self.base
+        return values
+
+    def to_list(self) -> list[int]:
+        """The values."""
+        values: list[int] = self.to_array().tolist()
+        return values
+
+    def take(self, indices: IndexArray) -> "OffsetColumn":
+        """The values at these positions."""
+        return OffsetColumn(self.base, self.offsets.take(indices))
+
+    def compress(self, mask: MaskArray) -> "OffsetColumn":
+        """The values where the mask is true."""
+        return OffsetColumn(self.base, np.compress(mask, self.offsets))
+
+    def slice(self, start: int, stop: int) -> "OffsetColumn":
+        """A part, in the same memory."""
+        return OffsetColumn(self.base, self.offsets[start:stop])
+
+
+def narrowed(array: NDArray[np.int64]) -> ArrayColumn | ConstantColumn | OffsetColumn:
+    """A column with the values of the array, of which there is at least one."""
+    low, high = int(array.min()), int(array.max())
+    if low == high and len(array) > 1:
+        return ConstantColumn(low, len(array))
+    size = _bytes_for(max(high, ~low).bit_length() + 1)
+    based_size = _bytes_for((high - low).bit_length())
+    if based_size < size and len(array) >= MIN_BASED:
+        return _above(low, array, based_size)
+    return ArrayColumn(array) if size == _INT64.itemsize else OffsetColumn(0, array.astype(f"i{size}"))
+
+
+def _above(base: int, array: NDArray[np.int64], size: int) -> OffsetColumn:
+    # Without its upper bits first: below 2**bits, a difference is the same modulo 2**bits.
+    offsets = array.astype(f"u{size}")
+    offsets -= offsets.dtype.type(base % (1 << _BITS_PER_BYTE * size))
+    return OffsetColumn(base, offsets)
+
+
+def _bytes_for(num_bits: int) -> int:
+    return next(size for size in (1, 2, 4, 8) if num_bits <= _BITS_PER_BYTE * size)

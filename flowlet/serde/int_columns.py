@@ -1,0 +1,66 @@
+"""Arrays of integers of 64 bits as bytes, and back.
+
+Hot path, per column: C code.
+
+Side:       pure.
+Format:     ``column_format``: CONSTANT, INT8 to INT64, OFFSETS.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.columns import ArrayColumn, ConstantColumn, OffsetColumn
+from flowlet.errors import SerdeError
+from flowlet.serde.column_format import (
+    BASE,
+    CONSTANT,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    NUMBERS,
+    OFFSET_TYPES,
+    OFFSETS,
+    framed,
+    raw,
+)
+
+INTS: Final = frozenset({*NUMBERS, OFFSETS} - {FLOAT64})
+_KINDS: Final = {1: INT8, 2: INT16, 4: INT32}
+_INT64: Final = np.iinfo(np.int64)
+
+
+def encode_narrowed(column: ArrayColumn | ConstantColumn | OffsetColumn) -> bytes:
+    """What ``columns.narrowed`` made of an array."""
+    match column:
+        case ConstantColumn(value=value):
+            return framed(CONSTANT, framed(INT64, raw(np.array([value]), NUMBERS[INT64])))
+        case ArrayColumn(array=array):
+            return framed(INT64, raw(array, NUMBERS[INT64]))
+        case OffsetColumn(base=base, offsets=offsets):
+            size = offsets.dtype.itemsize
+            if offsets.dtype.kind == "i":
+                return framed(_KINDS[size], raw(offsets, NUMBERS[_KINDS[size]]))
+            return framed(OFFSETS, BASE.pack(base, size), raw(offsets, OFFSET_TYPES[size]))
+
+
+def decode_ints(kind: int, payload: memoryview) -> NDArray[np.int64]:
+    """The values of a column of one of the kinds ``INTS``, in an array of the caller's own.
+
+    Raises:
+        SerdeError, ValueError, struct.error: this is no such column.
+    """
+    if kind != OFFSETS:
+        return np.frombuffer(payload, NUMBERS[kind]).astype(np.int64)
+    base, size = BASE.unpack_from(payload)
+    if size not in OFFSET_TYPES:
+        raise SerdeError(f"offsets of {size} bytes")
+    offsets: NDArray[Any] = np.frombuffer(payload[BASE.size :], OFFSET_TYPES[size])
+    if base > _INT64.max - (1 << 8 * size) and base + int(offsets.max(initial=0)) > _INT64.max:
+        raise SerdeError(f"an offset above {base} is beyond 64 bits")
+    values = offsets.astype(np.int64)
+    values += base
+    return values
