@@ -20,8 +20,9 @@ from flowlet.operators.sinks import DiscardSink
 from flowlet.operators.transform import MapOperator
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
-from tests.flowlet.client.jobs import DEADLINE_S, mapped, source, vertex
+from tests.flowlet.client.jobs import mapped, source, vertex
 from tests.flowlet.task.watchdog import watchdog
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +64,7 @@ class Driver:
     def _run(self, job_graph: JobGraph) -> None:
         message = to_message(job_graph)
         self._cluster.call(lambda api: api.submit(message))
-        document = self._cluster.call(lambda api: api.wait_terminal(message.job_id, DEADLINE_S))
+        document = self._cluster.call(lambda api: api.wait_terminal(message.job_id, PATIENCE_S))
         assert document is not None
         assert document["state"] == "FINISHED", document
         self.num_tasks += sum(each.parallelism for each in message.vertices)
@@ -72,7 +73,7 @@ class Driver:
         """A job is over for the JobManager a moment before its last connection is closed here and its last thread has ended."""
         network = self._executor._network
         pool = network.buffer_pool
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while pool.num_available < pool.num_total or network.num_accepted_connections or any(map(is_task_thread, threading.enumerate())):
             assert time.monotonic() < deadline, f"not at rest: {network!r}, {threading.enumerate()}"
             time.sleep(0.001)
@@ -119,7 +120,7 @@ def test_a_thousand_tasks_one_job_after_another_leave_nothing_behind(driver: Dri
         while driver.num_tasks < num_before + NUM_TASKS:
             driver.run_round()
         # The JobManager's end of a client's connection closes a moment after the client's.
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while (after := driver.take_stock()).more_than(before) and time.monotonic() < deadline:
             time.sleep(0.01)
 

@@ -20,8 +20,8 @@ from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
 from netstack.wire.messages import PartitionRequest
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
+from tests.waiting import PATIENCE_S
 
-DEADLINE_S = 20.0
 SEGMENT = 1024
 CONFIG = NetstackConfig(
     segment_size_bytes=SEGMENT,
@@ -54,7 +54,7 @@ async def serve(peer: Peer) -> tuple[NetworkServer, ConnectionID]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Turn by turn; no time is assumed, the deadline is for a broken build."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - other threads and sockets make it true, there is no event to wait for
             await asyncio.sleep(0)
 

@@ -15,8 +15,9 @@ from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.ids import ConnectionID
 from netstack.wire.events import OtherEvent, serialize_event
 from netstack.wire.messages import CancelPartitionRequest, ErrorCode, ErrorResponse, NewBufferSize, PartitionRequest, TaskEventRequest
-from tests.netstack.connections import CONFIG, DEADLINE_S, SEGMENT, Consumer, Peer, no_listener, requests, serve, until
+from tests.netstack.connections import CONFIG, SEGMENT, Consumer, Peer, no_listener, requests, serve, until
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
+from tests.waiting import PATIENCE_S
 
 
 async def test_requests_made_while_connecting_share_the_connection() -> None:
@@ -251,7 +252,7 @@ async def test_connections_are_closed_together() -> None:
     # Neither closes; both see the end of our data, the second one while the first is still being waited for.
     data = b""
     accepted[1].setblocking(False)
-    while chunk := await asyncio.wait_for(asyncio.get_running_loop().sock_recv(accepted[1], 1000), DEADLINE_S):
+    while chunk := await asyncio.wait_for(asyncio.get_running_loop().sock_recv(accepted[1], 1000), PATIENCE_S):
         data += chunk
 
     assert not closing.done()
@@ -305,7 +306,7 @@ def test_a_loop_that_ends_while_connecting_tells_whoever_waits(monkeypatch: pyte
     channel.assign_exclusive_segments(pool, 2)
     gate.add_channel(channel)
     gate.request_partitions()
-    assert started.wait(DEADLINE_S)
+    assert started.wait(PATIENCE_S)
 
     loop.close()
 

@@ -31,8 +31,8 @@ from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
+from tests.waiting import PATIENCE_S
 
-DEADLINE_S = 20.0
 SEGMENT = 1024
 
 
@@ -46,14 +46,14 @@ class Node:
 
     def close(self) -> None:
         """Close the environment, then its loop."""
-        self.loop.submit(self.environment.close()).result(DEADLINE_S)
+        self.loop.submit(self.environment.close()).result(PATIENCE_S)
         self.loop.close()
 
 
 def start_node(name: str, *, use_uvloop: bool, config: NetstackConfig) -> Node:
     loop = EventLoopThread.start(name, use_uvloop=use_uvloop)
     environment = NetworkEnvironment(config, loop)
-    address = loop.submit(environment.start("127.0.0.1", 0)).result(DEADLINE_S)
+    address = loop.submit(environment.start("127.0.0.1", 0)).result(PATIENCE_S)
     return Node(loop, environment, address)
 
 
@@ -96,7 +96,7 @@ def wait_for_next(gate: SingleInputGate) -> BufferOrEvent:
             return found
         available = threading.Event()
         gate.available_future().add_done_callback(available.set)
-        assert available.wait(DEADLINE_S), f"nothing arrived at {gate!r}"
+        assert available.wait(PATIENCE_S), f"nothing arrived at {gate!r}"
 
 
 def read_all(gate: SingleInputGate) -> list[bytes]:
@@ -116,7 +116,7 @@ def finish(partition: ResultPartition) -> None:
     partition.notify_end_of_data(StopMode.DRAIN)
     processed = threading.Event()
     partition.all_data_processed.add_done_callback(processed.set)
-    assert processed.wait(DEADLINE_S), "the consumer never acknowledged the end of data"
+    assert processed.wait(PATIENCE_S), "the consumer never acknowledged the end of data"
     partition.finish()
     partition.close()
 
@@ -134,7 +134,7 @@ def emit(partition: ResultPartition, num_records: int) -> None:
 
 
 def finish_after(thread: threading.Thread, partition: ResultPartition) -> None:
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     finish(partition)
 
 
@@ -152,7 +152,7 @@ def test_records_cross_tcp_unchanged_and_in_order(nodes: tuple[Node, Node]) -> N
 
     thread = in_thread(produce)
     received = read_all(gate)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     gate.close()
 
     assert received == [b"".join(records)]
@@ -171,7 +171,7 @@ def test_subpartitions_reach_their_own_channels(nodes: tuple[Node, Node]) -> Non
 
     thread = in_thread(produce)
     received = read_all(gate)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     gate.close()
 
     assert received == [b"".join(b"%d," % number for number in range(start, 300, 3)) for start in range(3)]
@@ -186,7 +186,7 @@ def test_a_consumer_may_ask_before_the_partition_is_there(nodes: tuple[Node, Nod
     partition.emit_record(b"hello", 0)
     thread = in_thread(finish, partition)
     received = read_all(gate)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     gate.close()
 
     assert received == [b"hello"]
@@ -205,7 +205,7 @@ def test_a_partition_that_never_comes_is_an_error_of_that_channel_only() -> None
     partition.emit_record(b"still here", 0)
     thread = in_thread(finish, partition)
     received = read_all(good)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     for gate in (lost, good):
         gate.close()
     consumer.close()
@@ -235,7 +235,7 @@ def test_a_consumer_that_does_not_read_holds_at_most_its_credit(nodes: tuple[Nod
         buffer.recycle()
     thread = in_thread(finish_after, first, partition)
     received = read_all(gate)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     gate.close()
     assert len(received[0]) == 96 * SEGMENT
 
@@ -244,7 +244,7 @@ def round_trip(node: Node) -> None:
     """Whatever was posted to the node's loop before has run."""
     done = threading.Event()
     node.loop.execute_threadsafe(done.set)
-    assert done.wait(DEADLINE_S)
+    assert done.wait(PATIENCE_S)
 
 
 def test_a_stalled_channel_does_not_hold_up_its_neighbour(nodes: tuple[Node, Node]) -> None:
@@ -262,14 +262,14 @@ def test_a_stalled_channel_does_not_hold_up_its_neighbour(nodes: tuple[Node, Nod
 
     thread = in_thread(produce)
     received = read_all(running)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
 
     assert len(received[0]) == 500 * SEGMENT
     assert blocked.is_alive()
     running.close()
     last = in_thread(finish_after, blocked, stalled_partition)
     assert len(read_all(stalled)[0]) == 100 * SEGMENT
-    last.join(DEADLINE_S)
+    last.join(PATIENCE_S)
     stalled.close()
 
 
@@ -304,7 +304,7 @@ def test_a_consumer_that_leaves_early_frees_the_producer(nodes: tuple[Node, Node
 
     gate.close()
 
-    writer.join(DEADLINE_S)
+    writer.join(PATIENCE_S)
     assert not writer.is_alive()
     partition.finish()
     partition.close()
@@ -347,13 +347,13 @@ def test_a_refused_connection_is_an_error_and_is_not_cached() -> None:
     gate.close()
     again = EventLoopThread.start("producer again")
     environment = NetworkEnvironment(small_config(), again)
-    assert again.submit(environment.start("127.0.0.1", address.port)).result(DEADLINE_S) == address
+    assert again.submit(environment.start("127.0.0.1", address.port)).result(PATIENCE_S) == address
     partition = environment.create_result_partition("producer", result_partition_id(), 1)
     partition.emit_record(b"second try", 0)
     retry = remote_gate(consumer, producer, (result_partition_id(), 0))
     thread = in_thread(finish, partition)
     received = read_all(retry)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     retry.close()
     consumer.close()
     Node(again, environment, address).close()
@@ -371,7 +371,7 @@ def test_local_channels_open_no_socket(nodes: tuple[Node, Node]) -> None:
     partition.emit_record(b"local", 0)
     thread = in_thread(finish, partition)
     received = read_all(gate)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     gate.close()
 
     assert received == [b"local"]
@@ -396,9 +396,9 @@ def test_a_public_address_is_refused() -> None:
     environment = NetworkEnvironment(small_config(), loop)
 
     with pytest.raises(ConfigError, match="refusing to listen"):
-        loop.submit(environment.start("0.0.0.0", 0)).result(DEADLINE_S)
+        loop.submit(environment.start("0.0.0.0", 0)).result(PATIENCE_S)
 
-    loop.submit(environment.close()).result(DEADLINE_S)
+    loop.submit(environment.close()).result(PATIENCE_S)
     loop.close()
 
 
@@ -450,10 +450,10 @@ def test_a_closed_environment_starts_nothing() -> None:
     """No server, partition or gate after the close; the second close does nothing."""
     node = start_node("node", use_uvloop=True, config=small_config())
     environment, loop = node.environment, node.loop
-    loop.submit(environment.close()).result(DEADLINE_S)
+    loop.submit(environment.close()).result(PATIENCE_S)
 
     with pytest.raises(ResourceClosedError):
-        loop.submit(environment.start("127.0.0.1", 0)).result(DEADLINE_S)
+        loop.submit(environment.start("127.0.0.1", 0)).result(PATIENCE_S)
     with pytest.raises(ResourceClosedError):
         environment.create_result_partition("late", result_partition_id(), 1)
     with pytest.raises(ResourceClosedError):
@@ -467,7 +467,7 @@ def test_an_environment_is_started_once() -> None:
     node = start_node("node", use_uvloop=True, config=small_config())
 
     with pytest.raises(LocalProtocolError, match="started"):
-        node.loop.submit(node.environment.start("127.0.0.1", 0)).result(DEADLINE_S)
+        node.loop.submit(node.environment.start("127.0.0.1", 0)).result(PATIENCE_S)
 
     node.close()
 
@@ -484,7 +484,7 @@ def test_a_close_during_the_start_leaves_no_server() -> None:
         with pytest.raises(ResourceClosedError):
             await starting
 
-    loop.submit(start_and_close()).result(DEADLINE_S)
+    loop.submit(start_and_close()).result(PATIENCE_S)
     loop.close()
 
 
@@ -502,7 +502,7 @@ def test_every_part_is_closed_even_if_one_fails(monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as patch:
         patch.setattr(NetworkServer, "close", fail)
         with pytest.raises(OSError, match="cannot close"):
-            node.loop.submit(node.environment.close()).result(DEADLINE_S)
+            node.loop.submit(node.environment.close()).result(PATIENCE_S)
 
     assert partition.is_released
     with pytest.raises(NetstackError):
@@ -527,7 +527,7 @@ def test_data_crosses_the_network_with_any_buffers_and_compression(exclusive: in
 
     thread = in_thread(finish_after, in_thread(emit, partition, 50), partition)
     received = read_all(gate)
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     gate.close()
 
     assert received == [bytes(50 * SEGMENT)]
@@ -588,5 +588,5 @@ def on_loop(node: Node, function: Callable[[], list[ViewReaderStatistics]]) -> l
         done.set()
 
     node.loop.execute_threadsafe(run)
-    assert done.wait(DEADLINE_S)
+    assert done.wait(PATIENCE_S)
     return found[0]

@@ -12,11 +12,10 @@ import uvloop
 
 from netstack.errors import LocalProtocolError, ResourceBrokenError, ResourceClosedError
 from netstack.eventloop import MAX_BATCH, EventLoopThread
+from tests.waiting import PATIENCE_S
 
 # libuv makes one pipe per process with its first loop and keeps it; made here, no test seems to leave it behind.
 uvloop.new_event_loop().close()
-
-WAIT_S = 20.0
 
 
 @pytest.fixture(params=["uvloop", "asyncio", "asyncio without eventfd"])
@@ -35,11 +34,11 @@ class Gate:
         self._is_reached = threading.Event()
         self._is_open = threading.Event()
         loop_thread.execute_threadsafe(self._wait)
-        assert self._is_reached.wait(WAIT_S)
+        assert self._is_reached.wait(PATIENCE_S)
 
     def _wait(self) -> None:
         self._is_reached.set()
-        assert self._is_open.wait(WAIT_S)
+        assert self._is_open.wait(PATIENCE_S)
 
     def open(self) -> None:
         self._is_open.set()
@@ -49,7 +48,7 @@ def wait_until_executed(loop_thread: EventLoopThread) -> None:
     """Return once everything accepted so far was executed."""
     done = threading.Event()
     loop_thread.execute_threadsafe(done.set)
-    assert done.wait(WAIT_S)
+    assert done.wait(PATIENCE_S)
 
 
 def test_functions_run_on_the_loop_thread_in_order(loop_thread: EventLoopThread) -> None:
@@ -140,7 +139,7 @@ def test_an_exception_goes_to_the_loops_handler_and_the_next_function_runs(loop_
     loop_thread.loop.call_soon_threadsafe(loop_thread.loop.set_exception_handler, lambda _loop, context: contexts.append(context))
     gate.open()
     wait_until_executed(loop_thread)
-    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_thread.loop).result(WAIT_S)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_thread.loop).result(PATIENCE_S)
     loop_thread.execute_threadsafe(fail)
     loop_thread.execute_threadsafe(seen.append, "after")
     wait_until_executed(loop_thread)
@@ -184,7 +183,7 @@ def test_close_executes_what_was_accepted_and_refuses_the_rest(loop_thread: Even
     closing.start()
 
     gate.open()
-    closing.join(WAIT_S)
+    closing.join(PATIENCE_S)
     loop_thread.close()
 
     assert seen == list(range(MAX_BATCH + 10))
@@ -202,7 +201,7 @@ def test_close_races_with_producers(loop_thread: EventLoopThread) -> None:
     is_started = threading.Barrier(5)
 
     def produce(producer: int) -> None:
-        is_started.wait(WAIT_S)
+        is_started.wait(PATIENCE_S)
         for number in range(100_000):
             try:
                 loop_thread.execute_threadsafe(seen.append, (producer, number))
@@ -216,7 +215,7 @@ def test_close_races_with_producers(loop_thread: EventLoopThread) -> None:
         producers = [threading.Thread(target=produce, args=(producer,)) for producer in range(4)]
         for thread in producers:
             thread.start()
-        is_started.wait(WAIT_S)
+        is_started.wait(PATIENCE_S)
         loop_thread.close()
         for thread in producers:
             thread.join()
@@ -234,9 +233,9 @@ def test_submit_runs_a_coroutine(loop_thread: EventLoopThread) -> None:
             raise ValueError("negative")
         return number + 1
 
-    assert loop_thread.submit(answer(41)).result(WAIT_S) == 42
+    assert loop_thread.submit(answer(41)).result(PATIENCE_S) == 42
     with pytest.raises(ValueError, match="negative"):
-        loop_thread.submit(answer(-1)).result(WAIT_S)
+        loop_thread.submit(answer(-1)).result(PATIENCE_S)
 
     loop_thread.close()
     with pytest.raises(ResourceClosedError):
@@ -255,7 +254,7 @@ def test_close_cancels_the_tasks_of_the_loop(loop_thread: EventLoopThread) -> No
             cleaned.append("up")
 
     future = loop_thread.submit(wait_for_ever())
-    assert is_waiting.wait(WAIT_S)
+    assert is_waiting.wait(PATIENCE_S)
 
     loop_thread.close()
 
@@ -271,7 +270,7 @@ def test_a_coroutine_submitted_just_before_close_is_cancelled_not_forgotten(loop
     closing.start()
 
     gate.open()
-    closing.join(WAIT_S)
+    closing.join(PATIENCE_S)
 
     assert future.cancelled()
 
@@ -285,7 +284,7 @@ def test_a_blocked_loop_does_not_block_close_for_ever(loop_thread: EventLoopThre
 
     gate.open()
     assert loop_thread._thread is not None
-    loop_thread._thread.join(WAIT_S)
+    loop_thread._thread.join(PATIENCE_S)
 
 
 def test_a_loop_thread_cannot_close_itself(loop_thread: EventLoopThread) -> None:

@@ -25,9 +25,10 @@ from netstack.wire.messages import (
     ResumeConsumption,
     TaskEventRequest,
 )
-from tests.netstack.connections import CONFIG, DEADLINE_S, Consumer, Peer, requests, serve, until
+from tests.netstack.connections import CONFIG, Consumer, Peer, requests, serve, until
 from tests.netstack.gate.manual_timers import ManualStateChecker
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
+from tests.waiting import PATIENCE_S
 
 NOT_REUSED = dataclasses.replace(CONFIG, reuse_connections=False)
 RETRYING = dataclasses.replace(CONFIG, connect_retries=2)
@@ -345,7 +346,7 @@ async def test_eight_threads_make_one_connection() -> None:
     gates = [consumer.gate(address, number, is_requested=False) for number in range(1, 9)]
 
     def ask(index: int) -> None:
-        start.wait(DEADLINE_S)
+        start.wait(PATIENCE_S)
         gates[index].request_partitions()
 
     threads = [threading.Thread(target=ask, args=(index,)) for index in range(8)]
@@ -353,7 +354,7 @@ async def test_eight_threads_make_one_connection() -> None:
         thread.start()
     await until(lambda: len(peer.received) == 8)
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
 
     assert len(peer.contexts) == 1
     assert sorted(requests(peer)) == sorted(receiver_of(number) for number in range(1, 9))
@@ -446,7 +447,7 @@ async def test_hist_15416_a_peer_that_does_not_answer_keeps_nobody_from_another(
 
     monkeypatch.setattr("netstack.connection_manager.connect", hang)
     stuck = consumer.gate(blackhole, 1)
-    await asyncio.wait_for(is_stuck.wait(), DEADLINE_S)
+    await asyncio.wait_for(is_stuck.wait(), PATIENCE_S)
 
     consumer.gate(address, 2)
     await until(lambda: bool(peer.received))

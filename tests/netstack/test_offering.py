@@ -31,11 +31,11 @@ from netstack.wire.messages import CancelPartitionRequest, Message, PartitionReq
 from netstack.wire.offers import OfferRefused, PartitionOffer, RefusalCode
 from tests.netstack.connections import until
 from tests.netstack.wire.samples import PARTITION
+from tests.waiting import PATIENCE_S
 
 SECRET = secrets.token_bytes(32)
 CONFIG = NetstackConfig(network_memory_bytes=1 << 20, security=replace(SecurityConfig.hmac(SECRET), failure_delay_s=0.0))
 TYPE = b"T" * 16
-DEADLINE_S = 10.0
 GATE = GateIdentity(b"J" * 16, "clicks", time.time_ns() // 1_000_000 + 3_600_000)
 
 
@@ -69,11 +69,11 @@ async def say(address: ConnectionID, message: Message, gate: GateIdentity = GATE
         config,
         address,
         lambda: (MessageEncoder(), MessageDecoder.of(config, accepted_ids=OFFERING_MESSAGE_IDS), listener),
-        DEADLINE_S,
+        PATIENCE_S,
         gate,
     )
     channel.write_and_flush(message)
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         heard = [await listener.received.get()]
     channel.close()
     await channel.wait_closed()
@@ -191,7 +191,7 @@ async def test_producers_keep_no_taskmanager_out() -> None:
 
 async def dialled(address: ConnectionID, secret: bytes, gate: GateIdentity | None) -> NetworkChannel:
     config = replace(CONFIG, security=SecurityConfig.hmac(secret))
-    return await connect(config, address, lambda: (MessageEncoder(), MessageDecoder.of(config)), DEADLINE_S, gate)
+    return await connect(config, address, lambda: (MessageEncoder(), MessageDecoder.of(config)), PATIENCE_S, gate)
 
 
 async def test_a_producer_hears_why_before_it_hears_that_a_channel_stops() -> None:
@@ -237,7 +237,7 @@ async def offered(
     result = environment.create_result_partition("producer", result_partition_id(gate.name), 2)
     partition = OfferedPartition(result, 2)
     offer = replace(offer, result_partition=result.partition_id)
-    await offering.offer(GateAccess(gate, gate_token(SECRET, gate)), [(address, offer)], partition, DEADLINE_S)
+    await offering.offer(GateAccess(gate, gate_token(SECRET, gate)), [(address, offer)], partition, PATIENCE_S)
     return partition
 
 

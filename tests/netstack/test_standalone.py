@@ -27,9 +27,9 @@ from netstack import (
     StopMode,
     wait_consumed,
 )
+from tests.waiting import PATIENCE_S
 
 PARTITION = ResultPartitionID(IntermediateResultPartitionID(bytes(range(20))), ExecutionAttemptID(bytes(range(40))))
-TIMEOUT_S = 30.0  # of every wait; none is expected to take long
 
 
 def config(floating_buffers: int = 0) -> NetstackConfig:
@@ -58,7 +58,7 @@ def channel(address: ConnectionID, subpartition: int = 0, initial_credit: int = 
 
 
 def read_one(gate: SingleInputGate) -> bytes | Event | None:
-    found = gate.get_next(TIMEOUT_S)
+    found = gate.get_next(PATIENCE_S)
     if found is None:
         assert gate.is_finished, "nothing came in time"
         return None
@@ -83,7 +83,7 @@ def test_buffers_and_events_are_read_one_by_one_in_order(producer: StandaloneNet
 
     assert [read_one(gate) for _ in range(5)] == [b"a" * 1024, b"b" * 10, EndOfData(StopMode.DRAIN), EndOfPartition(), None]
     gate.close()
-    assert wait_consumed(partition, TIMEOUT_S)
+    assert wait_consumed(partition, PATIENCE_S)
 
 
 def test_a_gate_may_ask_before_the_partition_exists(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
@@ -106,7 +106,7 @@ def test_a_reader_that_recycles_nothing_gets_no_more_than_its_initial_credit(
     for _ in range(4):
         partition.emit_record(b"x" * 1024, 0)
     partition.flush(0)
-    held = [slow.get_next(TIMEOUT_S) for _ in range(3)]
+    held = [slow.get_next(PATIENCE_S) for _ in range(3)]
 
     # What follows on the same connection proves that the fourth buffer is not under way.
     partition.emit_record(b"y" * 1024, 1)
@@ -137,7 +137,7 @@ def test_closing_the_gate_cancels_and_the_producer_runs_on(producer: StandaloneN
         partition.emit_record(b"x" * 1024, 0)
     partition.finish()
     partition.close()
-    assert wait_consumed(partition, TIMEOUT_S)
+    assert wait_consumed(partition, PATIENCE_S)
 
 
 def test_a_partition_that_is_closed_unfinished_is_an_error_at_its_reader(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
@@ -150,7 +150,7 @@ def test_a_partition_that_is_closed_unfinished_is_an_error_at_its_reader(produce
     partition.close()
 
     with pytest.raises(ProducerFailedError, match="closed before it was finished"):
-        gate.get_next(TIMEOUT_S)
+        gate.get_next(PATIENCE_S)
     gate.close()
 
 
@@ -161,7 +161,7 @@ def test_a_waiting_reader_wakes_up_when_its_gate_is_closed(producer: StandaloneN
 
     closer.start()
     with pytest.raises(ResourceClosedError):
-        gate.get_next(TIMEOUT_S)
+        gate.get_next(PATIENCE_S)
 
     closer.join()
     partition.close()

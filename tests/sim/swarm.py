@@ -4,7 +4,6 @@ Side:   any.
 """
 
 import logging
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ class SwarmResult:
     num_worlds: int = 0
     num_faults: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
+    traces: dict[int, tuple[int, int]] = field(default_factory=dict)  # by seed: how many steps, and one number for all of them
 
     def __str__(self) -> str:
         outcomes = ", ".join(f"{number} {outcome}" for outcome, number in sorted(self.outcomes.items()))
@@ -50,17 +50,18 @@ def run_swarm(num_steps: int, first_seed: int = 0) -> SwarmResult:
     while result.num_steps < num_steps:
         world = World(first_seed + result.num_worlds)
         result.num_steps += world.run()
+        result.traces[world.seed] = world.step_number, world.trace_hash
         result.num_worlds += 1
         result.num_faults += len(world.mix.faults)
         result.outcomes.update(consumer.state for consumer in world.consumers)
     return result
 
 
-def trace_hash_of_swarm(seeds: Iterable[int]) -> int:
-    """One number for all the steps that these seeds make."""
-    combined = 0
+def traces_of(seeds: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """By seed: how many steps it makes, and one number for all of them."""
+    traces = {}
     for seed in seeds:
         world = World(seed)
         world.run()
-        combined = zlib.crc32(b"%d %d" % (world.step_number, world.trace_hash), combined)
-    return combined
+        traces[seed] = world.step_number, world.trace_hash
+    return traces

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sim.streams import Stream
-from tests.sim.swarm import SwarmResult, run_swarm, silent_logs, trace_hash_of_swarm
+from tests.sim.swarm import SwarmResult, run_swarm, silent_logs, traces_of
 from tests.sim.world import SimulationError, World
 
 NUM_STEPS = 300_000
 NUM_PARTS = 4
+NUM_REPLAYED = 25  # of the worlds of each part: 100 in all make their steps twice
 FIRST_SEED = int(os.environ.get("SIM_SEED", "1"))
 
 
@@ -25,31 +26,26 @@ def _silent() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(NUM_PARTS))
 def test_every_invariant_holds_after_every_step(part: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """I1-I5, I8, I10, I11 after each of 300,000 steps (a quarter here), and liveness at the end of every world."""
+    """I1-I5, I8, I10, I11 after each of 300,000 steps (a quarter here), liveness at the end of every world; seeds repeat their steps."""
     result = run_swarm(NUM_STEPS // NUM_PARTS, FIRST_SEED + part * 10_000)
 
     with capsys.disabled():
         print(f"\n  simulated: {result}")
     assert result.num_steps >= NUM_STEPS // NUM_PARTS
     assert set(result.outcomes) == {"finished", "failed", "cancelled"}, "the faults happen, and not always"
-
-
-@pytest.mark.slow
-def test_the_same_seed_makes_the_same_steps() -> None:
-    """100 seeds, run twice in this process."""
-    seeds = range(FIRST_SEED, FIRST_SEED + 100)
-
-    assert trace_hash_of_swarm(seeds) == trace_hash_of_swarm(seeds)
+    again = traces_of(list(result.traces)[:NUM_REPLAYED])
+    assert len(again) == NUM_REPLAYED
+    assert again.items() <= result.traces.items(), "the same seed makes other steps"
 
 
 @pytest.mark.slow
 def test_the_steps_do_not_depend_on_the_hashes_of_strings() -> None:
     """Another process, with other hashes: the order of no set or dictionary may matter."""
-    program = "from tests.sim.swarm import *\nwith silent_logs(): print(trace_hash_of_swarm(range(1, 16)))"
+    program = "from tests.sim.swarm import *\nwith silent_logs(): print(traces_of(range(1, 16)))"
     hashes = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600, check=True)
         hashes.add(done.stdout)
 
     assert len(hashes) == 1

@@ -18,13 +18,13 @@ from pyspark import TaskContext
 from flowlet.common.typeinfo import Types
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
+from tests.waiting import PATIENCE_S
 
 ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
 ON_EXECUTORS = pytest.mark.parametrize("spark", [EXECUTORS], indirect=True)
 NUM_ROWS = 20_000
 BEFORE = 5_000  # so many rows of the second partition are pushed before it ends
 MANY_ROWS = 10_000_000  # seconds' worth of pushing
-WAIT_S = 30.0
 
 
 def raises() -> None:
@@ -63,7 +63,7 @@ def test_a_partition_that_ended_in_the_middle_is_pushed_again(spark: Any, cluste
 
 def cancel_when_it_reads(results: CloseableIterator) -> None:
     """In a thread: Spark finds Python data sources only in threads in which the session is the active one, so the main one pushes."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + PATIENCE_S
     while not any(each["metrics"]["num_bytes_in_remote"] for each in results.job_client.metrics()["vertices"][0]["subtasks"]):
         assert time.monotonic() < deadline, "nothing comes in"
         threading.Event().wait(0.05)

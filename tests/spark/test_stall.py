@@ -20,6 +20,7 @@ from flowlet.datastream import CloseableIterator, StreamExecutionEnvironment
 from flowlet.ingest import close_producers
 from flowlet.spark import GateSink
 from tests.spark.conftest import LOCAL
+from tests.waiting import PATIENCE_S
 
 ROW = Types.TUPLE([Types.LONG(), Types.STRING()])
 NUM_ROWS = 400_000
@@ -27,7 +28,6 @@ TEXT = "x" * 200  # 80 MB in all: more than all buffers and sockets on the way h
 STALL_S = 30.0
 SETTLE_S = 8.0  # until what has room is full
 MAX_GROWTH_BYTES = 16 << 20
-WAIT_S = 60.0
 
 
 class Door:
@@ -71,7 +71,7 @@ def in_background(action: Any) -> Iterator[threading.Thread]:
     thread = threading.Thread(target=run, name="push")
     thread.start()
     yield thread
-    thread.join(WAIT_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive(), "the Spark job does not end"
     if failures:
         raise failures[0]
@@ -120,7 +120,7 @@ def collect(jobmanager: str, door: Path) -> CloseableIterator:
 def watch(task_manager: int, workers: Path) -> dict[str, list[int]]:
     """Memory of the TaskManager and of both workers, twice a second while all stand still."""
     tick = threading.Event()
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + PATIENCE_S
     while len(list(workers.iterdir())) < 2:
         assert time.monotonic() < deadline, "Spark's tasks did not start"
         tick.wait(0.1)

@@ -34,9 +34,10 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, deserialize_event
 from tests.flowlet.checkpoint.barriers import timeoutable, unaligned
 from tests.flowlet.checkpoint.doubles import ManualTimers
-from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge, spin_until
+from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import Tasks, chain
 from tests.netstack.test_environment import Node, small_config, start_node
+from tests.waiting import spin_until
 
 NUM_CHANNELS = 3
 NUM_RECORDS = 8

@@ -36,8 +36,9 @@ from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.errors import ProducerFailedError
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointOptions
-from tests.flowlet.task.local_network import LocalNetwork, Thread, edge, spin_until
+from tests.flowlet.task.local_network import LocalNetwork, Thread, edge
 from tests.flowlet.task.local_tasks import chain
+from tests.waiting import spin_until
 
 PARALLELISM = 2
 NUM_KEYS = 7

@@ -14,7 +14,8 @@ from flowlet.client.running_job import RunningJob
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import JobExecutionError
 from flowlet.testing.mini_cluster import MiniCluster
-from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, mapped
+from tests.flowlet.client.jobs import endless_shuffle, mapped
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def failed(cluster: MiniCluster) -> RunningJob:
     job_graph, _ = mapped([0], lambda value: 1 // value, name="dividing")
     job = cluster.execute(job_graph)
     with pytest.raises(JobExecutionError):
-        job.wait(DEADLINE_S)
+        job.wait(PATIENCE_S)
     return job
 
 
@@ -161,12 +162,12 @@ def test_processes_are_started_by_the_same_command(command: str, ready: str, tmp
 
         os.kill(process.pid, signal.SIGINT)
 
-        assert process.wait(DEADLINE_S) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.slow
 def test_options_of_a_process_are_its_own(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "flowlet.cli.main", "tm", "--help"], capture_output=True, text=True, timeout=DEADLINE_S)
+    done = subprocess.run([sys.executable, "-m", "flowlet.cli.main", "tm", "--help"], capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert done.returncode == 0
     assert "--network-memory" in done.stdout

@@ -23,8 +23,8 @@ from flowlet.operators.sinks import DiscardSink
 from flowlet.operators.source import CollectionSource, Source, SourceOperator
 from flowlet.operators.transform import FlatMapOperator, MapOperator
 from flowlet.records import Chunk
+from tests.waiting import PATIENCE_S
 
-DEADLINE_S = 20.0
 LINES = ["the quick brown fox", "jumps over the lazy dog", "", "the end"] * 500
 
 
@@ -41,7 +41,7 @@ reached, released = Flags(), Flags()
 def hold(name: str, value: Any = None) -> Any:
     """Say that the place was reached, and stay there until the test releases it."""
     reached[name].set()
-    released[name].wait(DEADLINE_S)
+    assert released[name].wait(PATIENCE_S), f"the test did not release {name!r}"
     return value
 
 
@@ -53,8 +53,8 @@ def ctrl_c_inside(*functions: Callable[..., Any], after: threading.Event) -> Ite
     codes = {function.__code__ for function in functions}
 
     def interrupt() -> None:
-        after.wait(DEADLINE_S)
-        deadline = time.monotonic() + DEADLINE_S
+        after.wait(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             if codes <= {frame.f_code for frame, _ in traceback.walk_stack(sys._current_frames()[main])}:
                 os.kill(os.getpid(), signal.SIGINT)

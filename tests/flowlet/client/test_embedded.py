@@ -18,7 +18,8 @@ from flowlet.errors import ConfigError, FlowletError, JobExecutionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
 from flowlet.operators.sinks import PrintSink
-from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, expected_counts, source, vertex, word_count
+from tests.flowlet.client.jobs import endless_shuffle, expected_counts, source, vertex, word_count
+from tests.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -90,7 +91,7 @@ def test_a_word_count_runs_in_two_child_processes_over_tcp() -> None:
     job = execute(job_graph, EmbeddedTarget(2, num_task_managers=2, in_process=False))
 
     counts = dict(job.collect(edge_id))
-    job.wait(DEADLINE_S)
+    job.wait(PATIENCE_S)
     subtasks = [each for vertex_document in job.metrics()["vertices"] for each in vertex_document["subtasks"]]
     job.close()
 
@@ -106,7 +107,7 @@ def test_what_the_children_print_is_here_when_the_job_has_finished(capsys: pytes
     job_graph = JobGraph("printing", vertices=[head, tail], edges=[JobEdge(head.id, 0, tail.id, Rebalance())])
     job = execute(job_graph, EmbeddedTarget(2, num_task_managers=2, in_process=False))
 
-    job.wait(DEADLINE_S)
+    job.wait(PATIENCE_S)
     out = capsys.readouterr().out
     job.close()
 
@@ -123,7 +124,7 @@ def test_a_child_that_is_killed_fails_the_job_by_name() -> None:
     _wait_until_running(cluster, job_graph.job_id)
 
     os.kill(victim, signal.SIGKILL)
-    document = cluster.call(lambda api: api.wait_terminal(job_graph.job_id, DEADLINE_S))
+    document = cluster.call(lambda api: api.wait_terminal(job_graph.job_id, PATIENCE_S))
     cluster.close()
 
     assert document is not None
@@ -154,7 +155,7 @@ def test_children_do_not_see_the_terminals_ctrl_c_and_end_on_close() -> None:
     cluster.close()
 
     assert session == pid != os.getsid(0)
-    assert time.monotonic() - began < DEADLINE_S / 2
+    assert time.monotonic() - began < PATIENCE_S / 2
     assert not child.is_running()
 
 
@@ -205,7 +206,7 @@ def start_program(mode: str) -> tuple[subprocess.Popen[str], list[psutil.Process
 
 
 def assert_all_end(children: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(children, timeout=DEADLINE_S)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert not alive
 
 
@@ -213,7 +214,7 @@ def assert_all_end(children: list[psutil.Process]) -> None:
 def test_a_program_that_forgets_to_close_leaves_no_process() -> None:
     program, children = start_program("forget")
 
-    _, err = program.communicate(timeout=DEADLINE_S)
+    _, err = program.communicate(timeout=PATIENCE_S)
 
     assert program.returncode == 0
     assert "Traceback" not in err
@@ -225,7 +226,7 @@ def test_ctrl_c_ends_program_and_children() -> None:
     program, children = start_program("wait")
 
     program.send_signal(signal.SIGINT)
-    _, err = program.communicate(timeout=DEADLINE_S)
+    _, err = program.communicate(timeout=PATIENCE_S)
 
     assert program.returncode == -signal.SIGINT
     # On a busy machine asyncio's debug mode adds its warnings about slow callbacks.
@@ -240,13 +241,13 @@ def test_children_of_a_killed_program_end() -> None:
     program, children = start_program("wait")
 
     program.kill()
-    program.communicate(timeout=DEADLINE_S)
+    program.communicate(timeout=PATIENCE_S)
 
     assert_all_end(children)
 
 
 def _wait_until_running(cluster: EmbeddedCluster, job_id: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while cluster.call(lambda api: api.job(job_id))["state"] != "RUNNING":
         assert time.monotonic() < deadline
 

@@ -12,8 +12,8 @@ from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import KeyedProcessFunction, ProcessFunction, RuntimeContext, StreamExecutionEnvironment, TimeDomain
 from flowlet.datastream.connectors import DiscardingSink, Source
 from flowlet.records import MAX_TIMESTAMP, Chunk
+from tests.waiting import PATIENCE_S
 
-PATIENCE_S = 30.0  # never used up unless a test fails
 WINDOW_MS = 10
 NUM_LAST = 50
 

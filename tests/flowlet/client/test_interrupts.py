@@ -17,7 +17,8 @@ from flowlet.client.executor import execute, to_message
 from flowlet.client.interrupts import DeferredSignals, Latch
 from flowlet.client.remote import ClusterClient, JobManagerApi
 from flowlet.client.running_job import RunningJob
-from tests.flowlet.client.jobs import DEADLINE_S, endless, mapped
+from tests.flowlet.client.jobs import endless, mapped
+from tests.waiting import PATIENCE_S
 
 # This file and the stacks that asyncio's debug mode takes have no places that matter; and what a finalizer of a weak reference raises, the
 # interpreter swallows, whoever runs it.
@@ -75,7 +76,7 @@ def assert_answers(client: ClusterClient) -> None:
         answered.set()
 
     threading.Thread(target=ask, daemon=True).start()
-    assert answered.wait(DEADLINE_S), "the loop thread stands still"
+    assert answered.wait(PATIENCE_S), "the loop thread stands still"
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ def test_other_threads_are_left_alone() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
 
     assert seen == [signal.default_int_handler]
 
@@ -240,7 +241,7 @@ def test_a_signal_that_does_not_interrupt_the_wait_is_heard_all_the_same() -> No
         while not _is_inside(Latch.wait):
             pass
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # this thread notes it, the main thread sleeps on
-        is_over.wait(DEADLINE_S)
+        is_over.wait(PATIENCE_S)
         latch.open()
 
     thread = threading.Thread(target=interrupt)
@@ -266,13 +267,13 @@ def test_a_latch_wakes_the_thread_that_waits() -> None:
     latch, woken = Latch(), threading.Event()
 
     def wait() -> None:
-        if latch.wait(DEADLINE_S):
+        if latch.wait(PATIENCE_S):
             woken.set()
 
     thread = threading.Thread(target=wait)
     thread.start()
 
     latch.open()
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
 
     assert woken.is_set()

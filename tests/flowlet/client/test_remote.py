@@ -15,7 +15,8 @@ from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcConnectError, RpcStatusError
 from flowlet.testing.mini_cluster import MiniCluster
-from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, word_count
+from tests.flowlet.client.jobs import endless_shuffle, word_count
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_channels_of_a_job_that_has_ended_are_an_error_of_their_own(client: Clus
     job_graph, edge_id = word_count(split=lambda line: [(line, 1 // 0)])
     job = cluster.execute(job_graph)
     with pytest.raises(JobExecutionError):
-        job.wait(DEADLINE_S)
+        job.wait(PATIENCE_S)
 
     with pytest.raises(JobEndedError, match="FAILED"):
         client.call(lambda api: api.wait_channels(job.job_id, edge_id))
@@ -107,10 +108,10 @@ def test_closing_ends_a_call_that_waits_on_another_thread(client: ClusterClient,
 
     thread = threading.Thread(target=call)
     thread.start()
-    assert waiting.wait(DEADLINE_S)
+    assert waiting.wait(PATIENCE_S)
 
     client.close()
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
 
     assert [str(error) for error in errors] == ["the connection to the cluster was closed"]
 

@@ -16,7 +16,6 @@ from flowlet.operators.sinks import DiscardSink
 from flowlet.rpc.messages import FailureInfo
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.jobs import (
-    DEADLINE_S,
     ctrl_c_inside,
     endless_shuffle,
     expected_counts,
@@ -27,6 +26,7 @@ from tests.flowlet.client.jobs import (
     vertex,
     word_count,
 )
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -49,16 +49,16 @@ def failing_split(line: str) -> list[tuple[str, int]]:
 def test_waiting_for_a_job_gives_its_id_and_its_duration(cluster: MiniCluster) -> None:
     job = cluster.execute(discarding())
 
-    result = job.wait(DEADLINE_S)
+    result = job.wait(PATIENCE_S)
 
     assert str(result.get_job_id()) == job.job_id
-    assert 0 <= result.get_net_runtime() < DEADLINE_S * 1000
+    assert 0 <= result.get_net_runtime() < PATIENCE_S * 1000
     assert job.status() is JobStatus.FINISHED
 
 
 def test_the_counters_of_every_subtask_are_in_the_document_also_after_close(cluster: MiniCluster) -> None:
     job = cluster.execute(discarding())
-    job.wait(DEADLINE_S)
+    job.wait(PATIENCE_S)
     job.close()
 
     document = job.metrics()
@@ -87,7 +87,7 @@ def test_a_failed_job_shows_task_operator_record_and_the_users_traceback(cluster
     with pytest.raises(JobExecutionError) as caught:
         dict(job.collect(edge_id))
     with pytest.raises(JobExecutionError) as again:
-        job.wait(DEADLINE_S)
+        job.wait(PATIENCE_S)
 
     text = str(caught.value)
     first, second, *frames = text.splitlines()
@@ -108,14 +108,14 @@ def test_a_cancelled_job_ends_as_cancelled(cluster: MiniCluster) -> None:
     job.cancel()
 
     with pytest.raises(JobExecutionError, match="job 'endless' was cancelled"):
-        job.wait(DEADLINE_S)
+        job.wait(PATIENCE_S)
     assert job.status() is JobStatus.CANCELED
     job.cancel()
 
 
 def test_cancelling_a_finished_job_changes_nothing(cluster: MiniCluster) -> None:
     job = cluster.execute(discarding())
-    job.wait(DEADLINE_S)
+    job.wait(PATIENCE_S)
 
     job.cancel()
 
@@ -128,21 +128,21 @@ def test_ctrl_c_while_waiting_cancels_the_job(cluster: MiniCluster) -> None:
     released["map"].set()
 
     with ctrl_c_inside(RunningJob.wait, Latch.wait, after=reached["map"]), pytest.raises(KeyboardInterrupt):
-        job.wait(DEADLINE_S)
+        job.wait(PATIENCE_S)
 
     assert job.status() is JobStatus.CANCELED
 
 
 def test_a_lost_task_manager_fails_the_job_by_name(cluster: MiniCluster) -> None:
     job = cluster.execute(endless_shuffle(lambda value: hold("map", value)))
-    assert reached["map"].wait(DEADLINE_S)
+    assert reached["map"].wait(PATIENCE_S)
     released["map"].set()
     lost = cluster.task_executors[1].tm_id
 
     cluster.stop_task_manager(1)
 
     with pytest.raises(JobExecutionError, match=lost):
-        job.wait(DEADLINE_S)
+        job.wait(PATIENCE_S)
 
 
 def test_a_job_that_is_too_wide_for_the_cluster_waits_for_more(cluster: MiniCluster) -> None:
@@ -170,7 +170,7 @@ def test_two_jobs_run_one_after_the_other_on_one_cluster(cluster: MiniCluster) -
         job: RunningJob = cluster.execute(job_graph)
 
         assert dict(job.collect(edge_id)) == expected_counts()
-        job.wait(DEADLINE_S)
+        job.wait(PATIENCE_S)
 
 
 def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"), **failure: Any) -> dict[str, Any]:

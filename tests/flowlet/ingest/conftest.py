@@ -14,10 +14,9 @@ from flowlet.ingest import GateClient, PartitionOffer, open_gate
 from flowlet.ingest.runtime import close_producers
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.quiet_logging import unconfigured_logging
+from tests.waiting import PATIENCE_S
 
 __all__ = ["unconfigured_logging"]
-
-DEADLINE_S = 20.0
 
 
 class GateCluster(MiniCluster):
@@ -75,7 +74,7 @@ def push(gate: GateClient, records: list[Any], partition: int = 0, *, attempt: i
     """One whole partition."""
     with gate.open_partition(PartitionOffer(job, partition, attempt)) as writer:
         writer.write_records(records)
-        writer.finish(DEADLINE_S)
+        writer.finish(PATIENCE_S)
 
 
 def counts_of(client: JobClient, gate: str = "clicks") -> dict[str, Any]:

@@ -46,8 +46,9 @@ from flowlet.ingest import (
 )
 from netstack.offering import OfferedPartition
 from tests.flowlet.client.jobs import hold, reached, released
-from tests.flowlet.ingest.conftest import DEADLINE_S, GateCluster, collecting, counts_of, push, write_secret
+from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, push, write_secret
 from tests.flowlet.ingest.cut import Cut
+from tests.waiting import PATIENCE_S
 
 PROMISED_S = 5.0  # every refusal comes within this time
 
@@ -61,7 +62,7 @@ def in_time() -> Iterator[None]:
 
 def wait_until(is_true: Callable[[], bool]) -> None:
     """Ask until it is so; what is asked takes its time."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not is_true():
         assert time.monotonic() < deadline, "it never came true"
 
@@ -181,7 +182,7 @@ def test_a_cancelled_job_ends_producers_that_wait_for_credit(cluster: GateCluste
     errors: list[BaseException] = []
     thread = threading.Thread(target=lambda: errors.append(_raised(lambda: endlessly(writer))))
     thread.start()
-    assert reached["cancelled"].wait(DEADLINE_S)
+    assert reached["cancelled"].wait(PATIENCE_S)
     client.cancel()
     with in_time():
         thread.join()
@@ -212,7 +213,7 @@ def test_a_cancelled_job_ends_a_producer_that_waits_to_be_finished(cluster: Gate
         errors: list[BaseException] = []
         thread = threading.Thread(target=lambda: errors.append(_raised(writer.finish)))
         thread.start()
-        assert reached["finishing"].wait(DEADLINE_S)
+        assert reached["finishing"].wait(PATIENCE_S)
         client.cancel()
         with in_time():
             thread.join()
@@ -228,7 +229,7 @@ def test_a_job_that_fails_says_so_to_its_producers(cluster: GateCluster) -> None
     with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([1, 0])
         with pytest.raises(GateEndedError, match=r"gate 'clicks': its (task has failed|job was cancelled or has failed)"):
-            writer.finish(DEADLINE_S)
+            writer.finish(PATIENCE_S)
 
     with pytest.raises(JobExecutionError, match="ZeroDivisionError"):
         client.get_job_execution_result().result()
@@ -256,14 +257,14 @@ def test_a_taskmanager_that_is_killed_is_a_lost_gate(tmp_path: Any) -> None:
         env.from_remote_gate("clicks").print()
         job = execute(translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret))
         secret_file = write_secret(cluster.secret, tmp_path)
-        gate = open_gate("clicks", jobmanager=f"{cluster.host}:{cluster.port}", secret_file=secret_file, timeout_s=DEADLINE_S)
+        gate = open_gate("clicks", jobmanager=f"{cluster.host}:{cluster.port}", secret_file=secret_file, timeout_s=PATIENCE_S)
         with gate.open_partition(PartitionOffer("job", 0)) as writer:
             writer.write_records([1])
             os.kill(cluster.pids()[0], signal.SIGKILL)
             with in_time(), pytest.raises(GateLostError, match=r"partition 0 .*gate 'clicks'"):
                 endlessly(writer)
         with pytest.raises(JobExecutionError):
-            job.wait(DEADLINE_S)
+            job.wait(PATIENCE_S)
         job.close()
     finally:
         close_producers()
@@ -274,7 +275,7 @@ def test_a_finish_that_takes_too_long_is_an_aborted_attempt(cluster: GateCluster
     client = running_gate(cluster, held="slow")
     with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([1])
-        assert reached["slow"].wait(DEADLINE_S)
+        assert reached["slow"].wait(PATIENCE_S)
         with pytest.raises(GateLostError, match=r"gate 'clicks'.*subtasks \[0\] have not processed everything in time"):
             writer.finish(0.0)
     released["slow"].set()
@@ -323,7 +324,7 @@ def test_a_forked_child_leaves_its_parents_connection_alone(cluster: GateCluster
     stream = cluster.environment().from_remote_gate("clicks", producers=1)
     with collecting(stream) as results:
         with producer_process(cluster, "fork-within", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as producer:
-            out, err = producer.communicate(timeout=DEADLINE_S)
+            out, err = producer.communicate(timeout=PATIENCE_S)
         received = list(results)
 
     assert received == [1, 1, 3]
@@ -358,7 +359,7 @@ def test_a_forked_process_makes_connections_of_its_own(cluster: GateCluster) -> 
     client = running_gate(cluster, producers=3)
 
     with producer_process(cluster, "fork") as producer:
-        assert producer.wait(DEADLINE_S) == 0
+        assert producer.wait(PATIENCE_S) == 0
 
     client.get_job_execution_result().result()
 
@@ -377,7 +378,7 @@ def test_a_gate_with_a_type_reads_plain_values_alone(cluster: GateCluster) -> No
     with gate.open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([(1,), (Bomb(),)])
         with pytest.raises(GateTypeError, match=r"posix._exit is no plain value.*gate 'clicks'"):
-            writer.finish(DEADLINE_S)
+            writer.finish(PATIENCE_S)
     push(gate, [(None,), (2,)], attempt=1)
 
     client.get_job_execution_result().result()
@@ -394,7 +395,7 @@ def test_values_that_are_nested_without_end_abort_their_attempt(cluster: GateClu
     with gate.open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([(1,), (nested,)])
         with pytest.raises(GateTypeError, match=r"gate 'clicks'.*values are nested more than 100 deep.*gate 'clicks'"):
-            writer.finish(DEADLINE_S)
+            writer.finish(PATIENCE_S)
     push(gate, [(2,)], attempt=1)
 
     client.get_job_execution_result().result()
@@ -416,7 +417,7 @@ def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateClus
         writer.write_records([])
         writer.write_records([Row(user="a", clicks=None)])
         writer.write_batch(pyarrow.record_batch({"user": ["a"], "clicks": [1]}))
-        writer.finish(DEADLINE_S)
+        writer.finish(PATIENCE_S)
     client.get_job_execution_result().result()
 
 
@@ -437,17 +438,17 @@ def test_a_stall_parks_the_producer_and_is_warned_of(cluster: GateCluster, monke
             for start in range(0, 3_000_000, 10_000):
                 writer.write_records(list(range(start, start + 10_000)))
                 num_written += 10_000
-            writer.finish(DEADLINE_S)
+            writer.finish(PATIENCE_S)
 
     with structlog.testing.capture_logs() as logs, collecting(stream) as results:
         thread = threading.Thread(target=write)
         thread.start()
-        assert reached["stalled"].wait(DEADLINE_S)
+        assert reached["stalled"].wait(PATIENCE_S)
         wait_until(lambda: bool(warnings_in(logs)))
         assert num_written < 1_500_000  # 4 bytes each
         released["stalled"].set()
         received = sum(1 for _ in results)
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
 
     assert received == num_written == 3_000_000
     assert "'clicks'" in warnings_in(logs)[0]["waits_for"]

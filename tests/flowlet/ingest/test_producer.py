@@ -11,7 +11,8 @@ from flowlet.datastream.process_functions import KeyedProcessFunction, ProcessFu
 from flowlet.errors import JobSubmissionError
 from flowlet.ingest import AttemptRefusedError, GateClient, GateEndedError, PartitionOffer
 from flowlet.ingest.runtime import producer_runtime
-from tests.flowlet.ingest.conftest import DEADLINE_S, GateCluster, collecting, counts_of, push
+from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, push
+from tests.waiting import PATIENCE_S
 
 
 def test_what_a_producer_pushes_comes_out_of_the_gate(cluster: GateCluster) -> None:
@@ -22,7 +23,7 @@ def test_what_a_producer_pushes_comes_out_of_the_gate(cluster: GateCluster) -> N
         with cluster.open().open_partition(PartitionOffer("a job", 0)) as writer:
             for start in range(0, 10_000, 1000):
                 writer.write_records(list(range(start, start + 1000)))
-            writer.finish(DEADLINE_S)
+            writer.finish(PATIENCE_S)
 
         assert list(results) == list(range(1, 10_001))
 
@@ -33,7 +34,7 @@ def test_timestamps_travel_with_the_records(cluster: GateCluster) -> None:
         with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
             writer.write_records(["a", "b"], [17, 18])
             writer.write_records(["c"])
-            writer.finish(DEADLINE_S)
+            writer.finish(PATIENCE_S)
 
         assert list(results) == [("a", 17), ("b", 18), ("c", None)]
 
@@ -111,8 +112,8 @@ def test_a_gate_ends_when_every_subtask_has_all_partitions(make_cluster: Callabl
         with gate.open_partition(PartitionOffer("job", 0)) as first, gate.open_partition(PartitionOffer("other job", 0)) as second:
             first.write_records(["a"])
             second.write_records(["c"])
-            second.finish(DEADLINE_S)
-            first.finish(DEADLINE_S)
+            second.finish(PATIENCE_S)
+            first.finish(PATIENCE_S)
 
         assert Counter(results) == Counter(["a", "b", "b again", "c"])
 
@@ -130,7 +131,7 @@ def test_a_gate_without_a_number_ends_when_it_is_told_to(cluster: GateCluster) -
         with pytest.raises(GateEndedError, match=r"partition 1 .* gate 'clicks' takes no more partitions"):
             wait_refused(gate.open_partition)
         writer.write_records([2])
-        writer.finish(DEADLINE_S)
+        writer.finish(PATIENCE_S)
 
     client.get_job_execution_result().result()
 
@@ -163,7 +164,7 @@ def test_an_attempt_is_taken_once(cluster: GateCluster) -> None:
         push(gate, ["b"], attempt=1)
         with gate.open_partition(PartitionOffer("job", 0, epoch=1)) as writer:
             writer.write_records(["c"])
-            writer.finish(DEADLINE_S)
+            writer.finish(PATIENCE_S)
 
         assert list(results) == ["a", "b", "c"]
 
@@ -178,7 +179,7 @@ def test_an_aborted_attempt_counts_as_one_and_its_retry_as_new(cluster: GateClus
             fail_halfway(gate, PartitionOffer("job", 0))
         with gate.open_partition(PartitionOffer("job", 0, 1)) as writer:
             writer.write_records(["half", "whole"])
-            writer.finish(DEADLINE_S)
+            writer.finish(PATIENCE_S)
         results = set(iterator)
 
     assert results == {"half", "whole"}
@@ -219,6 +220,6 @@ def test_large_records_and_many_buffers(cluster: GateCluster) -> None:
         with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
             for _ in range(3):
                 writer.write_records([b"small", bytes(5_000_000)])
-            writer.finish(DEADLINE_S)
+            writer.finish(PATIENCE_S)
 
         assert list(results) == [5, 5_000_000] * 3

@@ -25,10 +25,10 @@ from flowlet.rpc.messages import (
     ToTaskManager,
     VertexMessage,
 )
+from tests.waiting import PATIENCE_S
 
 SECRET = b"s" * 32
 JOB_ID, SOURCE_ID, SINK_ID, EDGE_ID, COLLECT_ID = (f"{number:032x}" for number in range(1, 6))
-_PATIENCE_S = 10.0  # never used up unless a test fails
 _Message = TypeVar("_Message", bound=ToTaskManager)
 
 
@@ -88,7 +88,7 @@ class ScriptedTaskManager:
 
     async def expect(self, kind: type[_Message]) -> _Message:
         """The next message, which must be of this kind."""
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             received = await self.websocket.receive()
         assert received.type is aiohttp.WSMsgType.BINARY, received
         message: ToTaskManager = msgspec.msgpack.decode(received.data, type=ToTaskManager)
@@ -103,7 +103,7 @@ class ScriptedTaskManager:
 
     async def expect_close(self) -> str:
         """The reason with which the JobManager closes the connection."""
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             received = await self.websocket.receive()
         assert received.type is aiohttp.WSMsgType.CLOSE, received
         assert isinstance(received.extra, str)

@@ -10,8 +10,7 @@ from flowlet.jm.deployment import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.messages import SourceWatermarkReported, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged, WatermarkAlignmentMessage
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, SOURCE_ID, user_failure, word_count
-
-DEADLINE_S = 20.0
+from tests.waiting import PATIENCE_S
 
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
 
@@ -147,14 +146,14 @@ async def test_a_failing_job_whose_tasks_do_not_end_has_a_result_after_the_grace
     report(master, source, ExecutionState.FAILED)
 
     assert not await master.wait_for_result(0.0, 60.0), "not before the grace is over"
-    assert await master.wait_for_result(DEADLINE_S, 0.001)
+    assert await master.wait_for_result(PATIENCE_S, 0.001)
     assert not master.is_ended
 
 
 async def test_a_failing_job_that_ends_within_the_grace_is_reported_as_ended(master: JobMaster) -> None:
     source, sink = master.graph.executions
     report(master, source, ExecutionState.FAILED)
-    waiting = asyncio.create_task(master.wait_for_result(DEADLINE_S, DEADLINE_S))
+    waiting = asyncio.create_task(master.wait_for_result(PATIENCE_S, PATIENCE_S))
     await asyncio.sleep(0)
 
     report(master, sink, ExecutionState.CANCELED)
@@ -166,7 +165,7 @@ async def test_a_failing_job_that_ends_within_the_grace_is_reported_as_ended(mas
 async def told(recorder: Recorder) -> tuple[bytes, int]:
     """The next announcement."""
     recorder.was_told.clear()
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         await recorder.was_told.wait()
     return recorder.allowed[-1]
 

@@ -14,10 +14,10 @@ import pytest
 
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 READY = re.compile(r"JobManager listening on http://127\.0\.0\.1:(\d+)\n")
-_PATIENCE_S = 30
 
 
 def command(tmp_path: Path, *options: str) -> list[str]:
@@ -50,7 +50,7 @@ def test_a_signal_ends_it_in_order(process: subprocess.Popen[str], number: signa
     started_s = time.monotonic()
 
     process.send_signal(number)
-    output, errors = process.communicate(timeout=_PATIENCE_S)
+    output, errors = process.communicate(timeout=PATIENCE_S)
 
     assert time.monotonic() - started_s < 2
     assert (process.returncode, output) == (0, "")
@@ -69,7 +69,7 @@ async def test_it_serves_who_knows_the_secret(process: subprocess.Popen[str], tm
 
 
 def run(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(tmp_path, *options), capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    return subprocess.run(command(tmp_path, *options), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
 from flowlet.operators.blocking_source import MAX_PENDING_RECORDS, BlockingSourceReader
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
-from tests.flowlet.task.local_network import DEADLINE_S, spin_until
+from tests.waiting import PATIENCE_S, spin_until
 
 
 class Emitting(SourceFunction):
@@ -35,7 +35,7 @@ def poll(reader: BlockingSourceReader) -> Chunk | Watermark | WatermarkStatus | 
             return element
         there = threading.Event()
         reader.available_future().add_done_callback(there.set)
-        assert there.wait(DEADLINE_S)
+        assert there.wait(PATIENCE_S)
 
 
 def read_all(script: Callable[[SourceContext], None]) -> list[Any]:

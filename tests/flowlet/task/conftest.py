@@ -5,6 +5,13 @@ import pytest
 from tests.flowlet.task.local_network import LocalNetwork
 from tests.flowlet.task.local_tasks import Tasks
 from tests.flowlet.task.writer_rig import Make, Rig
+from tests.waiting import LONG_S
+
+
+@pytest.fixture(autouse=True)
+def _no_time_slice_comes_to_the_rescue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wake-up that got lost fails the test; one that takes its time on a busy machine is not taken for lost."""
+    monkeypatch.setattr("flowlet.task.mailbox._PARK_SLICE_S", LONG_S)
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Event, deserialize_event
+from tests.waiting import PATIENCE_S
 
-DEADLINE_S = 30.0
 SEGMENT_BYTES = 1024
 
 
@@ -237,20 +237,7 @@ class Thread(threading.Thread):
 
     def result(self) -> None:
         """Wait for the end and raise what the call raised."""
-        self.join(DEADLINE_S)
+        self.join(PATIENCE_S)
         assert not self.is_alive(), f"{self.name} hangs"
         if self.error is not None:
             raise self.error
-
-
-def spin_until(condition: Callable[[], bool]) -> None:
-    """Wait for a fact that another thread makes true; no sleep, so that no time is part of the test."""
-    deadline = threading.Event()
-    timer = threading.Timer(DEADLINE_S, deadline.set)
-    timer.start()
-    try:
-        while not condition():
-            assert not deadline.is_set(), "the condition never came true"
-    finally:
-        timer.cancel()
-        timer.join()

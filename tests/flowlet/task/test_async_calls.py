@@ -12,8 +12,7 @@ from flowlet.errors import FlowletError
 from flowlet.task import async_calls
 from flowlet.task.async_calls import AsyncCall, AsyncCalls, Failed
 from flowlet.task.async_loop import SharedAsyncLoop
-
-DEADLINE_S = 30.0
+from tests.waiting import PATIENCE_S
 
 
 class Notified:
@@ -30,7 +29,7 @@ class Notified:
         self._event.set()
 
     def wait(self) -> None:
-        assert self._event.wait(DEADLINE_S), "nobody told of an outcome"
+        assert self._event.wait(PATIENCE_S), "nobody told of an outcome"
         self._event.clear()
 
 
@@ -220,7 +219,7 @@ def test_a_loop_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch
     unblock = threading.Event()
 
     async def block(value: object) -> None:
-        unblock.wait(DEADLINE_S)
+        unblock.wait(PATIENCE_S)
 
     calls = AsyncCalls(Notified(), SharedAsyncLoop())
     calls.start([AsyncCall(block, 0, None)])
@@ -238,7 +237,7 @@ def test_no_outcome_waits_without_a_notification() -> None:
     notified = Notified()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     try:
         with running(notified) as calls:
             found = 0

@@ -17,10 +17,9 @@ from flowlet.operators.async_wait import AsyncWaitOperator
 from flowlet.records import MAX_WATERMARK
 from flowlet.task.async_loop import PROCESS_ASYNC_LOOP
 from flowlet.task.stream_task import create_stream_task
-from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge, spin_until
+from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source
-
-DEADLINE_S = 30.0
+from tests.waiting import PATIENCE_S, spin_until
 
 
 class Pairs:
@@ -121,7 +120,7 @@ def test_a_result_is_sent_while_the_task_waits_for_input(tasks: Tasks, network: 
         loop = PROCESS_ASYNC_LOOP.acquire()
         loop.execute_threadsafe(function.is_open.set)
         PROCESS_ASYNC_LOOP.release()
-        assert arrived.wait(DEADLINE_S), "the result waits for the next record"
+        assert arrived.wait(PATIENCE_S), "the result waits for the next record"
 
     first = tasks.source(source([1], open_gate_and_wait, [2]), outputs=[edge(raw)])
     sink = Recorder(on_chunk=lambda chunk: arrived.set())
@@ -138,7 +137,7 @@ def test_results_are_sent_while_a_long_chunk_waits_for_places(tasks: Tasks, netw
 
     async def last_waits(value: int) -> list[int]:
         if value == 3:
-            await asyncio.get_running_loop().run_in_executor(None, arrived.wait, DEADLINE_S)
+            await asyncio.get_running_loop().run_in_executor(None, arrived.wait, PATIENCE_S)
             assert arrived.is_set()
         return [value]
 

@@ -21,6 +21,11 @@ HOUR = 3600
 NS_PER_S = 1_000_000_000
 
 
+@pytest.fixture(autouse=True)
+def _no_time_slice_comes_to_the_rescue() -> None:
+    """Here the slices are what is tested."""
+
+
 class ManualSleep:
     """Stands where a parked task sleeps: no time passes but the clock's, and after so many slices something happens, once each.
 

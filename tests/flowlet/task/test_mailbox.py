@@ -10,8 +10,7 @@ import pytest
 from flowlet.errors import MailboxClosedError
 from flowlet.task import mailbox
 from flowlet.task.mailbox import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxState, MailOptions, TaskMailbox
-
-DEADLINE_S = 30.0
+from tests.waiting import PATIENCE_S
 
 
 def mail(name: str, priority: int = MIN_PRIORITY, options: MailOptions = MailOptions.DEFAULT) -> Mail:
@@ -302,7 +301,7 @@ def test_putters_learn_of_the_end(box: TaskMailbox, end: Callable[[TaskMailbox],
     taken = [box.take() for _ in range(100)]
     left = end(box)
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
 
     rest = left if isinstance(left, list) else box.drain()
     assert not any(thread.is_alive() for thread in threads)
@@ -375,7 +374,7 @@ def test_a_put_that_meets_an_interrupted_park_leaves_no_second_wakeup(box: TaskM
     class InterruptedWakeup:
         def acquire(self, timeout: float = -1) -> bool:
             if timeout < 0:
-                return real.acquire(timeout=DEADLINE_S)
+                return real.acquire(timeout=PATIENCE_S)
             in_thread(lambda: box.put_threadsafe(mail("late"))).join()
             raise KeyboardInterrupt
 
@@ -425,7 +424,7 @@ def test_ten_writers_and_one_reader_lose_nothing(box: TaskMailbox, polls: bool) 
             writer, number = map(int, repr(found).split())
             taken.append((writer, number))
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
 
     assert sorted(taken) == [(writer, number) for writer in range(10) for number in range(1_000)]
     for writer in range(10):
@@ -448,7 +447,7 @@ def test_no_wakeup_is_lost_in_ping_pong(box: TaskMailbox) -> None:
     for number in range(rounds):
         other.put_threadsafe(mail(str(number)))
         box.take()
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
 
     assert box.statistics().num_put == rounds
     assert other.statistics().num_rescued_wakeups == 0

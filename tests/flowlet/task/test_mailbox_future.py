@@ -7,8 +7,7 @@ import pytest
 
 from flowlet.task.mailbox_future import MailboxFuture
 from netstack.errors import WouldBlock
-
-DEADLINE_S = 30.0
+from tests.waiting import PATIENCE_S
 
 
 def in_thread(target: Callable[[], object]) -> threading.Thread:
@@ -120,7 +119,7 @@ def test_a_thread_waits_for_another_ones_outcome() -> None:
     future: MailboxFuture[str] = MailboxFuture()
     thread = in_thread(lambda: future.complete("from there"))
 
-    assert future.result(DEADLINE_S) == "from there"
+    assert future.result(PATIENCE_S) == "from there"
     thread.join()
 
 

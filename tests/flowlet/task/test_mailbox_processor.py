@@ -13,8 +13,7 @@ from flowlet.task.mailbox import MailboxState, TaskMailbox
 from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor, SliceResult, Suspension
 from flowlet.task.task_timings import TaskTimings, WaitKind
 from netstack.availability import AvailabilityFuture
-
-DEADLINE_S = 30.0
+from tests.waiting import PATIENCE_S
 
 
 class Clock:
@@ -628,7 +627,7 @@ def test_ten_thousand_suspensions_with_a_concurrent_unblocker_all_end(loop: Loop
     finally:
         sys.setswitchinterval(interval)
         is_over.set()
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
 
     assert loop.num_actions == rounds + 1
     assert loop.processor.num_mails_processed == rounds + 1  # one per resume, and the end

@@ -15,17 +15,20 @@ from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor
 from flowlet.task.task_timings import TaskTimings
 from netstack.availability import AvailabilityFuture
 from tests.flowlet.task.watchdog import tiny_switch_interval, watchdog
+from tests.stress import num_rounds
+from tests.waiting import PATIENCE_S, spin_tightly_until
 
 pytestmark = pytest.mark.slow
 
-NUM_ROUNDS = 100_000
-NUM_PARKED_ROUNDS = 5_000  # each parks a thread, which costs tens of microseconds
+NUM_ROUNDS = num_rounds(20_000)
+NUM_PARKED_ROUNDS = min(NUM_ROUNDS, 5_000)  # each parks a thread, which costs tens of microseconds
 ROUNDS_PER_THREAD = 1_000
+FORCED_EVERY = 50  # so often each of the orders is forced; in between chance decides
 
 
 @pytest.fixture(autouse=True)
 def _under_pressure() -> Iterator[None]:
-    with watchdog(30.0), tiny_switch_interval():
+    with watchdog(), tiny_switch_interval():
         yield
 
 
@@ -52,9 +55,18 @@ def other_thread(act: Callable[[], object]) -> Iterator[None]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    yield
-    thread.join()
+    try:
+        yield
+    finally:
+        thread.join()
     assert errors == []
+
+
+class Progress:
+    """Of two threads; each number is written by one of them."""
+
+    def __init__(self) -> None:
+        self.num_started = self.num_ended = self.num_cancels = 0
 
 
 def end_by_close(mailbox: TaskMailbox) -> list[Mail]:
@@ -66,12 +78,12 @@ def end_by_quiesce(mailbox: TaskMailbox) -> list[Mail]:
     return mailbox.drain()
 
 
-@pytest.mark.parametrize(("end", "num_rounds"), [(end_by_close, NUM_ROUNDS), (end_by_quiesce, NUM_PARKED_ROUNDS)])
-def test_the_end_of_a_mailbox_against_puts_loses_no_mail(end: Callable[[TaskMailbox], list[Mail]], num_rounds: int) -> None:
-    """100,000 mailboxes (5,000 quiesced): what was accepted was taken or is given back, to the last mail; and no wake-up is lost."""
+@pytest.mark.parametrize(("end", "num_mailboxes"), [(end_by_close, NUM_ROUNDS), (end_by_quiesce, NUM_PARKED_ROUNDS)])
+def test_the_end_of_a_mailbox_against_puts_loses_no_mail(end: Callable[[TaskMailbox], list[Mail]], num_mailboxes: int) -> None:
+    """Many mailboxes: what was accepted was taken or is given back, to the last mail; and no wake-up is lost."""
     num_contended = 0
     mail = a_mail()
-    for _ in range(num_rounds // ROUNDS_PER_THREAD):
+    for _ in range(num_mailboxes // ROUNDS_PER_THREAD):
         mailboxes = [new_mailbox() for _ in range(ROUNDS_PER_THREAD)]
         num_accepted, num_returned = [0] * ROUNDS_PER_THREAD, [0] * ROUNDS_PER_THREAD
 
@@ -92,11 +104,11 @@ def test_the_end_of_a_mailbox_against_puts_loses_no_mail(end: Callable[[TaskMail
             mailbox.check_invariants()
             assert mailbox.statistics().num_rescued_wakeups == 0
 
-    assert num_contended >= num_rounds // 8
+    assert num_contended >= num_mailboxes // 8
 
 
 def test_a_cancellation_against_the_natural_end_gives_one_of_the_two() -> None:
-    """100,000 loops: the end or the cancellation, never a third error out of a mailbox that is closed (FLINK-14544)."""
+    """Many loops: the end or the cancellation, never a third error out of a mailbox that is closed (FLINK-14544)."""
     num_cancelled = 0
 
     def cancelled() -> None:
@@ -114,20 +126,23 @@ def test_a_cancellation_against_the_natural_end_gives_one_of_the_two() -> None:
     for _ in range(NUM_ROUNDS // ROUNDS_PER_THREAD):
         processors = [MailboxProcessor(default_action(index % 8), new_mailbox(), TaskTimings()) for index in range(ROUNDS_PER_THREAD)]
         accepted = [False] * ROUNDS_PER_THREAD
-        num_started = [0]
+        progress = Progress()
 
-        def cancel_each(
-            processors: list[MailboxProcessor] = processors, accepted: list[bool] = accepted, num_started: list[int] = num_started
-        ) -> None:
+        def cancel_each(processors: list[MailboxProcessor] = processors, accepted: list[bool] = accepted, at: Progress = progress) -> None:
             for index, processor in enumerate(processors):
-                while num_started[0] <= index:
-                    pass
+                if index % FORCED_EVERY == 1:  # cancelled after its end
+                    spin_tightly_until(lambda: at.num_ended > index)  # noqa: B023 - called at once
+                elif index % FORCED_EVERY:
+                    spin_tightly_until(lambda: at.num_started > index)  # noqa: B023
                 accepted[index] = processor.send_control_mail(cancelled, "cancel")
+                at.num_cancels += 1
 
         was_cancelled = [False] * ROUNDS_PER_THREAD
         with other_thread(cancel_each):
             for index, processor in enumerate(processors):
-                num_started[0] = index + 1
+                if index % FORCED_EVERY == 0:  # cancelled before it begins
+                    spin_tightly_until(lambda: progress.num_cancels > index)  # noqa: B023
+                progress.num_started += 1
                 try:
                     processor.run_mailbox_loop()
                     processor.quiesce_when_empty()
@@ -135,23 +150,24 @@ def test_a_cancellation_against_the_natural_end_gives_one_of_the_two() -> None:
                     was_cancelled[index] = True
                 finally:
                     processor.close()
+                    progress.num_ended += 1
 
         # Accepted means that it ends the task, refused that the task ended by itself.
         assert accepted == was_cancelled
         num_cancelled += sum(was_cancelled)
 
-    assert 100 < num_cancelled < NUM_ROUNDS - 100
+    assert NUM_ROUNDS // FORCED_EVERY <= num_cancelled <= NUM_ROUNDS - NUM_ROUNDS // FORCED_EVERY
 
 
 def test_whoever_waits_for_a_mail_hears_of_its_end() -> None:
-    """5,000 times a thread waits for a result while the task yields once and closes: value, dropped or refused, never silence."""
+    """Many times a thread waits for a result while the task yields once and closes: value, dropped or refused, never silence."""
     outcomes: dict[str, int] = {}
     mailboxes = [new_mailbox() for _ in range(NUM_PARKED_ROUNDS)]
 
     def ask_each() -> None:
         for mailbox in mailboxes:
             try:
-                outcome = MailboxExecutor(mailbox).submit(lambda: "value", "work").result(30)
+                outcome = MailboxExecutor(mailbox).submit(lambda: "value", "work").result(PATIENCE_S)
             except CancelledError:
                 outcome = "dropped"
             except MailboxClosedError:
@@ -173,7 +189,7 @@ def test_whoever_waits_for_a_mail_hears_of_its_end() -> None:
 
 
 def test_a_signal_against_a_park_is_never_missed() -> None:
-    """5,000 signals and mails from another thread while this one goes to sleep."""
+    """Many signals and mails from another thread while this one goes to sleep."""
     mailbox = new_mailbox()
     executor = MailboxExecutor(mailbox)
     signals = [AvailabilityFuture() for _ in range(NUM_PARKED_ROUNDS)]
@@ -181,8 +197,10 @@ def test_a_signal_against_a_park_is_never_missed() -> None:
 
     def signal_each() -> None:
         for index, signal in enumerate(signals):
-            while position[0] < index:
-                pass
+            num_parks = mailbox.statistics().num_parks
+            spin_tightly_until(lambda: position[0] >= index)  # noqa: B023 - called at once
+            if index % FORCED_EVERY == 0:  # when it sleeps already
+                spin_tightly_until(lambda: mailbox.statistics().num_parks > num_parks)  # noqa: B023
             if index % 3 == 0:
                 mailbox.put_threadsafe(a_mail())
             signal.complete()
@@ -194,5 +212,5 @@ def test_a_signal_against_a_park_is_never_missed() -> None:
 
     statistics = mailbox.statistics()
     assert statistics.num_rescued_wakeups == 0
-    assert statistics.num_parks > 0
+    assert statistics.num_parks >= NUM_PARKED_ROUNDS // FORCED_EVERY
     assert mailbox._wakeup.locked()

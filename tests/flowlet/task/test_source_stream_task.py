@@ -14,8 +14,9 @@ from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTa
 from flowlet.task.stream_task import StreamTask
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.operators.test_blocking_source import Emitting
-from tests.flowlet.task.local_network import DEADLINE_S, LocalNetwork, Recorder, SubpartitionReader, Thread, edge, spin_until
+from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, is_parked, source, step_until_idle
+from tests.waiting import PATIENCE_S, spin_until
 
 
 def blocked_task(tasks: Tasks, recorder: Recorder, function: SourceFunction) -> StreamTask:
@@ -27,7 +28,7 @@ def test_a_task_sleeps_while_its_source_blocks_and_processes_on_its_own_thread(n
 
     def script(ctx: SourceContext) -> None:
         ctx.collect("first")
-        assert go_on.wait(DEADLINE_S)
+        assert go_on.wait(PATIENCE_S)
         ctx.collect("second")
 
     task = blocked_task(tasks, recorder, Emitting(script))
@@ -46,7 +47,7 @@ def test_a_cancelled_task_cancels_its_source(network: LocalNetwork, tasks: Tasks
 
     def script(ctx: SourceContext) -> None:
         ctx.collect("first")
-        assert cancelled.wait(DEADLINE_S)
+        assert cancelled.wait(PATIENCE_S)
 
     task = blocked_task(tasks, recorder, Emitting(script, cancelled.set))
     thread = Thread(task.invoke)
@@ -81,7 +82,7 @@ def test_a_stop_wakes_a_source_that_waits(network: LocalNetwork, tasks: Tasks) -
     cancelled, recorder = threading.Event(), Recorder()
 
     def script(ctx: SourceContext) -> None:
-        assert cancelled.wait(DEADLINE_S)
+        assert cancelled.wait(PATIENCE_S)
 
     task = blocked_task(tasks, recorder, Emitting(script, cancelled.set))
     assert isinstance(task, SourceStreamTask)

@@ -12,8 +12,9 @@ from flowlet.records import MAX_WATERMARK
 from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.stream_task import OutputEdge, create_stream_task
-from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge, spin_until
+from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source
+from tests.waiting import spin_until
 
 
 class TestPipeline:

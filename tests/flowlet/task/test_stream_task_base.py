@@ -12,8 +12,9 @@ from flowlet.task.task_timings import TaskTimings
 from netstack.errors import NetstackError
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
-from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge, spin_until
+from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, source, step_until_idle
+from tests.waiting import spin_until
 
 
 class TestFinishHandshake:

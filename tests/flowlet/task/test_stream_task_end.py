@@ -10,8 +10,9 @@ from flowlet.operators.transform import MapOperator
 from flowlet.task.stream_task import StreamTask
 from netstack.errors import NetstackError, ProducerFailedError
 from netstack.partition.result_partition import ResultPartition
-from tests.flowlet.task.local_network import DEADLINE_S, SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge, spin_until
+from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, is_parked, run, source
+from tests.waiting import PATIENCE_S, spin_until
 
 
 class TestFailure:
@@ -303,6 +304,6 @@ class TestCancel:
             for task in (producer, consumer) if number % 2 else (consumer, producer):
                 task.cancel()
             for thread in threads:
-                thread.join(DEADLINE_S)
+                thread.join(PATIENCE_S)
                 assert not thread.is_alive(), f"{producer!r} {consumer!r}"
             return [type(thread.error).__name__ if thread.error else "finished" for thread in threads]

@@ -26,8 +26,9 @@ from netstack.wire.events import (
     StopMode,
 )
 from tests.flowlet.checkpoint.doubles import ManualTimers
-from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge, spin_until
+from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, source, step_until_idle
+from tests.waiting import spin_until
 
 SUSPEND = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND, SavepointFormat.NATIVE)
 TERMINATE = CheckpointOptions(SnapshotType.SAVEPOINT_TERMINATE, SavepointFormat.NATIVE)

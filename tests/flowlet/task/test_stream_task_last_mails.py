@@ -13,8 +13,9 @@ from flowlet.task.mailbox_executor import MailboxExecutor
 from flowlet.task.processing_time_service import ScheduledCallback, ServiceState, SystemProcessingTimeService
 from flowlet.task.source_stream_task import SourceStreamTask
 from netstack.wire.events import EndOfData, StopMode
-from tests.flowlet.task.local_network import DEADLINE_S, LocalNetwork, Recorder, Thread, edge, spin_until
+from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, is_parked, source, step_until_idle
+from tests.waiting import PATIENCE_S, spin_until
 
 
 class LateExecutor(MailboxExecutor):
@@ -46,7 +47,7 @@ class FiringTimer(Recorder):
         late = clock._executor = LateExecutor(clock._executor, lambda: self._is_too_late(clock))
         timer = ScheduledCallback(clock, lambda timestamp: self._note("timer"), 0, None)
         self.thread = Thread(lambda: clock.put_mail(timer))
-        assert late.called.wait(DEADLINE_S)
+        assert late.called.wait(PATIENCE_S)
 
     def _is_too_late(self, clock: SystemProcessingTimeService) -> bool:
         return clock.state is not ServiceState.ALIVE and ("finish" in self.calls or "close" in self.calls or self._is_parked())

@@ -20,9 +20,10 @@ from flowlet.task.stream_task import create_stream_task
 from flowlet.task.task_timings import TaskTimings
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode
-from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge, spin_until
+from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, source, step_until_idle
 from tests.flowlet.task.test_multiple_input_stream_task import Noting
+from tests.waiting import spin_until
 
 FULL = "x" * (SEGMENT_BYTES - 100)  # fills a buffer by itself
 

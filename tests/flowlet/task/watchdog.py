@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+from tests.waiting import PATIENCE_S
+
 
 @contextmanager
-def watchdog(timeout_s: float = 30.0) -> Iterator[None]:
+def watchdog(timeout_s: float = PATIENCE_S) -> Iterator[None]:
     """Main thread only: after ``timeout_s`` seconds dump all stacks and raise, also out of a wait for a lock."""
 
     def bark(signum: int, frame: FrameType | None) -> NoReturn:

@@ -15,7 +15,8 @@ import pytest
 from flowlet.client.executor import RemoteTarget, execute
 from flowlet.errors import ConfigError, JobExecutionError
 from flowlet.tm.command import parse_address, parse_memory_size
-from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, mapped
+from tests.flowlet.client.jobs import endless_shuffle, mapped
+from tests.waiting import PATIENCE_S
 
 STOP_S = 2.0
 Start = Callable[..., "Process"]
@@ -40,7 +41,7 @@ class Process:
     def interrupt(self, number: int = signal.SIGINT) -> None:
         os.kill(self.pid, number)
 
-    def result(self, timeout_s: float = DEADLINE_S) -> tuple[int, str, str]:
+    def result(self, timeout_s: float = PATIENCE_S) -> tuple[int, str, str]:
         out, err = self.popen.communicate(timeout=timeout_s)
         return self.popen.returncode, out, err
 
@@ -178,7 +179,7 @@ def test_a_signal_ends_running_tasks_first_and_the_job_names_the_lost_task_manag
     code, _, err = one.result()
     seconds = time.monotonic() - began
     with pytest.raises(JobExecutionError, match=rf"TaskManager tm-\w+ \(127\.0\.0\.1:\d+, pid {one.pid}\) was lost"):
-        job.wait(DEADLINE_S)
+        job.wait(PATIENCE_S)
     job.close()
 
     assert code == 0
@@ -247,6 +248,6 @@ def wait_until_running(job: object) -> None:
     from flowlet.client.executor import RunningJob
 
     assert isinstance(job, RunningJob)
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not all(each["state"] == "RUNNING" for vertex in job.metrics()["vertices"] for each in vertex["subtasks"]):
         assert time.monotonic() < deadline, "the tasks did not start"

@@ -19,7 +19,8 @@ from netstack.environment import NetworkEnvironment
 from netstack.errors import InsufficientNetworkBuffersError
 from netstack.eventloop import EventLoopThread
 from netstack.ids import ConnectionID
-from tests.flowlet.client.jobs import DEADLINE_S, source
+from tests.flowlet.client.jobs import source
+from tests.waiting import PATIENCE_S
 
 NUM_SEGMENTS = 64
 CHANNEL = InputChannelDescriptor(bytes(20), bytes(40), 3, "tm-2", "127.0.0.1", 4711)
@@ -144,7 +145,7 @@ async def test_a_timer_of_another_thread_fires_on_the_loop(loop: EventLoopThread
 
     thread = threading.Thread(target=lambda: LoopTimer(loop, 0.001, fire))
     thread.start()
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         await fired.wait()
     thread.join()
 
@@ -165,7 +166,7 @@ async def test_a_cancelled_timer_does_not_fire(loop: EventLoopThread) -> None:
     armed.cancel()
     armed.cancel()
     LoopTimer(loop, 0.03, later.set)
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         await later.wait()
 
     assert fired == []

@@ -21,7 +21,7 @@ from flowlet.rpc.messages import (
     ToTaskManager,
 )
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig, heartbeat_interval_s
-from tests.flowlet.client.jobs import DEADLINE_S
+from tests.waiting import PATIENCE_S
 
 SECRET = bytes(32)
 Script = Callable[[web.WebSocketResponse], Awaitable[None]]
@@ -112,7 +112,7 @@ async def listener(server: Server) -> AsyncIterator[Listener]:
 
 
 async def lost(listener: Listener) -> str:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         return await listener.lost.get()
 
 
@@ -178,7 +178,7 @@ async def test_a_connection_that_never_registered_is_not_a_lost_session(server: 
         await attempts.put(1)
 
     server.scripts.append(hang_up)
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         for _ in range(3):
             await attempts.get()
 

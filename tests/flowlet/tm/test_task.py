@@ -32,7 +32,8 @@ from netstack.environment import NetworkEnvironment
 from netstack.errors import ProducerFailedError
 from netstack.eventloop import EventLoopThread
 from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
-from tests.flowlet.client.jobs import DEADLINE_S, EndlessSource, hold, reached, released, source
+from tests.flowlet.client.jobs import EndlessSource, hold, reached, released, source
+from tests.waiting import PATIENCE_S
 
 INITIALIZING, RUNNING, FINISHED = ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.FINISHED
 CANCELED, FAILED = ExecutionState.CANCELED, ExecutionState.FAILED
@@ -82,18 +83,18 @@ async def harness() -> AsyncIterator[Harness]:
 
 
 async def ended(task: Task) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         await task.ended.wait()
-    task.join(DEADLINE_S)
+    task.join(PATIENCE_S)
 
 
 async def running(harness: Harness) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         await harness.is_running.wait()
 
 
 async def until_reached(name: str) -> None:
-    await asyncio.to_thread(reached[name].wait, DEADLINE_S)
+    await asyncio.to_thread(reached[name].wait, PATIENCE_S)
     assert reached[name].is_set()
 
 
@@ -231,7 +232,7 @@ async def fail_the_producer_of(harness: Harness, cancellation: CancellationConfi
 
 async def test_the_consequence_of_anothers_failure_is_not_reported_as_a_failure(harness: Harness) -> None:
     """The consumer hears of the end before the JobManager hears of the reason; whoever reports first would be shown as the cause."""
-    task = await fail_the_producer_of(harness, CancellationConfig(consequence_grace_s=DEADLINE_S))
+    task = await fail_the_producer_of(harness, CancellationConfig(consequence_grace_s=PATIENCE_S))
 
     task.cancel()
     await ended(task)
@@ -268,7 +269,7 @@ async def test_a_task_that_ignores_its_cancellation_is_named_and_then_given_up(h
 
     with structlog.testing.capture_logs() as logs:
         task.cancel()
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await harness.is_stuck.wait()
     released["stuck"].set()
     await ended(task)

@@ -20,7 +20,8 @@ from netstack.config import NetstackConfig
 from netstack.errors import ConfigError
 from netstack.eventloop import EventLoopThread
 from netstack.security import SecurityConfig
-from tests.flowlet.client.jobs import DEADLINE_S, endless_shuffle, hold, mapped, reached, released, word_count
+from tests.flowlet.client.jobs import endless_shuffle, hold, mapped, reached, released, word_count
+from tests.waiting import PATIENCE_S
 
 SECRET = secrets.token_bytes(32)
 CONFIG = TaskExecutorConfig(
@@ -44,7 +45,7 @@ class Hooks:
         self.is_idle.set()
 
     async def reason(self) -> str:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             reason: str = await self.failure
             return reason
 
@@ -83,7 +84,7 @@ class Cluster:
 
     async def close(self) -> None:
         if self._executor is not None:
-            await self._executor.stop(DEADLINE_S)
+            await self._executor.stop(PATIENCE_S)
         for rpc in self._rpc:
             await rpc.close()
         await self.stop_job_manager()
@@ -101,12 +102,12 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def registered(executor: TaskExecutor) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         await executor.is_registered.wait()
 
 
 async def until_reached(name: str) -> None:
-    await asyncio.to_thread(reached[name].wait, DEADLINE_S)
+    await asyncio.to_thread(reached[name].wait, PATIENCE_S)
     assert reached[name].is_set()
 
 
@@ -144,7 +145,7 @@ async def test_it_runs_what_it_is_told_to_and_says_when_it_is_busy(cluster: Clus
     await until_reached("map")
     (report,) = executor.heartbeat().tasks
     released["map"].set()
-    document = await cluster.api.wait_terminal(job.job_id, DEADLINE_S)
+    document = await cluster.api.wait_terminal(job.job_id, PATIENCE_S)
 
     assert document is not None
     assert document["state"] == "FINISHED"
@@ -163,7 +164,7 @@ async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster:
     released["map"].set()
 
     await cluster.stop_job_manager()
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         await cluster.hooks.is_idle.wait()
     assert not executor.is_registered.is_set()
     await cluster.start_job_manager()
@@ -227,7 +228,7 @@ async def test_stopping_cancels_what_runs_and_names_what_does_not_end(cluster: C
     description = stuck.describe_stuck()
     released["map"].set()
     await stuck.ended.wait()
-    stuck.join(DEADLINE_S)
+    stuck.join(PATIENCE_S)
 
     assert stuck.name == "mapped (1/1)"
     assert "in hold" in description
@@ -243,7 +244,7 @@ async def test_a_job_runs_on_it_from_end_to_end(cluster: Cluster) -> None:
     await cluster.api.submit(to_message(job_graph))
     channels = await cluster.api.wait_channels(job_graph.job_id, edge_id)
     await cluster.api.cancel(job_graph.job_id)
-    document = await cluster.api.wait_terminal(job_graph.job_id, DEADLINE_S)
+    document = await cluster.api.wait_terminal(job_graph.job_id, PATIENCE_S)
 
     assert [channel.tm_id for channel in channels] == ["tm-1", "tm-1"]
     assert document is not None

@@ -12,8 +12,7 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import MemorySegment, NetworkBuffer, recycle_all
 from netstack.errors import BufferOwnershipError, ResourceClosedError
 from netstack.wire.messages import DataType
-
-DEADLINE_S = 10
+from tests.waiting import PATIENCE_S, spin_until
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ class Blocked:
         self.thread = threading.Thread(target=self._run)
         before = repr(pool)
         self.thread.start()
-        until(lambda: "wait for a buffer" in repr(pool) and repr(pool) != before and len(pool._parked) > 0)
+        spin_until(lambda: "wait for a buffer" in repr(pool) and repr(pool) != before and len(pool._parked) > 0)
 
     def _run(self) -> None:
         try:
@@ -56,18 +55,8 @@ class Blocked:
             self.error = error
 
     def join(self) -> None:
-        self.thread.join(DEADLINE_S)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), "the writer never woke up"
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    """Let other threads run until the condition holds."""
-    turn = threading.Event()
-    for _ in range(DEADLINE_S * 1000):
-        if is_true():
-            return
-        turn.wait(0.001)
-    raise AssertionError("it never happened")
 
 
 def test_more_than_the_maximum_is_none(pool: LocalBufferPool) -> None:
@@ -283,7 +272,7 @@ def test_a_writer_and_two_recyclers_never_lose_a_wakeup(
         handed.append(pool.request_builder_blocking())
     is_over.set()
     for thread in recyclers:
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
 
     pool.check_invariants()
     assert pool.num_available == pool.num_requested
@@ -310,7 +299,7 @@ def test_destroy_races_with_parked_writers(network: NetworkBufferPool, tiny_swit
             thread.start()
         pool.destroy()
         for thread in threads:
-            thread.join(DEADLINE_S)
+            thread.join(PATIENCE_S)
 
         assert len(ends) == 3
         assert network.num_available == 8

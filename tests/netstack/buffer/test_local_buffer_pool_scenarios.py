@@ -1,6 +1,5 @@
 """The scenarios of Flink's ``LocalBufferPoolTest``, and the history of its bugs."""
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,9 +11,9 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+from tests.waiting import PATIENCE_S, spin_until
 
 NUM_BUFFERS = 1024
-DEADLINE_S = 20
 
 
 @pytest.fixture
@@ -57,17 +56,7 @@ class Worker:
         self.error: BaseException | None = None
 
     def join(self) -> None:
-        self.error = self._future.exception(DEADLINE_S)
-
-
-def until(network: NetworkBufferPool, num_claims: int) -> None:
-    """Wait until so many requests wait in line."""
-    turn = threading.Event()
-    for _ in range(DEADLINE_S * 1000):
-        if len(network._claims) == num_claims:
-            return
-        turn.wait(0.001)
-    raise AssertionError("nobody waits")
+        self.error = self._future.exception(PATIENCE_S)
 
 
 class Listener:
@@ -135,8 +124,8 @@ def test_a_reservation_that_waits_is_cancelled_by_destroy() -> None:
     first = network.create_buffer_pool(owner="first", num_required=2, max_buffers=4)
     taken = [take(first) for _ in range(4)]
     second = network.create_buffer_pool(owner="second", num_required=2, max_buffers=4)
-    worker = Worker(lambda: second.reserve_segments(2, DEADLINE_S))
-    until(network, 1)
+    worker = Worker(lambda: second.reserve_segments(2, PATIENCE_S))
+    spin_until(lambda: len(network._claims) == 1)
 
     first.destroy()
     second.destroy()
@@ -154,8 +143,8 @@ def test_a_reservation_gets_what_others_recycle(network: NetworkBufferPool) -> N
     greedy = network.create_buffer_pool(owner="greedy", num_required=1, max_buffers=None)
     taken = [take(greedy) for _ in range(NUM_BUFFERS)]
     modest = network.create_buffer_pool(owner="modest", num_required=3, max_buffers=3)
-    worker = Worker(lambda: modest.reserve_segments(3, DEADLINE_S))
-    until(network, 1)
+    worker = Worker(lambda: modest.reserve_segments(3, PATIENCE_S))
+    spin_until(lambda: len(network._claims) == 1)
 
     recycle(greedy, taken)
     worker.join()
@@ -839,7 +828,7 @@ def test_hist_18595_listeners_overdraft_and_resizing_race_without_a_loss(tiny_sw
         for index in range(60):
             short = network.create_buffer_pool(owner="short", num_required=1 + index % 3, max_buffers=8)
             builder = short.request_builder_blocking()
-            segments = network.request_unpooled("gate", 2, DEADLINE_S)
+            segments = network.request_unpooled("gate", 2, PATIENCE_S)
             pools[index % 3].set_num_buffers(2 + index % 5)
             short.destroy()
             builder.close()

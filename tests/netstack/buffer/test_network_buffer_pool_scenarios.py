@@ -1,7 +1,6 @@
 """The scenarios of Flink's ``BufferPoolFactoryTest`` and ``NetworkBufferPoolTest``, and the history of their bugs."""
 
 import random
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,9 +14,9 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
 from netstack.buffer.network_buffer_pool import NetworkBufferPool, NetworkBufferPoolStatistics
 from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+from tests.waiting import PATIENCE_S, spin_until
 
 NUM_BUFFERS = 1024
-DEADLINE_S = 20
 
 
 @pytest.fixture
@@ -59,16 +58,7 @@ class Worker:
         self.error: BaseException | None = None
 
     def join(self) -> None:
-        self.error = self._future.exception(DEADLINE_S)
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    turn = threading.Event()
-    for _ in range(DEADLINE_S * 1000):
-        if is_true():
-            return
-        turn.wait(0.001)
-    raise AssertionError("it never happened")
+        self.error = self._future.exception(PATIENCE_S)
 
 
 # ---------------------------------------------------------------- BufferPoolFactoryTest
@@ -384,8 +374,8 @@ def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
     pool = create(network, 5, 10)
     used = [take(pool) for _ in range(10)]
     segments: list[MemorySegment] = []
-    worker = Worker(lambda: segments.extend(network.request_unpooled("gate", 5, DEADLINE_S)))
-    until(lambda: len(network._claims) == 1)
+    worker = Worker(lambda: segments.extend(network.request_unpooled("gate", 5, PATIENCE_S)))
+    spin_until(lambda: len(network._claims) == 1)
 
     recycle(pool, used)
     worker.join()
@@ -402,8 +392,8 @@ def test_a_waiting_request_ends_with_the_network_pool() -> None:
     pool = create(network, 1)
     segment = take(pool)
     pool.destroy()
-    worker = Worker(lambda: network.request_unpooled("gate", 10, DEADLINE_S))
-    until(lambda: len(network._claims) == 1)
+    worker = Worker(lambda: network.request_unpooled("gate", 10, PATIENCE_S))
+    spin_until(lambda: len(network._claims) == 1)
 
     network.destroy()
     worker.join()
@@ -434,7 +424,7 @@ def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(network, "hand_out", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            network.request_unpooled("gate", 10, DEADLINE_S)
+            network.request_unpooled("gate", 10, PATIENCE_S)
 
     assert (network.num_reserved, len(network._claims)) == (0, 0)
     pool.recycle(segment)
@@ -490,7 +480,7 @@ def test_blocking_requests_from_several_local_pools() -> None:
             builders.append(pool.request_builder_blocking())
 
     workers = [Worker(partial(request, pool)) for pool in pools]
-    until(lambda: len(builders) == 10 and all(pool._parked for pool in pools))
+    spin_until(lambda: len(builders) == 10 and all(pool._parked for pool in pools))
     futures = [pool.available_future() for pool in pools]
     states = [future.is_done for future in futures]
     network.recycle_unpooled(exclusive)

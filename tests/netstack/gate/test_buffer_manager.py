@@ -14,9 +14,9 @@ from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import DataType
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel
+from tests.waiting import PATIENCE_S
 
 SEGMENT = 32
-DEADLINE_S = 20
 ALIGNED_BARRIER = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.ALIGNED))
 
 
@@ -483,7 +483,7 @@ def run(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive(), "a deadlock"
 
 

@@ -37,9 +37,9 @@ from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, data, event, remote_channel
 from tests.netstack.gate.manual_timers import ManualTimers
 from tests.netstack.partition.doubles import partition_id_of
+from tests.waiting import PATIENCE_S
 
 SEGMENT = 64
-DEADLINE_S = 20
 UNALIGNED = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.UNALIGNED))
 
 
@@ -346,7 +346,7 @@ def test_a_blocking_read_waits_for_data(it: Fixture) -> None:
     found: list[BufferOrEvent | None] = []
 
     def read() -> None:
-        while (one := it.gate.get_next(DEADLINE_S)) is not None:
+        while (one := it.gate.get_next(PATIENCE_S)) is not None:
             if one.buffer is not None:
                 one.buffer.recycle()
             found.append(one)
@@ -356,7 +356,7 @@ def test_a_blocking_read_waits_for_data(it: Fixture) -> None:
     it.receive(0)
     for index in range(2):
         it.receive_event(index, EndOfPartition())
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
 
     assert not thread.is_alive()
     assert sorted((one.channel_index, one.event is not None) for one in found if one is not None) == [(0, False), (0, True), (1, True)]
@@ -399,9 +399,9 @@ def test_closing_ends_a_blocking_read(it: Fixture) -> None:
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert is_waiting.wait(DEADLINE_S)
+    assert is_waiting.wait(PATIENCE_S)
     it.gate.close()
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
 
     assert (thread.is_alive(), errors) == (False, ["the input gate of reduce (1/2) was closed"])
 
@@ -532,7 +532,7 @@ def test_hist_10747_19391_an_update_races_with_the_request_and_the_poll(tiny_swi
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(DEADLINE_S)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive(), "a deadlock"
 
         assert sorted(it.client.orders) == [("request", 0), ("request", 1)]

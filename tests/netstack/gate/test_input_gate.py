@@ -22,9 +22,9 @@ from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, data, event, remote_channel
 from tests.netstack.partition.doubles import partition_id_of
+from tests.waiting import PATIENCE_S
 
 SEGMENT = 64
-DEADLINE_S = 20
 
 
 class Fixture:
@@ -448,12 +448,12 @@ def test_a_task_that_sleeps_on_the_future_misses_nothing(tiny_switch_interval: N
         if found is None:
             parked = threading.Event()
             it.gate.available_future().add_done_callback(parked.set)
-            assert parked.wait(DEADLINE_S), f"never woken: {it.gate!r}"
+            assert parked.wait(PATIENCE_S), f"never woken: {it.gate!r}"
         elif found.buffer is not None:
             got[found.channel_index].extend(found.buffer.view)
             found.buffer.recycle()
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
 
     assert got == [b"".join(b"%04d" % number for number in range(300))] * 3
     it.end()
@@ -489,7 +489,7 @@ def test_close_races_with_polling_and_receiving(tiny_switch_interval: None) -> N
         it.partitions[0].flush_all()
         it.gate.close()
         for thread in threads:
-            thread.join(DEADLINE_S)
+            thread.join(PATIENCE_S)
 
         assert not any(thread.is_alive() for thread in threads)
         assert len(errors) == 1

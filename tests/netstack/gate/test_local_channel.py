@@ -21,8 +21,7 @@ from tests.netstack.gate.doubles import RecordingGate
 from tests.netstack.gate.manual_timers import ManualTimers
 from tests.netstack.gate.state_writer import RecordingStateWriter
 from tests.netstack.partition.doubles import partition_id_of
-
-DEADLINE_S = 20
+from tests.waiting import PATIENCE_S
 
 
 class Fixture:
@@ -522,7 +521,7 @@ def test_many_channels_are_read_at_once(tiny_switch_interval: None) -> None:
         for index in range(num):
             gate.add_channel(LocalInputChannel(gate, index, partition_id_of(index), subpartition, manager))
         gate.request_partitions()
-        while (found := gate.get_next(DEADLINE_S)) is not None:
+        while (found := gate.get_next(PATIENCE_S)) is not None:
             if found.buffer is not None:
                 counts[subpartition] += 1
                 found.buffer.recycle()
@@ -534,7 +533,7 @@ def test_many_channels_are_read_at_once(tiny_switch_interval: None) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
     assert counts == [num * num_buffers] * num

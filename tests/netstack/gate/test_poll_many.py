@@ -34,9 +34,9 @@ from netstack.wire.events import (
 from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, event, remote_channel
 from tests.netstack.partition.doubles import partition_id_of
+from tests.waiting import PATIENCE_S
 
 SEGMENT = 64
-DEADLINE_S = 20
 UNALIGNED = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.UNALIGNED))
 
 
@@ -416,11 +416,11 @@ def test_a_broken_compressed_buffer_alone_is_raised_at_once() -> None:
 def test_get_many_waits_for_the_first_one(it: Fixture) -> None:
     """And returns with what is there."""
     found: list[BufferOrEvent] = []
-    waiter = threading.Thread(target=lambda: found.extend(it.gate.get_many(8, DEADLINE_S)))
+    waiter = threading.Thread(target=lambda: found.extend(it.gate.get_many(8, PATIENCE_S)))
     waiter.start()
 
     it.receive(1, 1)
-    waiter.join(DEADLINE_S)
+    waiter.join(PATIENCE_S)
 
     assert it.describe(found) == [(1, 0)]
 

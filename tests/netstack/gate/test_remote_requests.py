@@ -19,9 +19,9 @@ from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel
 from tests.netstack.gate.manual_timers import ManualStateChecker
 from tests.netstack.partition.doubles import partition_id_of
+from tests.waiting import PATIENCE_S
 
 SEGMENT = 64
-DEADLINE_S = 20
 
 
 class Fixture:
@@ -164,18 +164,18 @@ def test_a_failed_request_never_blocks_the_network_thread() -> None:
     class BlockingClient(RecordingClient):
         def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
             is_requesting.set()
-            assert may_go_on.wait(DEADLINE_S), "the network thread is blocked"
+            assert may_go_on.wait(PATIENCE_S), "the network thread is blocked"
 
     channel = remote_channel(gate, BlockingClient(), network, is_requested=False)
     gate.add_channel(channel)
     thread = threading.Thread(target=gate.request_partitions)
     thread.start()
-    assert is_requesting.wait(DEADLINE_S)
+    assert is_requesting.wait(PATIENCE_S)
 
     channel.on_failed_partition_request()
     gate.retrigger_partition_request(partition_id_of(7), 0)
     may_go_on.set()
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
 
     assert (len(checker.asked), thread.is_alive()) == (1, False)
     gate.close()

@@ -23,10 +23,10 @@ from netstack.wire.messages import DataType
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, event
 from tests.netstack.gate.state_writer import RecordingStateWriter
 from tests.netstack.partition.doubles import partition_id_of
+from tests.waiting import PATIENCE_S
 
 SEGMENT = 16
 MAX = 2**31 - 1
-DEADLINE_S = 20
 UNALIGNED = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.UNALIGNED))
 
 
@@ -405,14 +405,14 @@ def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
     seen: list[int] = []
     try:
         while len(seen) < num_total:
-            found = gate.get_many(5, DEADLINE_S)
+            found = gate.get_many(5, PATIENCE_S)
             assert found, f"a wake-up was lost after {len(seen)} buffers"
             buffers = [each.buffer for each in found if each.buffer is not None]
             seen += [int.from_bytes(buffer.view, "big") for buffer in buffers]
             recycle_all(buffers)
     finally:
         is_over.set()
-        loop.join(DEADLINE_S)
+        loop.join(PATIENCE_S)
 
     assert seen == list(range(num_total))
     gate.check_invariants()

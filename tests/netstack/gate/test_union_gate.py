@@ -33,9 +33,9 @@ from netstack.wire.events import (
 from netstack.wire.messages import BufferResponse
 from tests.netstack.gate.doubles import RecordingClient, data, event, remote_channel
 from tests.netstack.partition.doubles import partition_id_of
+from tests.waiting import PATIENCE_S
 
 SEGMENT = 64
-DEADLINE_S = 20
 UNALIGNED = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.UNALIGNED))
 
 
@@ -434,15 +434,15 @@ def test_closing_wakes_a_reader(it: Fixture) -> None:
 
     def read() -> None:
         try:
-            it.union.get_next(DEADLINE_S)
+            it.union.get_next(PATIENCE_S)
         except ResourceClosedError as error:
             errors.append(str(error))
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert is_waiting.wait(DEADLINE_S)
+    assert is_waiting.wait(PATIENCE_S)
     it.union.close()
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
 
     assert (thread.is_alive(), len(errors)) == (False, 1)
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.waiting import LONG_S
+
 
 @pytest.fixture
 def tiny_switch_interval() -> Iterator[None]:
@@ -18,4 +20,4 @@ def tiny_switch_interval() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_time_slice_comes_to_the_rescue(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wake-up that got lost fails the test instead of being found by the next look around."""
-    monkeypatch.setattr("netstack.buffer.local_buffer_pool.PARK_SLICE_S", 3 * 20.0)
+    monkeypatch.setattr("netstack.buffer.local_buffer_pool.PARK_SLICE_S", LONG_S)

@@ -25,9 +25,9 @@ from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, partition_id_of
+from tests.waiting import PATIENCE_S
 
 SIZE = 64
-DEADLINE_S = 20
 
 
 class Blocking:
@@ -128,7 +128,7 @@ def test_read_10_consumers_concurrent(it: Blocking) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
     for view in views:
         view.release()
 

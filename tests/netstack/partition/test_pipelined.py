@@ -14,8 +14,7 @@ from netstack.partition.pipelined import ADD_REFUSED, PipelinedSubpartition, Pip
 from netstack.partition.view import BufferAndBacklog
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, Reading, RecordingListener, RecordingParent, drain, event
-
-DEADLINE_S = 20
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -446,7 +445,7 @@ class WakingListener:
 def consume(subpartition: PipelinedSubpartition, view: PipelinedSubpartitionView, listener: WakingListener, got: bytearray) -> None:
     """Poll when told, until the end of the partition or the release."""
     while True:
-        assert listener.event.wait(DEADLINE_S), f"never told: {subpartition!r}"
+        assert listener.event.wait(PATIENCE_S), f"never told: {subpartition!r}"
         listener.event.clear()
         while view.has_data(1):
             found = view.next_buffer()
@@ -489,7 +488,7 @@ def test_a_writing_and_a_reading_thread_lose_nothing(tiny_switch_interval: None)
     reader.start()
 
     expected = produce(subpartition, arena, 3000)
-    reader.join(DEADLINE_S)
+    reader.join(PATIENCE_S)
 
     assert not reader.is_alive()
     assert bytes(got) == expected
@@ -514,7 +513,7 @@ def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_
             view.release()
             listener.notify_data_available()
         for thread in (reader, writer):
-            thread.join(DEADLINE_S)
+            thread.join(PATIENCE_S)
 
         assert not reader.is_alive()
         assert not writer.is_alive()

@@ -24,8 +24,7 @@ from tests.netstack.partition.doubles import (
     recycled_sizes,
     unaligned_barrier,
 )
-
-DEADLINE_S = 20
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -547,7 +546,7 @@ def test_concurrent_produce_and_consume(is_slow_producer: bool, is_slow_consumer
     producer.start()
     is_over = False
     while not is_over:
-        assert listener.event.wait(DEADLINE_S), f"never told: {subpartition!r}"
+        assert listener.event.wait(PATIENCE_S), f"never told: {subpartition!r}"
         listener.event.clear()
         while view.availability(True)[0]:
             give_way(is_slow_consumer)
@@ -558,7 +557,7 @@ def test_concurrent_produce_and_consume(is_slow_producer: bool, is_slow_consumer
                 got.append(int.from_bytes(found.buffer.view, "big"))
             is_over = found.buffer.data_type is DataType.END_OF_PARTITION
             found.buffer.recycle()
-    producer.join(DEADLINE_S)
+    producer.join(PATIENCE_S)
 
     assert (producer.is_alive(), got, arena.num_out) == (False, list(range(128)), 0)
 

@@ -17,9 +17,9 @@ from netstack.partition.result_partition import ResultPartition, ResultPartition
 from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode, deserialize_event
 from tests.netstack.partition.doubles import RecordingListener, partition_id_of
+from tests.waiting import PATIENCE_S, spin_until
 
 SEGMENT = 16
-DEADLINE_S = 20
 
 
 @dataclass
@@ -373,15 +373,10 @@ class Writer:
             self.error = error
 
     def wait_until_parked(self) -> None:
-        turn = threading.Event()
-        for _ in range(DEADLINE_S * 1000):
-            if "wait for a buffer" in repr(self.partition):
-                return
-            turn.wait(0.001)
-        raise AssertionError(f"it never blocked: {self.partition!r}")
+        spin_until(lambda: "wait for a buffer" in repr(self.partition), "a writer that waits")
 
     def join(self) -> None:
-        self.thread.join(DEADLINE_S)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), f"the writer hangs: {self.partition!r}"
 
 

@@ -39,9 +39,9 @@ from tests.netstack.partition.doubles import (
     partition_id_of,
     recycled_sizes,
 )
+from tests.waiting import PATIENCE_S
 
 SIZE = 1024
-DEADLINE_S = 20
 
 
 class Producing:
@@ -187,7 +187,7 @@ def test_idle_and_back_pressured_time() -> None:
         assert writer.is_alive(), "the writer waits for a buffer"
 
     found.buffer.recycle()
-    writer.join(DEADLINE_S)
+    writer.join(PATIENCE_S)
 
     assert (writer.is_alive(), it.poll(0)) == (False, SIZE)
     assert it.partition.statistics().hard_blocked_ns > 0
