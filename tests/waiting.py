@@ -5,9 +5,11 @@ Units:  seconds.
 Absent: fixed times.  Nobody may assume how long a machine that is busy with something else takes.
 """
 
+import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 PATIENCE_S: Final = 100.0  # a right program never uses it up, however slow the machine is; what hangs ends then
 LONG_S: Final = 10 * PATIENCE_S  # for periods of the program that must not come to the rescue of a wake-up that was lost
@@ -26,3 +28,42 @@ def spin_tightly_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "the other thread never got there"
+
+
+class Stopwatch:
+    """How long something took, less the time in which the machine did not run this process: what a promise of time is measured with.
+
+    A thread that should wake every few milliseconds tells of it: how late it is, so long did everything stand still.
+
+    Threading: one thread.
+    Life cycle: a context manager; ``seconds`` is right at its end.
+    """
+
+    _TICK_S: Final = 0.02
+
+    def __init__(self) -> None:
+        self._is_over = threading.Event()
+        self._stalled_s = 0.0
+        self._thread = threading.Thread(target=self._watch, name="stopwatch")
+
+    def __enter__(self) -> Self:
+        self._start_s = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    @property
+    def seconds(self) -> float:
+        """While the machine ran."""
+        return self._end_s - self._start_s - self._stalled_s
+
+    def _watch(self) -> None:
+        last_s, is_over = self._start_s, False
+        while not is_over:
+            is_over = self._is_over.wait(self._TICK_S)
+            self._end_s = time.monotonic()
+            self._stalled_s += max(0.0, self._end_s - last_s - 2 * self._TICK_S)
+            last_s = self._end_s

@@ -28,7 +28,7 @@ class GateCluster(MiniCluster):
     def address(self) -> str:
         return f"{self.target.host}:{self.target.port}"
 
-    def open(self, gate: str = "clicks", timeout_s: float = 5.0) -> GateClient:
+    def open(self, gate: str = "clicks", timeout_s: float = PATIENCE_S) -> GateClient:
         return open_gate(gate, jobmanager=self.address, secret_file=self.secret_file, timeout_s=timeout_s)
 
 

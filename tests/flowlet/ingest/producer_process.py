@@ -7,12 +7,13 @@ import sys
 from typing import Final
 
 from flowlet.ingest import GateLostError, PartitionOffer, open_gate
+from tests.waiting import PATIENCE_S
 
 CHUNK: Final = list(range(1000))
 
 
 def push_for_ever(jobmanager: str, secret_file: str) -> None:
-    gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file)
+    gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file, timeout_s=PATIENCE_S)
     with gate.open_partition(PartitionOffer("doomed", 0)) as writer:
         writer.write_records(list(CHUNK))
         print("pushing", flush=True)
@@ -34,7 +35,7 @@ def fork_and_push(jobmanager: str, secret_file: str) -> None:
 
 def fork_and_wait(jobmanager: str, secret_file: str) -> None:
     """A child that ends with the standard input lives on when this process is killed."""
-    gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file)
+    gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file, timeout_s=PATIENCE_S)
     with gate.open_partition(PartitionOffer("doomed", 0)) as writer:
         writer.write_records(list(CHUNK))
         stdin = os.dup(0)  # children close it
@@ -50,7 +51,7 @@ def _tell_and_wait(stdin: int) -> None:
 
 def fork_within(jobmanager: str, secret_file: str) -> None:
     """Children that collect garbage, and want to use the writer."""
-    gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file)
+    gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file, timeout_s=PATIENCE_S)
     with gate.open_partition(PartitionOffer("forked", 0)) as writer:
         for _ in range(2):
             writer.write_records([1])
@@ -65,14 +66,14 @@ def fork_within(jobmanager: str, secret_file: str) -> None:
             _, status = os.waitpid(child, 0)
             assert not status
         writer.write_records([3])
-        writer.finish(20.0)
+        writer.finish(PATIENCE_S)
 
 
 def push_one(jobmanager: str, secret_file: str, partition: int) -> None:
-    gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file)
+    gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file, timeout_s=PATIENCE_S)
     with gate.open_partition(PartitionOffer("forked", partition)) as writer:
         writer.write_records([partition])
-        writer.finish(20.0)
+        writer.finish(PATIENCE_S)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -48,23 +47,16 @@ from netstack.offering import OfferedPartition
 from tests.flowlet.client.jobs import hold, reached, released
 from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, push, write_secret
 from tests.flowlet.ingest.cut import Cut
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, Stopwatch, spin_until
 
 PROMISED_S = 5.0  # every refusal comes within this time
 
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    start = time.monotonic()
-    yield
-    assert time.monotonic() - start < PROMISED_S
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Ask until it is so; what is asked takes its time."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_true():
-        assert time.monotonic() < deadline, "it never came true"
+    with Stopwatch() as watch:
+        yield
+    assert watch.seconds < PROMISED_S
 
 
 def running_gate(cluster: GateCluster, name: str = "clicks", *, held: str | None = None, **options: Any) -> JobClient:
@@ -191,7 +183,7 @@ def test_a_cancelled_job_ends_producers_that_wait_for_credit(cluster: GateCluste
     assert isinstance(errors[0], GateEndedError)
     assert "gate 'clicks'" in str(errors[0])
     assert "its job was cancelled or has failed" in str(errors[0])
-    wait_until(lambda: client.get_job_status().result().is_globally_terminal_state())
+    spin_until(lambda: client.get_job_status().result().is_globally_terminal_state())
     with in_time(), pytest.raises(GateEndedError, match=r"gate 'clicks'.*its job has ended"):
         gate.open_partition(PartitionOffer("job", 1))
     with in_time(), pytest.raises(GateEndedError, match=r"gate 'clicks' has ended: its job 'job of clicks' is CANCELED"):
@@ -279,7 +271,7 @@ def test_a_finish_that_takes_too_long_is_an_aborted_attempt(cluster: GateCluster
         with pytest.raises(GateLostError, match=r"gate 'clicks'.*subtasks \[0\] have not processed everything in time"):
             writer.finish(0.0)
     released["slow"].set()
-    wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
+    spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
     client.cancel()
 
 
@@ -298,7 +290,7 @@ def test_a_producer_that_is_killed_made_an_aborted_attempt(cluster: GateCluster)
         assert producer.stdout is not None
         assert producer.stdout.readline() == "pushing\n"
         producer.send_signal(signal.SIGKILL)
-    wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
+    spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
 
     push(cluster.open(), [1], job="doomed", attempt=1)
 
@@ -314,7 +306,7 @@ def test_the_child_of_a_killed_producer_does_not_keep_its_attempt_alive(cluster:
         child = int(producer.stdout.readline())
         producer.send_signal(signal.SIGKILL)
         with in_time():
-            wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
+            spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
         os.kill(child, 0)  # it is there
     client.cancel()
 
@@ -349,7 +341,7 @@ def test_a_connection_that_drops_aborts_its_attempts_on_both_sides(cluster: Gate
     for number, writer in enumerate(writers):
         with in_time(), pytest.raises(GateLostError, match=rf"partition {number} .*gate 'clicks'.*push the partition again"):
             writer.finish()
-    wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 2)
+    spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 2)
     for number in range(2):
         push(gate, [1], number, attempt=1)
     client.get_job_execution_result().result()
@@ -444,7 +436,7 @@ def test_a_stall_parks_the_producer_and_is_warned_of(cluster: GateCluster, monke
         thread = threading.Thread(target=write)
         thread.start()
         assert reached["stalled"].wait(PATIENCE_S)
-        wait_until(lambda: bool(warnings_in(logs)))
+        spin_until(lambda: bool(warnings_in(logs)))
         assert num_written < 1_500_000  # 4 bytes each
         released["stalled"].set()
         received = sum(1 for _ in results)
@@ -465,7 +457,7 @@ def test_producers_that_abort_again_and_again_fill_no_disk(cluster: GateCluster)
     with structlog.testing.capture_logs() as logs:
         for attempt in range(30):
             gate.open_partition(PartitionOffer("job", 0, attempt)).abort("it changed its mind")
-        wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 30)
+        spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 30)
 
     told = [each for each in logs if each["event"] == "an attempt to push a partition was aborted"]
     assert 1 <= len(told) < 30
