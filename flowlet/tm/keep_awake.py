@@ -2,9 +2,9 @@
 
 Side:       shared.  Called by the main thread of ``python -m flowlet.tm``.
 Why:        an idle core is halted, and in a virtual machine the way back leads through the hypervisor: a record that comes alone pays it
-            several times (bench latency: p50 399 us, with this 241).  It is what ``idle=poll`` does on a machine of one's own.
+            several times (bench latency: p50 400 us, with this 200).  It is what ``idle=poll`` does on a machine of one's own.
 Invariants: the thread works only while nothing else wants the core (SCHED_IDLE), and without the interpreter's lock but for a moment
-            every some ten milliseconds.
+            about twice a second: whoever waits for it then waits for a thread of the lowest class.
 """
 
 import hashlib
@@ -12,15 +12,15 @@ import os
 import threading
 from typing import Final
 
-# Of SHA-1, each about 0.5 us: some ten milliseconds without the interpreter's lock.
-_ROUNDS: Final = 50_000
-_END_TIMEOUT_S: Final = 5.0
+# Of SHA-1, each about 0.4 us: about 0.4 s without the interpreter's lock.  With 50,000 every hundredth record met it (p99 2 ms).
+_ROUNDS: Final = 1_000_000
+_END_TIMEOUT_S: Final = 0.2
 
 
 class KeepAwake:
     """A thread that is busy whenever its core has nothing else to do.
 
-    Threading: the thread that makes it.  Life cycle: a context manager; outside it there is no thread.
+    Threading: the thread that makes it.  Life cycle: a context manager; soon after its end there is no thread.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class KeepAwake:
 
     def __exit__(self, *_: object) -> None:
         self._is_over = True
-        self._thread.join(_END_TIMEOUT_S)  # of the lowest class it may wait for the core; a daemon does not hold up the end
+        self._thread.join(_END_TIMEOUT_S)  # it ends with its present round; a daemon does not hold up the end of the process
 
     def _run(self) -> None:
         os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))

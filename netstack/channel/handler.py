@@ -8,10 +8,12 @@ Source:     Netty ``ChannelHandler``, ``AbstractChannelHandlerContext``, ``Chann
 Absent:     adding handlers while the channel lives; executors of single handlers.
 """
 
+import threading
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from netstack.channel.direct_writer import DirectWriter
     from netstack.channel.pipeline import ChannelPipeline
 
 
@@ -198,6 +200,8 @@ class Channel(ABC):
     pipeline: "ChannelPipeline"
     peer: str
     """Whom the channel is connected to, for messages."""
+    turn: "threading.RLock"
+    """Held by whoever decides what is written next, until it is written; see ``DirectWriter``."""
 
     @property
     @abstractmethod
@@ -227,6 +231,10 @@ class Channel(ABC):
     @property
     def tls_binding(self) -> bytes | None:
         """What the two ends of this very TLS connection know of it and no other connection has; None without TLS."""
+        return None
+
+    def direct_writer(self) -> "DirectWriter | None":
+        """The way past the loop, which ends with the channel; None if there is none."""
         return None
 
     @abstractmethod

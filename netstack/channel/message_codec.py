@@ -126,6 +126,27 @@ class MessageEncoder(ChannelHandler):
             raise LocalProtocolError(f"{type(message).__name__} is no message that can be written")
 
 
+def encode_buffer(message: OutboundBuffer) -> bytes:
+    """The whole frame, for whoever sends it past the pipeline; the buffer stays the caller's."""
+    receiver, subpartition, sequence_number, backlog, buffer, _ = message
+    view = buffer.view
+    size = len(view)
+    header = _pack_header(
+        BUFFER_RESPONSE_HEADER_BYTES + size,
+        MAGIC,
+        BUFFER_RESPONSE_ID,
+        receiver,
+        subpartition,
+        0,
+        sequence_number,
+        backlog,
+        buffer.data_type,
+        buffer.is_compressed,
+        size,
+    )
+    return b"".join((header, view))
+
+
 def _frame_of(message: OutboundBuffer) -> OutboundFrame:
     receiver, subpartition, sequence_number, backlog, buffer, partial_sizes = message
     try:

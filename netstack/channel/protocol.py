@@ -12,14 +12,19 @@ TLS:        the transport holds plaintext that is not encrypted yet and cipherte
 """
 
 import asyncio
+import os
+import socket
 import ssl
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import TypeAlias, cast
 
 import structlog
 
+from netstack.channel.direct_writer import DirectWriter
 from netstack.channel.handler import Channel, ChannelHandler
 from netstack.channel.message_codec import MessageDecoder
 from netstack.channel.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
@@ -73,10 +78,12 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._is_paused = False
         self._is_flushing = False
         self._is_flush_wanted = False
+        self.turn = threading.RLock()
+        self._direct_writer: DirectWriter | None = None
         self._is_debug = is_debug()
         self._close_timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
-        self._guard: ClosedInChildren | None = None  # while there is a socket
+        self._guards: list[ClosedInChildren] = []  # while there are sockets
         self._config = config
         self._is_tls = False
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -127,7 +134,10 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     def statistics(self) -> ChannelStatistics:
         """Counters since the connection was made."""
-        return ChannelStatistics(self._num_bytes_in, self._num_bytes_out, self._num_reads, self._num_writes, self.pending_bytes)
+        direct = self._direct_writer
+        num_bytes_out = self._num_bytes_out + (0 if direct is None else direct.num_bytes_out)
+        num_writes = self._num_writes + (0 if direct is None else direct.num_writes)
+        return ChannelStatistics(self._num_bytes_in, num_bytes_out, self._num_reads, num_writes, self.pending_bytes)
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -144,6 +154,16 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     @property
     def _tls_object(self) -> ssl.SSLObject | None:
         return None if self._transport is None else cast("ssl.SSLObject | None", self._transport.get_extra_info("ssl_object"))
+
+    def direct_writer(self) -> DirectWriter | None:
+        """The way past the loop, made at the first call; None with TLS, and while there is no connection."""
+        if self._direct_writer is None and self._transport is not None and self._loop is not None and not self._is_tls:
+            sock = _duplicate(self._transport.get_extra_info("socket"))
+            if sock is not None:
+                self._guards.append(ClosedInChildren(sock.fileno(), sock))
+                flush = partial(self._loop.call_soon_threadsafe, self.transport_flush)
+                self._direct_writer = DirectWriter(sock, self._outbound, self.turn, lambda: self._state is _State.OPEN, flush)
+        return self._direct_writer
 
     def abort(self) -> None:
         """End the connection at once, past all handlers: what is queued is dropped.  A second call does nothing."""
@@ -207,7 +227,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             if on_written is not None:
                 self._run_callbacks([on_written])
             return
-        if self._outbound.add(views, on_written):
+        with self.turn:
+            is_full = self._outbound.add(views, on_written)
+        if is_full:
             self.pipeline.fire_channel_writability_changed()
 
     def transport_flush(self) -> None:
@@ -216,7 +238,8 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self.event_loop_check()
         self._is_flush_wanted = True
         if not self._is_flushing:
-            self._flush_pass()
+            with self.turn:
+                self._flush_pass()
 
     def transport_close(self) -> None:
         """Send what is queued, then end the connection; after ``close_timeout_s`` it is cut.  A second call does nothing."""
@@ -239,7 +262,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             while self._is_flush_wanted and not self._held_bytes and self._transport is not None:
                 if budget <= 0:
                     assert self._loop is not None, "a channel with a transport has a loop"
-                    self._loop.call_soon(self._flush_pass)
+                    self._loop.call_soon(self.transport_flush)
                     return
                 self._is_flush_wanted = False
                 budget -= self._write_out(self._transport)
@@ -316,10 +339,12 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     def _finish_close(self) -> None:
         was_connected = self._state is not _State.CONNECTING
+        if self._direct_writer is not None:
+            self._direct_writer.close()
         self._state, self._transport, self._held_bytes = _State.CLOSED, None, 0
-        if self._guard is not None:
-            self._guard.release()
-            self._guard = None
+        for guard in self._guards:
+            guard.release()
+        self._guards.clear()
         for timer in (self._close_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
@@ -363,7 +388,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             sock = tcp.get_extra_info("socket")
             set_options(sock, self._config)
             self._set_write_limits(tcp)
-            self._guard = ClosedInChildren(sock.fileno(), tcp)
+            self._guards.append(ClosedInChildren(sock.fileno(), tcp))
         except Exception as error:  # noqa: BLE001 - whoever is not told of a connection neither times it out nor counts it
             self.pipeline.fire_exception_caught(error)
             self.abort()
@@ -396,8 +421,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         if self._transport is None:
             return
         taken, self._held_bytes = self._held_bytes, 0
-        self._account(taken)
-        self._flush_pass()
+        with self.turn:
+            self._account(taken)
+            self._flush_pass()
 
     def eof_received(self) -> bool:
         """The peer sends no more, and so is gone or wants to be: close; what it does not take within ``close_timeout_s`` is dropped."""
@@ -416,6 +442,15 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             error.__cause__ = exc
             self.pipeline.fire_exception_caught(error)
         self._finish_close()
+
+
+def _duplicate(sock: socket.socket | None) -> socket.socket | None:
+    """The same connection under a number of our own; None if there is no socket (a pretended transport)."""
+    if sock is None or sock.fileno() < 0:
+        return None
+    duplicate = socket.socket(sock.family, sock.type, sock.proto, fileno=os.dup(sock.fileno()))
+    duplicate.settimeout(0)  # without waiting
+    return duplicate
 
 
 def describe_address(name: object) -> str:

@@ -1,6 +1,8 @@
 """Sends the buffers of all readers of one connection, in strict turns, as credit and writability allow.
 
 Side:       loop.  ``notify_reader_non_empty_threadsafe`` is the one door for other threads.  Hot path.
+            A thread that notifies sends a little by itself if the connection is at rest (``DirectWriter``): of all that stands here it
+            touches nothing but the reader, and that only while it has the channel's turn, as everything here that polls or releases.
 Invariants: a reader stands in the ready queue at most once; data buffers sent to a receiver never exceed the credit it granted; one pass
             hands at most ``max_write_batch_bytes`` to the transport (a fast peer never pauses a writer, which would starve its own loop);
             answers to a peer that does not read are bounded, and an announcement of a backlog waits until it reads.
@@ -12,14 +14,16 @@ Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per compl
 """
 
 import contextlib
+import threading
 from collections.abc import Callable
 from functools import partial
 
 import structlog
 
 from netstack.buffer.wakeups import run_all
+from netstack.channel.direct_writer import MAX_DIRECT_BYTES, DirectWriter
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import OutboundBuffer, OutboundRun
+from netstack.channel.message_codec import OutboundBuffer, OutboundRun, encode_buffer
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
@@ -53,6 +57,8 @@ class PartitionRequestQueue(ChannelHandler):
         self._readers: dict[InputChannelID, CreditBasedSequenceNumberingViewReader] = {}
         self._ready: ReadyQueue[CreditBasedSequenceNumberingViewReader] = ReadyQueue()
         self._ctx: ChannelHandlerContext | None = None
+        self._turn = threading.RLock()  # from ``handler_added`` on the channel's
+        self._direct: DirectWriter | None = None  # Written by the loop thread, before a reader can be notified.
         self._gather: list[OutboundBuffer | OutboundRun] = []  # the turns of the present gather write, not yet written
         self._is_writing = False
         self._is_continuation_scheduled = False
@@ -71,6 +77,7 @@ class PartitionRequestQueue(ChannelHandler):
     def handler_added(self, ctx: ChannelHandlerContext) -> None:
         """Remember the place in the pipeline."""
         self._ctx = ctx
+        self._turn = ctx.channel.turn
 
     # ---------------------------------------------------------------- readers
 
@@ -83,6 +90,8 @@ class PartitionRequestQueue(ChannelHandler):
         if reader.receiver in self._readers:
             raise RemoteProtocolError(f"receiver {reader.receiver.hex()} has requested a subpartition on this connection already")
         self._readers[reader.receiver] = reader
+        if self._direct is None and self._ctx is not None:
+            self._direct = self._ctx.channel.direct_writer()
 
     @property
     def is_full(self) -> bool:
@@ -94,10 +103,31 @@ class PartitionRequestQueue(ChannelHandler):
         return self._readers.get(receiver)
 
     def notify_reader_non_empty_threadsafe(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
-        """Some thread made data available; hop to the loop."""
+        """Some thread made data available: it sends it, if that is little and nothing is in its way, or hops to the loop."""
+        if self._direct is not None and self._send_directly(self._direct, reader):
+            return
         # A loop that was closed sends nothing more, and its producers clean up without it.
         with contextlib.suppress(ResourceClosedError):
             self._loop.execute_threadsafe(self.enqueue_available_reader, reader)
+
+    def _send_directly(self, direct: DirectWriter, reader: CreditBasedSequenceNumberingViewReader) -> bool:
+        """Any thread: whether all that ``reader`` has to send was sent.  If not, the loop has to look, also if something was sent."""
+        if self._loop.is_current_thread() or not direct.try_begin():
+            return False
+        try:
+            # Readers that are ready come first.  One that becomes ready now finds the turn taken, and then what is left.
+            if len(self._ready) or self._is_closed or not reader.has_little(MAX_DIRECT_BYTES):
+                return False
+            next_one = reader.next_buffer()
+            if next_one is None:  # its partition was released meanwhile
+                return False
+            buffer, backlog, next_data_type, sequence_number = next_one
+            reader.last_sequence_number = sequence_number = _wrapped(sequence_number)
+            direct.write(encode_buffer(OutboundBuffer(reader.receiver, reader.subpartition, sequence_number, backlog, buffer)))
+        finally:
+            direct.end()
+        buffer.recycle()
+        return next_data_type is _NONE
 
     def enqueue_available_reader(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
         """Give ``reader`` its place in the queue if it may send, and start to write if the queue was empty."""
@@ -150,7 +180,11 @@ class PartitionRequestQueue(ChannelHandler):
     def resume_consumption(self, receiver: InputChannelID) -> None:
         """The receiver can go on after a blocking event."""
         reader = self._open_reader(receiver, "a resumption")
-        if reader is not None and self._obeys(receiver, reader.resume_consumption):
+        if reader is None:
+            return
+        with self._turn:  # credit may be taken back
+            has_resumed = self._obeys(receiver, reader.resume_consumption)
+        if has_resumed:
             self.enqueue_available_reader(reader)
 
     def acknowledge_all_data_processed(self, receiver: InputChannelID) -> None:
@@ -198,7 +232,8 @@ class PartitionRequestQueue(ChannelHandler):
         if reader is not None:
             self._ready.discard(reader)
             self._unannounced.pop(reader, None)
-            reader.release()
+            with self._turn:
+                reader.release()
 
     def _open_reader(self, receiver: InputChannelID, what: str) -> CreditBasedSequenceNumberingViewReader | None:
         """The reader that ``what`` is for; None if it ended (no mistake: they crossed on the way) or there is none (told to the peer)."""
@@ -216,7 +251,8 @@ class PartitionRequestQueue(ChannelHandler):
         """End one reader before its error is told; its id stays known until the receiver cancels, for what is still under way."""
         self._ready.discard(reader)
         try:
-            reader.release()
+            with self._turn:
+                reader.release()
         finally:
             self._write_gathered()  # what it sent before goes before
 
@@ -232,7 +268,8 @@ class PartitionRequestQueue(ChannelHandler):
 
     def release_all(self) -> None:
         """Release every reader; nothing is sent any more."""
-        self._is_closed = True
+        with self._turn:
+            self._is_closed = True
         self._ready.clear()
         self._unannounced.clear()
         readers, self._readers = list(self._readers.values()), {}
@@ -270,7 +307,8 @@ class PartitionRequestQueue(ChannelHandler):
             return
         self._is_writing = True
         try:
-            self._write_batch(ctx)
+            with self._turn:
+                self._write_batch(ctx)
         except Exception as error:  # noqa: BLE001 - a pass is often a function of the loop, which would only log: all readers would hang
             ctx.catch(error)
         finally:

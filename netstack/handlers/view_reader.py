@@ -1,6 +1,7 @@
 """The server's reader of one subpartition, or of a range of them, on behalf of one remote receiver.
 
 Side:       loop, except ``notify_data_available`` and ``notify_priority_event``, which any thread calls.  Hot path.
+            Whoever polls has the turn of the connection (``DirectWriter``), and so whoever spends credit or takes it back.
 Invariants: data buffers polled never exceed the credit granted; a receiver without exclusive buffers (initial credit 0) has no credit
             after ``resume_consumption``, because it gave its floating buffers away while the subpartition was blocked.
 Units:      credit and backlog in buffers.
@@ -125,6 +126,11 @@ class CreditBasedSequenceNumberingViewReader:
     def needs_backlog_announcement(self) -> bool:
         """Whether the receiver grants no credit before it hears that there is something to send."""
         return self._initial_credit == 0 and self.credit.available == 0
+
+    def has_little(self, max_bytes: int) -> bool:
+        """Whether all it may send is one data buffer of at most so many bytes, and there is credit for it.  Whoever has the turn."""
+        view, credit = self._view, self.credit
+        return view is not None and not self.is_released and credit.spent < credit.granted and view.has_little(max_bytes)
 
     def peek_next_subpartition(self) -> int:
         """Where the next element of a reader of several comes from."""

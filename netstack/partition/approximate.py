@@ -88,6 +88,10 @@ class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
         """None: a reader that has retired must find nothing."""
         return None
 
+    def has_little(self, max_bytes: int) -> bool:
+        """False: a reader that has retired must find nothing."""
+        return False
+
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled, by this reader."""
         return not self._is_view_released and super().has_data(num_credits_available)

@@ -476,6 +476,15 @@ class PipelinedSubpartition:
         # A record that fills its buffer may go on in the next one; if it does not, that one begins with a record.
         self._skips_partial_record = length == consumer.segment_size_bytes
 
+    def has_little(self, max_bytes: int) -> bool:
+        """Whether all there is to poll is one data buffer of at most so many bytes."""
+        with self._lock:
+            buffers = self._buffers
+            if len(buffers) != 1 or self._is_blocked or self._skips_partial_record or self._compressor is not None:
+                return False
+            head = buffers[0]
+            return head.is_buffer and (self._flush_requested or head.is_finished) and 0 < head.num_bytes_unread <= max_bytes
+
     def has_data(self, num_credits_available: int) -> bool:
         """Whether a reader with so much credit can poll something."""
         return self.availability(num_credits_available > 0)[0]
@@ -613,6 +622,10 @@ class PipelinedSubpartitionView:
     def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
         """``poll_run``; a compressor looks at each buffer."""
         return None if self._subpartition.is_compressing else self._subpartition.poll_run
+
+    def has_little(self, max_bytes: int) -> bool:
+        """Whether all there is to poll is one data buffer of at most so many bytes."""
+        return self._subpartition.has_little(max_bytes)
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""

@@ -142,6 +142,10 @@ class UnionResultSubpartitionView:
         """None: it looks ahead one by one, to find where records end."""
         return None
 
+    def has_little(self, max_bytes: int) -> bool:
+        """False: it would have to look ahead."""
+        return False
+
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""
         return self.availability(num_credits_available > 0)[0]

@@ -6,8 +6,10 @@ Invariants: what leaves the head is readable after a flush, in order; it stays p
 Source:     Netty ``EmbeddedChannel``.  It differs from ``NetworkChannel`` in one point: ``channel_inactive`` is fired inside ``close``.
 """
 
+import threading
 from collections import deque
 
+from netstack.channel.direct_writer import DirectWriter
 from netstack.channel.handler import Channel, ChannelHandler
 from netstack.channel.message_codec import MessageDecoder
 from netstack.channel.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
@@ -39,6 +41,9 @@ class EmbeddedChannel(Channel):
         self.certificate: bytes | None = None
         self.is_reading = True
         """False after ``pause_reading``; what the test writes inbound arrives all the same."""
+        self.turn = threading.RLock()
+        self.direct: DirectWriter | None = None
+        """What ``direct_writer`` finds; a test puts it there before the first reader comes."""
         self.was_aborted = False
         """Whether the end came by ``abort``."""
         self.pipeline = ChannelPipeline(self, handlers)
@@ -142,6 +147,10 @@ class EmbeddedChannel(Channel):
     def peer_certificate(self) -> bytes | None:
         """What the test put into ``certificate``."""
         return self.certificate
+
+    def direct_writer(self) -> DirectWriter | None:
+        """What the test put into ``direct``."""
+        return self.direct
 
     def abort(self) -> None:
         """End at once; what was not flushed is dropped."""

@@ -74,6 +74,10 @@ class SimLoop(EmbeddedEventLoop):
         self.loop = self._manual = _TaskLoop(clock, dial)  # type: ignore[abstract]  # typeshed calls every method of AbstractEventLoop abstract
         self.functions: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
+    def is_current_thread(self) -> bool:
+        """Whether the present step belongs to this loop."""
+        return asyncio.events._get_running_loop() is self.loop
+
     def execute_threadsafe(self, function: Callable[[*Ts], None], *args: *Ts) -> None:
         if self._is_closed:
             raise ResourceClosedError(f"the event loop {self.name!r} was closed")

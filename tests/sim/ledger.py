@@ -14,6 +14,7 @@ from netstack.channel.message_codec import OutboundBuffer, OutboundRun
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.ids import InputChannelID
+from netstack.wire.codec import BUFFER_RESPONSE_HEADER
 from netstack.wire.messages import (
     AddCredit,
     BacklogAnnouncement,
@@ -67,6 +68,16 @@ class Ledger:
         """Remember ``text`` unless the rule is kept."""
         if not is_kept and self.violation is None:
             self.violation = text
+
+    def note_direct(self, frame: bytes) -> None:
+        """One data buffer goes past the loop, whole or with its rest behind it."""
+        _, _, _, receiver, _, _, sequence_number, _, data_type, _, _ = BUFFER_RESPONSE_HEADER.unpack_from(frame)
+        flow = self.flow(InputChannelID(receiver))
+        self.require(data_type == DataType.DATA_BUFFER, f"{receiver.hex()}: data type {data_type} went past the loop")
+        self.require(sequence_number == flow.num_written, f"number {sequence_number} is sent as number {flow.num_written}")
+        self.require(flow.num_data_written < flow.num_granted_read, f"{receiver.hex()}: a buffer without credit went past the loop")
+        flow.num_written += 1
+        flow.num_data_written += 1
 
     def check(self, queue: PartitionRequestQueue) -> None:
         """I2 for every flow that nobody has ended yet."""

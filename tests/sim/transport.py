@@ -8,12 +8,15 @@ Source:     the contract of ``asyncio.Transport`` as uvloop keeps it with ``high
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
 from netstack.channel.protocol import NetworkChannel
+
+_NOWHERE = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # some descriptor, of every pretended socket
 
 
 class Pipe:
@@ -39,13 +42,28 @@ class _Socket:
         pass
 
     def fileno(self) -> int:
-        return -1
+        return _NOWHERE
 
     def getpeername(self) -> tuple[str, int]:
         return "127.0.0.1", 1
 
     def getsockname(self) -> tuple[str, int]:
         return "127.0.0.1", 2
+
+
+class DirectSocket:
+    """The way past the loop; ``on_frame`` hears of each frame first."""
+
+    def __init__(self, transport: "SimTransport", on_frame: Callable[[bytes], None]) -> None:
+        self._transport = transport
+        self._on_frame = on_frame
+
+    def send(self, data: bytes, _flags: int, /) -> int:
+        self._on_frame(data)
+        return self._transport.send(data)
+
+    def close(self) -> None:
+        pass
 
 
 class SimTransport(asyncio.Transport):
@@ -58,6 +76,7 @@ class SimTransport(asyncio.Transport):
         self.inbound = inbound
         self.protocol: NetworkChannel | None = None
         self.is_lost = False
+        self.num_sent_directly = 0
         self._reads = True
         self._peer = peer
         self._call_soon = call_soon
@@ -122,6 +141,21 @@ class SimTransport(asyncio.Transport):
         self._is_closing = True
         self._drop_held()
         self._lose_soon(None)
+
+    # ---------------------------------------------------------------- what threads call
+
+    def send(self, data: bytes) -> int:
+        """Past the loop, to the same wire; a part is taken if there is not room for all."""
+        assert not self._num_held, "a frame goes past the loop while an earlier one is held"
+        if self._is_closing or self.is_lost:
+            raise BrokenPipeError(f"{self.name} is closed")
+        num_bytes = len(data) if self.out.is_unread else min(len(data), self.out.num_free)
+        if not num_bytes:
+            raise BlockingIOError(f"{self.name} is full")
+        if not self.out.is_unread:
+            self.out.data += data[:num_bytes]
+        self.num_sent_directly += 1
+        return num_bytes
 
     # ---------------------------------------------------------------- what the simulator calls
 

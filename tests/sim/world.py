@@ -24,6 +24,7 @@ from netstack import connection_manager
 from netstack.buffer.compression import BufferCompressor, BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.channel.direct_writer import DirectWriter
 from netstack.channel.handler import ChannelHandler
 from netstack.channel.message_codec import MessageDecoder, MessageEncoder
 from netstack.channel.protocol import NetworkChannel
@@ -47,7 +48,7 @@ from tests.sim.ledger import ClientTap, Ledger, ServerTap
 from tests.sim.locks import check_order, watched_locks
 from tests.sim.mix import Mix
 from tests.sim.streams import RangeStream, Stream
-from tests.sim.transport import Pipe, SimTransport
+from tests.sim.transport import DirectSocket, Pipe, SimTransport
 
 _FOLDER = Path(tempfile.gettempdir())  # of blocking partitions, which delete their files
 _NS_PER_S = 1_000_000_000
@@ -114,6 +115,7 @@ class Link(Actor):
         self.server_end = SimTransport(f"{name} server", ("127.0.0.2", 2), response, request, server.loop.loop.call_soon)
         self.client = client_channel
         self.server = NetworkChannel(world.config, self._server_handlers)
+        self.server._direct_writer = self._direct_writer(self.server, self.server_end)
         self.decoders = [self._use_decoder(self.client), self._use_decoder(self.server)]
         tap = self.client.pipeline.find(ClientTap)
         assert tap is not None, "the world puts one into every client's pipeline"
@@ -124,6 +126,11 @@ class Link(Actor):
         config = self.world.config
         handler = PartitionRequestServerHandler(config, self.server_node.loop, self.server_node.manager, self.queue)
         return MessageEncoder(), MessageDecoder.of(config), ServerTap(self.ledger), handler, self.queue
+
+    def _direct_writer(self, channel: NetworkChannel, end: SimTransport) -> DirectWriter:
+        """Producers that flush send a little past the loop, as in production."""
+        flush = partial(self.server_node.loop.loop.call_soon, channel.transport_flush)
+        return DirectWriter(DirectSocket(end, self.ledger.note_direct), channel._outbound, channel.turn, lambda: channel.is_active, flush)
 
     def _use_decoder(self, channel: NetworkChannel) -> FrameDecoder:
         """Decoders with tiny buffers, so that every way of reading is used."""

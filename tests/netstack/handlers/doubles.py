@@ -58,6 +58,10 @@ class ScriptedView:
         """Nothing comes in runs."""
         return None
 
+    def has_little(self, max_bytes: int) -> bool:
+        """Nobody sends it past the loop."""
+        return False
+
     def has_data(self, num_credits_available: int) -> bool:
         return self.availability(num_credits_available > 0)[0]
 

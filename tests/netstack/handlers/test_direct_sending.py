@@ -1,0 +1,290 @@
+"""A thread that notifies sends a little by itself; everything else is the loop's, and nothing comes out of order."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from netstack.channel.direct_writer import DirectWriter
+from netstack.handlers import request_queue
+from netstack.partition.result_partition import ResultPartition
+from netstack.wire.decoder import FrameDecoder
+from netstack.wire.events import CheckpointBarrier, CheckpointOptions
+from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
+from tests.netstack.handlers.server_side import SEGMENT, ServerSide, fill, receiver_of, request
+from tests.netstack.wire.samples import HeapAllocator
+
+
+class DirectServer(ServerSide):
+    """Its connection has a way past the loop: a socket of its own, so that a test sees who sent what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._partitions: list[ResultPartition] = []
+        sock, self._peer = socket.socketpair()
+        sock.setblocking(False)
+        self._peer.setblocking(False)
+        channel = self.channel
+        self.direct = channel.direct = DirectWriter(sock, channel._outbound, channel.turn, lambda: channel.is_open, channel.transport_flush)
+        self._direct_decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=4 * SEGMENT)
+
+    def sent_directly(self) -> list[BufferResponse]:
+        """What came past the loop."""
+        try:
+            data = self._peer.recv(1 << 20)
+        except BlockingIOError:
+            return []
+        return [each for each in self._direct_decoder.feed(data) if isinstance(each, BufferResponse)]
+
+    def partition(self, number: int = 0, num_subpartitions: int = 1) -> ResultPartition:
+        partition = super().partition(number, num_subpartitions)
+        self._partitions.append(partition)
+        return partition
+
+    def end(self) -> None:
+        for partition in self._partitions:
+            partition.close()
+        self.direct.close()
+        self._peer.close()
+        self.close()
+
+
+@pytest.fixture
+def server() -> Iterator[DirectServer]:
+    server = DirectServer()
+    yield server
+    server.end()
+
+
+def on_task_thread(call: Callable[[], object]) -> None:
+    """Do it on a thread that is not the loop's; it has ended when this returns."""
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - raised by the caller
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def emit(partition: ResultPartition, record: bytes, subpartition: int = 0) -> None:
+    """What a task does with a buffer timeout of 0."""
+
+    def write() -> None:
+        partition.emit_record(record, subpartition)
+        partition.flush(subpartition)
+
+    on_task_thread(write)
+
+
+def contents(responses: list[BufferResponse]) -> list[tuple[int, bytes]]:
+    return [(each.sequence_number, bytes(each.buffer.view)) for each in responses if each.buffer is not None]
+
+
+def test_a_little_is_sent_by_the_thread_that_flushes(server: DirectServer) -> None:
+    """The loop is not even woken; the credit is spent, and the buffer is given back."""
+    partition = server.partition()
+    server.receive(request(credit=2))
+    num_wakeups = server.loop.statistics().num_wakeups
+
+    emit(partition, b"one")
+    emit(partition, b"two")
+
+    assert contents(server.sent_directly()) == [(0, b"one"), (1, b"two")]
+    assert server.loop.statistics().num_wakeups == num_wakeups
+    reader = server.queue.reader(receiver_of(1))
+    assert reader is not None
+    assert (reader.credit.available, reader.last_sequence_number) == (0, 1)
+    assert server.sent() == []
+
+
+def test_without_credit_the_loop_sends_when_some_comes(server: DirectServer) -> None:
+    """Numbers go on where the direct ones ended."""
+    partition = server.partition()
+    server.receive(request(credit=1))
+    emit(partition, b"one")
+    emit(partition, b"two")
+
+    assert contents(server.sent_directly()) == [(0, b"one")]
+    server.receive(AddCredit(receiver_of(1), 2))
+
+    assert server.data() == [(1, 1)]
+    emit(partition, b"three")
+    assert contents(server.sent_directly()) == [(2, b"three")]
+
+
+def test_what_is_not_little_is_the_loops(server: DirectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_queue, "MAX_DIRECT_BYTES", 100)
+    partition = server.partition()
+    server.receive(request(credit=9))
+
+    emit(partition, bytes(101))
+    assert server.sent_directly() == []
+    assert server.data() == [(1, 0)]
+
+    emit(partition, bytes(100))
+    assert len(server.sent_directly()) == 1
+
+
+def test_several_buffers_are_the_loops(server: DirectServer) -> None:
+    partition = server.partition()
+    server.receive(request(credit=9))
+
+    emit(partition, bytes(SEGMENT + 1))
+
+    assert server.sent_directly() == []
+    assert [number for _, number in server.data()] == [0, 1]
+
+
+def test_an_event_is_the_loops_and_what_follows_a_blocking_one_waits(server: DirectServer) -> None:
+    partition = server.partition()
+    server.receive(request(credit=9))
+    barrier = CheckpointBarrier(1, 1, CheckpointOptions())
+
+    on_task_thread(lambda: partition.broadcast_event(barrier))
+    [sent] = server.sent()
+    emit(partition, b"behind")
+
+    assert isinstance(sent, BufferResponse)
+    assert sent.data_type is DataType.ALIGNED_CHECKPOINT_BARRIER
+    assert server.sent_directly() == server.sent() == []
+    server.receive(ResumeConsumption(receiver_of(1)))
+    assert server.data() == [(1, 1)]
+
+
+def test_nobody_overtakes_a_reader_that_is_ready(server: DirectServer) -> None:
+    """The loop has been told of one subpartition and did not write yet; the other one waits for its turn."""
+    partition = server.partition(num_subpartitions=2)
+    server.receive(request(receiver=1, credit=9))
+    server.receive(request(receiver=2, subpartition=1, credit=9))
+    server.queue.start_read()  # of several messages, after which everything is written
+    fill(partition, 1)
+    server.loop.run_pending()
+
+    emit(partition, b"second", 1)
+    assert server.sent_directly() == []
+
+    server.loop.run_pending()
+    server.channel.pipeline.fire_channel_read_complete()
+    assert server.data() == [(1, 0), (2, 0)]
+
+
+def test_nobody_overtakes_bytes_that_the_socket_did_not_take(server: DirectServer) -> None:
+    partition = server.partition()
+    server.receive(request(credit=9))
+    fill(partition, 1)
+    server.loop.run_pending()
+    assert server.channel.pending_bytes, "the pretended kernel takes nothing yet"
+
+    emit(partition, b"later")
+
+    assert server.sent_directly() == []
+    assert server.data() == [(1, 0), (1, 1)]
+
+
+def test_the_loop_sends_what_a_thread_could_not_because_the_loop_was_writing(server: DirectServer) -> None:
+    """Whoever finds the turn taken leaves its data to the loop, which looks after it has given the turn back."""
+    partition = server.partition()
+    server.receive(request(credit=9))
+
+    with server.channel.turn:
+        emit(partition, b"one")
+        assert server.sent_directly() == []
+
+    assert server.data() == [(1, 0)]
+
+
+def test_the_loops_own_thread_goes_the_usual_way(server: DirectServer) -> None:
+    """It may be in the middle of a write when a flusher's timer, or a task, runs inside it."""
+    partition = server.partition()
+    server.receive(request(credit=9))
+
+    partition.emit_record(b"one", 0)
+    partition.flush(0)
+
+    assert server.sent_directly() == []
+    assert server.data() == [(1, 0)]
+
+
+def test_nothing_is_sent_to_a_receiver_that_cancelled(server: DirectServer) -> None:
+    partition = server.partition()
+    server.receive(request(credit=9))
+    server.receive(CancelPartitionRequest(receiver_of(1)))
+
+    emit(partition, b"one")
+
+    assert server.sent_directly() == server.sent() == []
+
+
+def test_a_failed_producer_is_told_by_the_loop(server: DirectServer) -> None:
+    partition = server.partition()
+    server.receive(request(credit=9))
+    emit(partition, b"one")
+
+    on_task_thread(lambda: partition.fail(ValueError("no more")))
+
+    assert contents(server.sent_directly()) == [(0, b"one")]
+    assert [type(each).__name__ for each in server.sent()] == ["ErrorResponse"]
+
+
+def test_a_release_waits_for_a_buffer_that_is_being_sent(server: DirectServer) -> None:
+    """The loop hears the cancellation while a thread has polled and not written yet: it goes on after the thread."""
+    partition = server.partition()
+    server.receive(request(credit=9))
+    reader = server.queue.reader(receiver_of(1))
+    assert reader is not None
+    has_polled, may_write = threading.Event(), threading.Event()
+    write = server.direct.write
+
+    def slow(frame: bytes) -> None:
+        has_polled.set()
+        assert may_write.wait(20)
+        assert not reader.is_released, "its view is released under the turn"
+        write(frame)
+
+    server.queue._direct = SlowWriter(server.direct, slow)  # type: ignore[assignment]  # a double
+
+    def write_one() -> None:
+        partition.emit_record(b"one", 0)
+        partition.flush(0)
+
+    task = threading.Thread(target=write_one)
+    task.start()
+    assert has_polled.wait(20)
+    server.queue._turn = AnnouncedTurn(server.channel.turn, may_write.set)  # type: ignore[assignment]  # a double
+    server.receive(CancelPartitionRequest(receiver_of(1)))
+    task.join()
+
+    assert reader.is_released
+    assert contents(server.sent_directly()) == [(0, b"one")]
+
+
+class AnnouncedTurn:
+    """A turn that tells when somebody is about to wait for it."""
+
+    def __init__(self, turn: "threading.RLock", on_wait: Callable[[], None]) -> None:
+        self._turn = turn
+        self._on_wait = on_wait
+
+    def __enter__(self) -> None:
+        self._on_wait()
+        self._turn.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._turn.release()
+
+
+class SlowWriter:
+    """A direct writer whose ``write`` the test decides."""
+
+    def __init__(self, writer: DirectWriter, write: Callable[[bytes], None]) -> None:
+        self.try_begin = writer.try_begin
+        self.end = writer.end
+        self.write = write
