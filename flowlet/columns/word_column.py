@@ -12,7 +12,6 @@ Absent:     texts beyond ASCII: who makes columns leaves them to ``str.split``.
 from typing import Any, Final
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from flowlet.columns.column import IndexArray, ListColumn, MaskArray
@@ -94,7 +93,7 @@ class WordColumn:
     def heads(self) -> NDArray[np.uint64]:
         """The first ``HEAD_BYTES`` bytes of each word, NULs behind its end, as two integers."""
         buffer = self._text.encode() + bytes(HEAD_BYTES)
-        anywhere = as_strided(np.ndarray(1, _HEAD, buffer), (len(self._text) + 1,), (1,), writeable=False)
+        anywhere: NDArray[Any] = np.ndarray(len(self._text) + 1, _HEAD, buffer, strides=(1,))
         heads = anywhere[self.starts].view(np.uint64)
         heads &= _HEAD_MASKS.take(self.lengths, mode="clip").view(np.uint64)
         return heads.reshape(-1, 2)
