@@ -9,6 +9,7 @@ Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartition
 """
 
 from collections.abc import Sequence
+from functools import partial
 from operator import is_
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import numpy as np
 from flowlet.column_key import ColumnKey, column_key_hashes
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, WordColumn, column_of
 from flowlet.columns.inspection import exact_type, try_transpose
+from flowlet.columns.number_tuples import MIN_NUMBER_TUPLES, try_number_columns
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.fusing.field_selector import field_selected_by, selects_record
 from flowlet.fusing.inlined_map import InlinedMap
@@ -27,7 +29,7 @@ from flowlet.operators.user_function import last_of, preview
 from flowlet.records import Chunk
 from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, ChannelCodes, KeyDictionary
 from flowlet.task.key_routes import Detour, Routes
-from flowlet.task.pending_columns import LaneArray
+from flowlet.task.pending_columns import LaneArray, LanesOf
 from flowlet.task.record_writer_base import RecordWriter, RecordWriterOptions
 from netstack.partition.result_partition import ResultPartition
 
@@ -38,7 +40,7 @@ _SCALARS: Final = _NUMBERS | {str}
 _INSTANT: Final = "M"  # a numpy kind that cannot be a key
 
 _Fields = list[Sequence[Any]]
-_KeyedColumn = tuple[Column, LaneArray]
+_KeyedColumn = tuple[Column, LaneArray | LanesOf]
 
 
 class KeyGroupsRecordWriter(RecordWriter):
@@ -58,6 +60,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # then nulls and instants are keys, too
         self._max_parallelism = partitioner.max_parallelism
         self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
+        self._number_lanes: dict[int, LanesOf] = {}  # by the position of the key
         self._routes = Routes(self._appends, self._channel_of)
         self._timestamp_routes = Routes(self._timestamp_appends, self._channel_of)
         self._detour = Detour()
@@ -71,7 +74,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         columns = chunk.columns
         assert columns is not None, "so said the caller"
         position = self._key_position(columns)
-        keyed = None if position is None else self._try_keyed(columns.fields[position])
+        keyed = None if position is None else self._try_keyed(columns.fields[position], position)
         if keyed is None:
             self._collect_values(chunk.values, chunk.timestamps)
             return
@@ -88,7 +91,7 @@ class KeyGroupsRecordWriter(RecordWriter):
             return field
         return 0 if self._selects_record and columns.shape is Shape.SCALAR else None
 
-    def _try_keyed(self, column: Column) -> _KeyedColumn | None:
+    def _try_keyed(self, column: Column, position: int) -> _KeyedColumn | None:
         """The column as it is to be sent, and the channel of each key; None if keys of this kind are looked at one by one."""
         match column:
             case ConstantColumn(value=str()) if type(column.value) is str:
@@ -104,11 +107,18 @@ class KeyGroupsRecordWriter(RecordWriter):
             case WordColumn():
                 return self._coded(column)
             case ArrayColumn(array=array) if array.dtype.kind != _INSTANT:
-                return column, self._channels.of_keys(array)
+                return column, self._lanes_of_numbers(position)
             case ArrowColumn(array=array):
                 return self._try_arrow(column, array)
             case _:
                 return None
+
+    def _lanes_of_numbers(self, position: int) -> LanesOf:
+        """The same one for the same position."""
+        found = self._number_lanes.get(position)
+        if found is None:
+            found = self._number_lanes[position] = partial(_lanes_of_numbers, self._channels, position)
+        return found
 
     def _try_arrow(self, column: Column, array: Any) -> _KeyedColumn | None:
         try:
@@ -148,6 +158,11 @@ class KeyGroupsRecordWriter(RecordWriter):
     # ---------------------------------------------------------------- records in a list
 
     def _collect_part(self, values: list[Any], timestamps: list[int] | None) -> None:
+        if len(values) >= MIN_NUMBER_TUPLES and type(self._field) is int:
+            numbers = try_number_columns(values)
+            if numbers is not None and self._field < len(numbers):
+                self._collect_columns(Chunk.of_columns(Columns(len(values), tuple(numbers), Shape.TUPLE), timestamps))
+                return
         keys = None
         if len(values) >= _MIN_COLUMNS or self._columns.num_rows:
             fields, shape = _fields_of(values)
@@ -175,10 +190,10 @@ class KeyGroupsRecordWriter(RecordWriter):
                 return position, keys
         return None, keys
 
-    def _try_columns(self, fields: _Fields, position: int, shape: Shape) -> tuple[Columns, LaneArray] | None:
+    def _try_columns(self, fields: _Fields, position: int, shape: Shape) -> tuple[Columns, LaneArray | LanesOf] | None:
         keys = fields[position]
         kind = exact_type(keys)
-        keyed = self._coded(keys) if kind is str else self._try_keyed(column_of(keys)) if kind in _NUMBERS else None
+        keyed = self._coded(keys) if kind is str else self._try_keyed(column_of(keys), position) if kind in _NUMBERS else None
         if keyed is None:
             return None
         columns = [keyed[0] if index == position else column_of(field) for index, field in enumerate(fields)]
@@ -233,6 +248,12 @@ class KeyGroupsRecordWriter(RecordWriter):
             return exact_keys(keys)
         except KeyTypeError as error:
             raise self._failure(next(value for key, value in zip(keys, values, strict=True) if not _can_be_key(key))) from error
+
+
+def _lanes_of_numbers(channels: ChannelTable, position: int, columns: Columns) -> LaneArray:
+    key = columns.fields[position]
+    assert isinstance(key, ArrayColumn), "so were all that were joined"
+    return channels.of_keys(key.array)
 
 
 def _fields_of(values: list[Any]) -> tuple[_Fields | None, Shape]:

@@ -9,7 +9,7 @@ Source:     hot-path measurements: two or three lanes are cheapest by looking fo
             radix sort as long as they have at most 16 bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +19,8 @@ from flowlet.columns import Columns, try_concatenate
 from flowlet.records import Chunk, Int64Array
 
 LaneArray = NDArray[np.uint16]
+# Gives the lanes of records, alone or together with others for which it was given.
+LanesOf = Callable[[Columns], LaneArray]
 
 _MAX_MASKS: Final = 3
 
@@ -35,18 +37,18 @@ class PendingColumns:
     def __init__(self, num_lanes: int) -> None:
         self._num_lanes = num_lanes
         self._chunks: list[Chunk] = []
-        self._lanes: list[LaneArray | None] = []
+        self._lanes: list[LaneArray | LanesOf | None] = []
         self.num_rows = 0
 
     def __repr__(self) -> str:
         return f"<PendingColumns: {self.num_rows} rows>"
 
-    def add(self, chunk: Chunk, lanes: LaneArray | None) -> None:
+    def add(self, chunk: Chunk, lanes: LaneArray | LanesOf | None) -> None:
         """Keep a chunk that has columns.
 
         Args:
             chunk: the records.
-            lanes: of each record; None: all go to lane 0.
+            lanes: of each record, or what finds them out, which is cheaper for many at once; None: all go to lane 0.
         """
         self._chunks.append(chunk)
         self._lanes.append(lanes)
@@ -60,12 +62,15 @@ class PendingColumns:
         joined = try_concatenate([table for table in tables if table is not None]) if chunks else None
         if joined is None:
             for chunk, each in zip(chunks, lanes, strict=True):
-                yield from self._split(chunk, each)
+                yield from self._split(chunk, _found(each, chunk))
             return
         timestamps = [array for chunk in chunks if (array := chunk.timestamp_array) is not None]
-        known = [each for each in lanes if each is not None]
         whole = Chunk.of_columns(joined, np.concatenate(timestamps) if timestamps else None)
-        yield from self._split(whole, np.concatenate(known) if known else None)
+        if all(each is lanes[0] for each in lanes):
+            yield from self._split(whole, _found(lanes[0], whole))
+            return
+        known = [found for chunk, each in zip(chunks, lanes, strict=True) if (found := _found(each, chunk)) is not None]
+        yield from self._split(whole, np.concatenate(known))
 
     def _split(self, chunk: Chunk, lanes: LaneArray | None) -> Iterator[tuple[int, Chunk]]:
         if lanes is None:
@@ -74,6 +79,13 @@ class PendingColumns:
         split = _by_masks if self._num_lanes <= _MAX_MASKS else _by_sorting
         # Before they are split: then they have not to be moved in their full width.
         return split(chunk.columns.narrowed(), chunk.timestamp_array, lanes, self._num_lanes)
+
+
+def _found(lanes: LaneArray | LanesOf | None, chunk: Chunk) -> LaneArray | None:
+    if not callable(lanes):
+        return lanes
+    assert chunk.columns is not None, "only columns wait here"
+    return lanes(chunk.columns)
 
 
 def _by_masks(columns: Columns, timestamps: Int64Array | None, lanes: LaneArray, num_lanes: int) -> Iterator[tuple[int, Chunk]]:

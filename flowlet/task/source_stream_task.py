@@ -21,8 +21,9 @@ from flowlet.task.task_environment import TaskEnvironment
 from flowlet.task.task_timings import TaskTimings, WaitKind
 from netstack.wire.events import StopMode
 
-# What is written together may have 8,000 records (see ``record_writer_base``), a chunk has 1,000 or 2,000.  A mail does not wait for them.
-MAX_POLLS_PER_ACTION = 8
+# What is written together may have 16,000 records per channel (see ``record_writer_base``), a chunk has 1,000 or 2,000.  16 of 1,000 pairs
+# take 5 ms; a mail does not wait for them.
+MAX_POLLS_PER_ACTION = 16
 
 
 class SourceStreamTask(StreamTask):

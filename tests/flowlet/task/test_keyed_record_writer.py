@@ -311,7 +311,7 @@ def keyed_records() -> st.SearchStrategy[list[list[tuple[Any, ...]]]]:
     shapes = st.tuples(kinds, fields).flatmap(lambda shape: st.just(st.tuples(shape[0], *shape[1])))
     # Long enough for columns, without drawing that much.
     chunks = shapes.flatmap(
-        lambda records: st.lists(st.tuples(st.lists(records, min_size=1, max_size=6), st.sampled_from([1, 2, 9])), max_size=4)
+        lambda records: st.lists(st.tuples(st.lists(records, min_size=1, max_size=6), st.sampled_from([1, 2, 9, 90])), max_size=4)
     )
     return chunks.map(lambda parts: [part * repeat for part, repeat in parts])
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, Columns, ListColumn, Shape, columns_of
 from flowlet.records import Chunk
-from flowlet.task.pending_columns import PendingColumns, lanes_of
+from flowlet.task.pending_columns import LaneArray, LanesOf, PendingColumns, lanes_of
 
 
 def chunk_of(values: list[Any], timestamps: list[int] | None = None) -> Chunk:
@@ -35,6 +35,34 @@ def test_every_lane_gets_its_records_in_order(num_lanes: int, chunks: list[list[
         assert [stamp for chunk in mine for stamp in chunk.timestamps or ()] == ([value[0] for value in expected] if is_timed else [])
     assert all(len(chunk) for _, chunk in taken)
     assert (pending.num_rows, list(pending.take())) == (0, [])
+
+
+def parity(columns: Columns) -> LaneArray:
+    return lanes_of(np.array(columns.fields[0].to_list()) % 2)
+
+
+def test_lanes_can_be_found_when_all_is_there() -> None:
+    """For all records at once, or for those that fit together, or for some of them."""
+    calls = []
+
+    def find(columns: Columns) -> LaneArray:
+        calls.append(len(columns))
+        return parity(columns)
+
+    expected = [(0, Chunk([(2, "b"), (4, "d")])), (1, Chunk([(1, "a"), (3, "c")]))]
+    known = lanes_of([1, 0])
+    ways: list[tuple[LaneArray | LanesOf, LaneArray | LanesOf]] = [(find, find), (find, known), (known, find)]
+    for lanes in ways:
+        pending = PendingColumns(2)
+        for values, each in zip([[(1, "a"), (2, "b")], [(3, "c"), (4, "d")]], lanes, strict=True):
+            pending.add(chunk_of(list(values)), each)
+        assert list(pending.take()) == expected
+    assert calls == [4, 2, 2]
+
+    pending = PendingColumns(2)
+    pending.add(chunk_of([1, 2]), find)
+    pending.add(chunk_of([(3, "c")]), find)
+    assert list(pending.take()) == [(0, Chunk([2])), (1, Chunk([1])), (1, Chunk([(3, "c")]))]
 
 
 def test_columns_that_fit_are_one_chunk() -> None:
