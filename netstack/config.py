@@ -18,6 +18,7 @@ MIN_SEGMENT_SIZE_BYTES = 256
 # Many times what checkpoints put between data; not measured.
 MAX_QUEUED_EVENTS: Final = 1024
 MAX_QUEUED_EVENT_BYTES: Final = 4 * 1024 * 1024
+_PERCENT: Final = 100
 _LEAST: Final = {
     "exclusive_buffers_per_channel": 0,
     "floating_buffers_per_gate": 0,
@@ -32,6 +33,8 @@ _LEAST: Final = {
     "max_queued_event_bytes": 1,
     "initial_request_backoff_ms": 0,
     "max_connections": 1,
+    "max_producers_per_gate": 1,
+    "max_producer_memory_percent": 1,
     "backlog": 0,
     "send_buffer_bytes": 0,
     "receive_buffer_bytes": 0,
@@ -55,6 +58,10 @@ class NetstackConfig:
     # Of one subpartition; more only make the pool unavailable, they are not refused (FLINK-27522).
     max_buffers_per_channel: int = 10
     max_overdraft_buffers_per_gate: int = 5
+    # Of gates that producers outside the cluster offer partitions to: offers at once in one subtask, and the share of the network memory
+    # that the exclusive buffers of all of them have at most.  64 of them have a quarter of 64 MiB.
+    max_producers_per_gate: int = 64
+    max_producer_memory_percent: int = 50
     request_buffers_timeout_s: float = 30.0
     compression: str | None = None  # "lz4"
     # Ask producers for buffers that hold about one second of what the task consumes (Flink's taskmanager.network.memory.buffer-debloat).
@@ -104,6 +111,8 @@ class NetstackConfig:
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, the least is {least}")
+        if self.max_producer_memory_percent > _PERCENT:
+            raise ConfigError(f"max_producer_memory_percent is {self.max_producer_memory_percent}, the most is {_PERCENT}")
         if self.max_request_backoff_ms < self.initial_request_backoff_ms:
             raise ConfigError(
                 f"max_request_backoff_ms is {self.max_request_backoff_ms}, less than the initial {self.initial_request_backoff_ms}"

@@ -31,6 +31,7 @@ from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.offered_gate import OfferedInputGate
 from netstack.gate.offered_gates import OfferedGates
 from netstack.gate.partition_request_client import PartitionRequestClient
+from netstack.gate.producer_quota import ProducerQuota
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.handlers.offers import OfferedPartitionClient, OfferedPartitionsHandler
@@ -76,6 +77,7 @@ class NetworkEnvironment:
         self.buffer_pool = NetworkBufferPool(config.num_segments, config.segment_size_bytes)
         self._timers = LoopTimers(loop)
         self.offered_gates = OfferedGates()
+        self._producer_quota = ProducerQuota(config.num_segments, config.exclusive_buffers_per_channel, config.max_producer_memory_percent)
         self.partition_manager = ResultPartitionManager(timers=self._timers)
         self._loop = loop
         self._connections = ConnectionManager(config, loop)
@@ -264,7 +266,14 @@ class NetworkEnvironment:
         config = self.config
         if not config.exclusive_buffers_per_channel and not config.floating_buffers_per_gate:
             raise ConfigError(f"{owner}: exclusive_buffers_per_channel and floating_buffers_per_gate are 0: it could never receive")
-        gate = OfferedInputGate(owner, shape, self._offered_channel, decompressor=BufferDecompressor(config.segment_size_bytes))
+        gate = OfferedInputGate(
+            owner,
+            shape,
+            self._offered_channel,
+            self._producer_quota,
+            max_producers=config.max_producers_per_gate,
+            decompressor=BufferDecompressor(config.segment_size_bytes),
+        )
         try:
             if config.floating_buffers_per_gate:
                 gate.set_buffer_pool(self._floating_pool(owner))

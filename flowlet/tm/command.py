@@ -71,6 +71,10 @@ def taskmanager(
     host: Annotated[str, typer.Option(help="The address of the data port.")] = "127.0.0.1",
     data_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 0,
     network_memory: Annotated[str, typer.Option(help="Memory for network buffers: bytes, or with k, m or g.")] = "64m",
+    max_producers_per_gate: Annotated[int, typer.Option(min=1, help="How many producers may push into a remote gate at once.")] = 64,
+    producer_memory_percent: Annotated[
+        int, typer.Option(min=1, max=100, help="How much of the network memory the producers of all remote gates may hold.")
+    ] = 50,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process, our parent, ends.")] = None,
     pin_cpu: Annotated[int | None, typer.Option(help="Run on this core only.")] = None,
     switch_interval_ms: Annotated[float, typer.Option(help="sys.setswitchinterval.")] = DEFAULT_SWITCH_INTERVAL_MS,
@@ -96,7 +100,10 @@ def taskmanager(
     secret = load_or_create_secret(secret_file)
     process = ProcessOptions(jm_host, jm_port, secret, parent_pid, GarbageCollectorTuning(gc_threshold))
     network = NetstackConfig(
-        network_memory_bytes=parse_memory_size(network_memory, "--network-memory"), security=SecurityConfig.hmac(secret)
+        network_memory_bytes=parse_memory_size(network_memory, "--network-memory"),
+        max_producers_per_gate=max_producers_per_gate,
+        max_producer_memory_percent=producer_memory_percent,
+        security=SecurityConfig.hmac(secret),
     )
     config = TaskExecutorConfig(num_slots=slots, host=host, data_port=data_port, network=network, task_scheduling=task_scheduling)
     with KeepAwake() if keep_awake else nullcontext():

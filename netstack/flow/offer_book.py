@@ -1,10 +1,10 @@
 """Which offers one subtask of a gate has taken, and when there is nothing more to take.
 
 Side:       pure.
-Invariants: an attempt of a partition is admitted once, as far as the book remembers (``MAX_REMEMBERED`` attempts); every offer that was
-            admitted is ended once, complete or aborted.  Of a gate that waits for a number of partitions each counts once, however many
-            of its attempts were complete, and no more are counted, nor remembered, than it waits for.  Of any other gate every complete
-            attempt counts.
+Invariants: an attempt of a partition is admitted once, as far as the book remembers (``MAX_REMEMBERED`` attempts), unless it is taken
+            back; no more offers are open than there may be; every offer that was admitted is ended once, complete or aborted.
+            Of a gate that waits for a number of partitions each counts once, however many of its attempts were complete, and no more are
+            counted, nor remembered, than it waits for.  Of any other gate every complete attempt counts.
 Units:      offers and partitions, counted.
 """
 
@@ -55,15 +55,16 @@ class OfferCounts:
 
 
 class OfferBook:
-    """One per subtask.
+    """One per subtask; ``max_open``: how many offers it admits at once, None: any number.
 
     Threading: none; its owner locks.
     """
 
-    __slots__ = ("_attempts", "_completed", "_num_aborted", "_num_completed", "_num_refused", "_open", "_shape", "is_sealed")
+    __slots__ = ("_attempts", "_completed", "_max_open", "_num_aborted", "_num_completed", "_num_refused", "_open", "_shape", "is_sealed")
 
-    def __init__(self, shape: GateShape) -> None:
+    def __init__(self, shape: GateShape, max_open: int | None = None) -> None:
         self._shape = shape
+        self._max_open = max_open
         self._open: dict[bytes, PartitionOffer] = {}
         self._attempts: OrderedDict[_Attempt, None] = OrderedDict()  # the oldest first
         self._completed: dict[tuple[str, int], set[int]] = {}  # by job and epoch; at most as many partitions as are waited for
@@ -104,6 +105,12 @@ class OfferBook:
         elif self._counts(offer):
             self._num_completed += 1
 
+    def take_back(self, offer: PartitionOffer) -> None:
+        """The offer was admitted and cannot be served now: it is as if it had been refused, and the same attempt may come again."""
+        del self._open[offer.offer_id]
+        del self._attempts[_attempt_of(offer)]
+        self._num_refused += 1
+
     def seal(self) -> None:
         """Admit nothing more."""
         self.is_sealed = True
@@ -137,6 +144,12 @@ class OfferBook:
         if offer.offer_id in self._open or _attempt_of(offer) in self._attempts:
             return Refusal(
                 RefusalCode.REPEATED_ATTEMPT, f"gate {shape.name!r} was offered {offer} before; a retry has another attempt number"
+            )
+        if self._max_open is not None and len(self._open) >= self._max_open:
+            text = f"gate {shape.name!r} has {self._max_open} producers at once in this subtask already, as many as it may"
+            option = "--max-producers-per-gate: NetstackConfig.max_producers_per_gate"
+            return Refusal(
+                RefusalCode.BUSY, f"{text}: push fewer partitions at a time, or start its TaskManager with a larger limit ({option})"
             )
         return None
 

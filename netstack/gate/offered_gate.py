@@ -21,6 +21,7 @@ from netstack.gate.gate_api import BufferOrEvent, Decompressor
 from netstack.gate.gate_statistics import GateStatistics, gate_statistics
 from netstack.gate.input_channel import InputChannel
 from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.producer_quota import ProducerQuota, QuotaShare
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.handlers.offers import OfferedPartitionClient
 from netstack.wire.offers import PartitionOffer, RefusalCode
@@ -41,23 +42,42 @@ class AbortedAttempt(NamedTuple):
 class _Place(NamedTuple):
     offer: PartitionOffer
     client: OfferedPartitionClient
+    share: QuotaShare | None = None  # as soon as there is a channel
 
 
 class OfferedInputGate(SingleInputGate):
     """One subtask's gate.
 
     Life cycle: ``request_partitions`` -> offers come, are read and end -> ``seal`` -> ``is_finished`` -> ``close``.
+
+    Args:
+        owner: who reads; named in errors.
+        shape: what offers have to agree with.
+        make_channel: a channel for an offer, with its buffers.
+        quota: of all gates of the process.
+        max_producers: how many offers this gate takes at once; None: any number.
+        decompressor: see ``SingleInputGate``.
     """
 
-    def __init__(self, owner: str, shape: GateShape, make_channel: ChannelFactory, *, decompressor: Decompressor | None = None) -> None:
+    def __init__(
+        self,
+        owner: str,
+        shape: GateShape,
+        make_channel: ChannelFactory,
+        quota: ProducerQuota,
+        *,
+        max_producers: int | None = None,
+        decompressor: Decompressor | None = None,
+    ) -> None:
         super().__init__(owner, decompressor=decompressor)
         self.shape = shape
+        self._quota = quota
         self.on_closed: Callable[[], None] | None = None  # Set once, before the first offer.
         self._make_channel = make_channel
         self._aborted: list[AbortedAttempt] = []  # Task thread only.
         self._book_lock = threading.Lock()
         # Guarded by _book_lock.
-        self._book = OfferBook(shape)
+        self._book = OfferBook(shape, max_producers)
         self._places: dict[int, _Place] = {}
         self._free: list[int] = []
         self._gone = dict.fromkeys(_SUMMED, 0)
@@ -99,11 +119,16 @@ class OfferedInputGate(SingleInputGate):
             client.refuse(offer, refusal.code, refusal.reason)
 
     def _open_channel(self, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> Refusal | None:
+        share = self._quota.try_take()
+        if share is None:
+            return self._take_back(index, self._quota.reason)
         try:
             channel = self._make_channel(self, index, offer, client)
         except InsufficientNetworkBuffersError as error:
-            self._leave(index, is_complete=False)
-            return Refusal(RefusalCode.BUSY, f"gate {self.shape.name!r} has no network memory for another producer: {error}")
+            share.release()
+            return self._take_back(index, str(error))
+        with self._book_lock:
+            self._places[index] = _Place(offer, client, share)
         with self._request_lock:
             is_closed = self._is_closed
             if not is_closed:
@@ -115,6 +140,16 @@ class OfferedInputGate(SingleInputGate):
             return Refusal(RefusalCode.GATE_ENDED, f"gate {self.shape.name!r} was closed")
         channel.request_subpartition()
         return None
+
+    def _take_back(self, index: int, reason: str) -> Refusal:
+        """There is no room for an offer that the book has admitted."""
+        with self._book_lock:
+            self._book.take_back(self._places.pop(index).offer)
+            self._free.append(index)
+            is_finished = self._book.is_finished
+        if is_finished:
+            self._make_available()
+        return Refusal(RefusalCode.BUSY, f"gate {self.shape.name!r} has no network memory for another producer: {reason}")
 
     def _put_locked(self, index: int, channel: RemoteInputChannel) -> None:
         if index == len(self._channels):
@@ -170,6 +205,8 @@ class OfferedInputGate(SingleInputGate):
             self._book.end(place.offer, is_complete=is_complete)
             self._free.append(index)
             is_finished = self._book.is_finished
+        if place.share is not None:
+            place.share.release()
         if is_finished:
             self._make_available()  # the loop thread ends offers, too: nobody else wakes the task then
         return place.offer
@@ -189,6 +226,11 @@ class OfferedInputGate(SingleInputGate):
         if self.on_closed is not None:
             self.on_closed()
         super().close()
+        with self._book_lock:
+            places = list(self._places.values())
+        for place in places:
+            if place.share is not None:
+                place.share.release()
 
     def close_with(self, reason: str) -> None:
         """``close``, and tell the producers of open offers why.  Any thread, any number of times."""

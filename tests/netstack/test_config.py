@@ -23,6 +23,8 @@ def test_the_watermarks_follow_the_segment_size() -> None:
         ({"network_memory_bytes": 32767}, "less than one segment"),
         ({"exclusive_buffers_per_channel": -1}, "exclusive_buffers_per_channel is -1"),
         ({"max_connections": 0}, "max_connections is 0"),
+        ({"max_producers_per_gate": 0}, "max_producers_per_gate is 0"),
+        ({"max_producer_memory_percent": 101}, "max_producer_memory_percent is 101, the most is 100"),
         ({"dead_peer_timeout_s": 0}, "dead_peer_timeout_s is 0"),
         ({"dead_peer_timeout_s": math.nan}, "dead_peer_timeout_s is nan"),
         ({"dead_peer_timeout_s": math.inf}, "dead_peer_timeout_s is inf"),

@@ -13,6 +13,7 @@ from flowlet.datastream.data_stream import DataStream
 from flowlet.ingest import GateClient, PartitionOffer, open_gate
 from flowlet.ingest.runtime import close_producers
 from flowlet.testing.mini_cluster import MiniCluster
+from flowlet.tm.task_executor import TaskExecutorConfig
 from tests.flowlet.client.quiet_logging import unconfigured_logging
 from tests.waiting import PATIENCE_S
 
@@ -40,11 +41,11 @@ def write_secret(secret: bytes, folder: Path) -> Path:
 
 
 @pytest.fixture
-def make_cluster(tmp_path: Path) -> Iterator[Callable[[int], GateCluster]]:
+def make_cluster(tmp_path: Path) -> Iterator[Callable[..., GateCluster]]:
     clusters: list[GateCluster] = []
 
-    def make(num_task_managers: int) -> GateCluster:
-        cluster = GateCluster(num_task_managers=num_task_managers)
+    def make(num_task_managers: int, slots: int = 1, config: TaskExecutorConfig | None = None) -> GateCluster:
+        cluster = GateCluster(num_task_managers, slots, config)
         clusters.append(cluster)
         assert cluster.target.secret is not None
         cluster.secret_file = write_secret(cluster.target.secret, tmp_path)
@@ -57,7 +58,7 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[[int], GateCluster]]:
 
 
 @pytest.fixture
-def cluster(make_cluster: Callable[[int], GateCluster]) -> GateCluster:
+def cluster(make_cluster: Callable[..., GateCluster]) -> GateCluster:
     return make_cluster(1)
 
 

@@ -26,6 +26,7 @@ from flowlet.common.types import Row
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.errors import JobExecutionError
 from flowlet.ingest import (
+    AttemptRefusedError,
     GateAccessError,
     GateClient,
     GateEndedError,
@@ -43,6 +44,8 @@ from flowlet.ingest import (
     runtime,
     stall,
 )
+from flowlet.tm.task_executor import TaskExecutorConfig
+from netstack.config import NetstackConfig
 from netstack.offering import OfferedPartition
 from tests.flowlet.client.jobs import hold, reached, released
 from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, push, write_secret
@@ -411,6 +414,33 @@ def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateClus
         writer.write_batch(pyarrow.record_batch({"user": ["a"], "clicks": [1]}))
         writer.finish(PATIENCE_S)
     client.get_job_execution_result().result()
+
+
+def test_a_crowd_of_producers_leaves_network_memory_to_others(make_cluster: Callable[..., GateCluster]) -> None:
+    """The one too many hears which option says so, in time; other jobs of the TaskManager run; who ends makes room."""
+    network = NetstackConfig(network_memory_bytes=8 * 1024 * 1024)  # 256 buffers, half of which are 16 producers'
+    cluster = make_cluster(1, 2, TaskExecutorConfig(num_slots=2, network=network))
+    env, other = cluster.environment().set_parallelism(1), cluster.environment().set_parallelism(1)
+    env.from_remote_gate("clicks").print()
+    client = env.execute_async()
+    gate = cluster.open()
+    writers = [gate.open_partition(PartitionOffer("crowd", number)) for number in range(16)]
+
+    with (
+        in_time(),
+        pytest.raises(AttemptRefusedError, match=r"gate 'clicks' has no network memory.*128 .* 50 %.*--producer-memory-percent"),
+    ):
+        gate.open_partition(PartitionOffer("crowd", 16))
+    with collecting(other.from_collection(list(range(100))).key_by(lambda number: number % 7)) as results:
+        assert sorted(results) == list(range(100))
+    writers[0].abort("it makes room")
+    wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
+    writers[0] = gate.open_partition(PartitionOffer("crowd", 16))
+    for writer in writers:
+        writer.finish(DEADLINE_S)
+
+    wait_until(lambda: counts_of(client)["subtasks"][0] == {"num_open": 0, "num_completed": 16, "num_aborted": 1, "num_refused": 1})
+    client.cancel()
 
 
 # ---------------------------------------------------------------- nobody reads

@@ -76,6 +76,34 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert book.counts().num_completed == 4
 
 
+def test_a_crowd_is_refused_until_one_of_it_has_ended() -> None:
+    """What was refused for want of room may come again as it is; what is wrong in itself is told first."""
+    book = OfferBook(SHAPE, max_open=2)
+    for partition in range(2):
+        assert book.admit(offer_of(partition)) is None
+
+    refusal = book.admit(offer_of(2))
+
+    assert code_of(refusal) is RefusalCode.BUSY
+    assert refusal is not None
+    assert "2 producers at once" in refusal.reason
+    assert "max_producers_per_gate" in refusal.reason
+    assert code_of(book.admit(offer_of(1))) is RefusalCode.REPEATED_ATTEMPT
+    book.end(offer_of(0), is_complete=True)
+    assert book.admit(offer_of(2)) is None
+    assert book.counts() == OfferCounts(num_open=2, num_completed=1, num_refused=2)
+
+
+def test_what_is_taken_back_was_never_there() -> None:
+    book = OfferBook(SHAPE)
+    assert book.admit(offer_of(0)) is None
+
+    book.take_back(offer_of(0))
+
+    assert book.counts() == OfferCounts(num_refused=1)
+    assert book.admit(offer_of(0)) is None
+
+
 def test_no_more_partitions_are_remembered_than_the_gate_waits_for() -> None:
     """A crowd goes on to push while the JobManager does not seal the gate: exact up to the number, and nothing grows behind it."""
     book = OfferBook(SHAPE)

@@ -5,6 +5,7 @@ from netstack.errors import ConnectionLostError
 from netstack.flow.offer_book import GateShape, OfferCounts
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.offered_gate import OfferedInputGate
+from netstack.gate.producer_quota import ProducerQuota
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.handlers.offers import OfferedPartitionClient
 from netstack.ids import InputChannelID
@@ -45,10 +46,11 @@ def offer_of(partition: int, attempt: int = 0) -> PartitionOffer:
 class Rig:
     """A gate on a pool of so many segments, two per channel."""
 
-    def __init__(self, num_segments: int = 16) -> None:
+    def __init__(self, num_segments: int = 16, *, quota: ProducerQuota | None = None, max_producers: int | None = None) -> None:
         self.pool = NetworkBufferPool(num_segments, 1024)
         self.client = Client()
-        self.gate = OfferedInputGate("task", GateShape("clicks", "Long", TYPE), self._channel)
+        quota = ProducerQuota(num_segments, 2, 100) if quota is None else quota
+        self.gate = OfferedInputGate("task", GateShape("clicks", "Long", TYPE), self._channel, quota, max_producers=max_producers)
         self.gate.request_partitions()
 
     def _channel(self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> RemoteInputChannel:
@@ -178,3 +180,62 @@ def test_a_task_that_waits_hears_that_the_last_offer_of_a_sealed_gate_found_no_m
     assert rig.gate.is_finished
     assert waits.is_done
     rig.close()
+
+
+def test_no_more_producers_are_taken_than_the_gate_may_have() -> None:
+    rig = Rig(max_producers=2)
+    for partition in range(3):
+        rig.offer(partition)
+    assert rig.client.refused == [(2, RefusalCode.BUSY)]
+
+    rig.end(rig.client.requested[0])
+    while rig.gate.poll_next() is not None:
+        pass
+    rig.offer(2)
+
+    assert len(rig.client.requested) == 3
+    rig.close()
+
+
+def test_gates_share_what_producers_may_have() -> None:
+    """However a channel ends, and with the gate, its room is another one's."""
+    quota = ProducerQuota(40, 2, 10)
+    one, other = Rig(quota=quota), Rig(quota=quota)
+    one.offer(0)
+    other.offer(0)
+    one.offer(1)
+    assert one.client.refused == [(1, RefusalCode.BUSY)]
+    assert one.pool.num_used == 2
+
+    one.client.requested[0].on_error(ConnectionLostError("gone"))
+    while one.gate.poll_next() is not None:
+        pass
+    assert quota.num_taken == 1
+    one.offer(1)
+    assert one.client.refused == [(1, RefusalCode.BUSY)]
+    one.offer(2)
+    assert one.client.refused[1:] == [(2, RefusalCode.BUSY)]
+    one.close()
+    other.offer(1)
+    assert other.client.refused == []
+    other.close()
+    assert quota.num_taken == 0
+
+
+def test_want_of_memory_takes_nothing_of_what_producers_may_have() -> None:
+    quota = ProducerQuota(40, 2, 100)
+    rig = Rig(num_segments=1, quota=quota)
+    rig.offer(0)
+    assert rig.client.refused == [(0, RefusalCode.BUSY)]
+    assert quota.num_taken == 0
+    rig.close()
+
+
+def test_an_offer_to_a_closed_gate_takes_nothing_of_what_producers_may_have() -> None:
+    quota = ProducerQuota(40, 2, 100)
+    rig = Rig(quota=quota)
+    rig.gate.close()
+    rig.offer(0)
+    assert rig.client.refused == [(0, RefusalCode.GATE_ENDED)]
+    assert quota.num_taken == 0
+    rig.pool.destroy()

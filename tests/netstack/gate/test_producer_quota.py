@@ -1,0 +1,28 @@
+"""How many channels producers may have, in numbers."""
+
+import pytest
+
+from netstack.gate.producer_quota import ProducerQuota
+
+
+@pytest.mark.parametrize(("num_segments", "buffers", "percent", "expected"), [(2048, 8, 50, 128), (10, 8, 50, 1), (100, 3, 100, 33)])
+def test_so_many_channels_have_their_share_of_the_memory(num_segments: int, buffers: int, percent: int, expected: int) -> None:
+    """And one has room in any case."""
+    quota = ProducerQuota(num_segments, buffers, percent)
+    shares = [quota.try_take() for _ in range(expected)]
+    assert None not in shares
+    assert quota.try_take() is None
+    assert f"{percent} % of the network memory" in quota.reason
+    assert "--producer-memory-percent" in quota.reason
+
+    first = shares[0]
+    assert first is not None
+    first.release()
+    first.release()
+
+    assert quota.num_taken == expected - 1
+
+
+def test_channels_without_buffers_of_their_own_are_not_counted_out() -> None:
+    quota = ProducerQuota(1, 0, 1)
+    assert None not in [quota.try_take() for _ in range(1000)]
