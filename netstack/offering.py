@@ -2,7 +2,8 @@
 
 Side:       shared.  ``OfferedPartition`` is written and waited for by one thread of the caller's; connections live on the loop thread.
 Invariants: one connection per gate and TaskManager, shared by all partitions whichever token it was made with, made on demand and kept
-            until nothing was offered over it for ``IDLE_S``: gates end with their jobs, processes outlive many of them;
+            until nothing was offered over it for ``IDLE_S``: gates end with their jobs, processes outlive many of them.  One whose
+            token expires soon is left to what it was offered, if there is a younger token;
             concurrent openers wait for the same attempt; a failed attempt is not cached, and fails nobody who has another token.
             Every wait is level-triggered: it looks at the state first and after every wake-up.
 Units:      seconds.
@@ -25,6 +26,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.flow.gate_access import GateIdentity
 from netstack.flow.offer_progress import OfferProgress, Stage
 from netstack.handlers.offering import OfferingHandler
+from netstack.handlers.offers import wall_clock_ms
 from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.handlers.request_server import PartitionRequestServerHandler
 from netstack.ids import ConnectionID
@@ -36,6 +38,8 @@ from netstack.wire.offers import PartitionOffer
 # A micro-batch may come each minute; a TaskManager has room for 1,024 connections.
 IDLE_S: Final = 120.0
 _LOOK_INTERVAL_S: Final = 10.0
+# What is offered over a connection whose token has expired is refused; the clocks of two machines may differ by so much.
+_EXPIRES_SOON_MS: Final = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +81,19 @@ class OfferingNetwork:
     Threading: ``create_partition`` on any thread; everything else on the loop thread.
     """
 
-    def __init__(self, environment: NetworkEnvironment, loop: EventLoopThread, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        environment: NetworkEnvironment,
+        loop: EventLoopThread,
+        clock: Callable[[], float] = time.monotonic,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
         self._environment = environment
         self._loop = loop
         self._clock = clock
+        self._clock_ms = clock_ms
         self._attempts: dict[tuple[ConnectionID, bytes, str], _Attempt] = {}
+        self._retired: list[_Attempt] = []  # others took their places, offers may still be under way over them
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -91,7 +103,7 @@ class OfferingNetwork:
     @property
     def num_connections(self) -> int:
         """How many there are, or are being made."""
-        return len(self._attempts)
+        return len(self._attempts) + len(self._retired)
 
     async def offer(
         self, access: GateAccess, places: Sequence[tuple[ConnectionID, PartitionOffer]], offered: "OfferedPartition", timeout_s: float
@@ -113,6 +125,9 @@ class OfferingNetwork:
         deadline = loop.time() + timeout_s
         while True:
             attempt = self._attempts.get(key)
+            if attempt is not None and self._is_outlived(attempt, access):
+                self._retired.append(attempt)
+                attempt = None
             if attempt is None or attempt.is_over:
                 # Another token's attempt may have taken some of the time.
                 task = loop.create_task(self._connect(access, address, max(0.0, deadline - loop.time())), name=f"offer to {address}")
@@ -127,22 +142,34 @@ class OfferingNetwork:
                 if attempt.access == access:
                     raise
 
+    def _is_outlived(self, attempt: _Attempt, access: GateAccess) -> bool:
+        """Whether its token, but not that of ``access``, is soon over."""
+        expires_ms = attempt.access.gate.expires_ms
+        return expires_ms < access.gate.expires_ms and expires_ms - _EXPIRES_SOON_MS < self._clock_ms()
+
     def close_idle(self) -> None:
         """End the connections over which nothing was offered for ``IDLE_S``, and forget those that have ended."""
         now_s = self._clock()
         for key, attempt in list(self._attempts.items()):
-            if not attempt.task.done():
-                continue
-            if attempt.is_over:
+            if self._has_ended(attempt, now_s):
                 del self._attempts[key]
-            elif attempt.task.result().handler.num_offers:
-                attempt.used_s = now_s
-            elif now_s - attempt.used_s >= IDLE_S:
-                del self._attempts[key]
-                attempt.task.result().channel.close()
+        self._retired = [attempt for attempt in self._retired if not self._has_ended(attempt, now_s)]
+
+    def _has_ended(self, attempt: _Attempt, now_s: float) -> bool:
+        """Whether nobody needs it any more; then its connection is closed."""
+        if not attempt.task.done():
+            return False
+        if attempt.is_over:
+            return True
+        if attempt.task.result().handler.num_offers:
+            attempt.used_s = now_s
+        if now_s - attempt.used_s < IDLE_S:
+            return False
+        attempt.task.result().channel.close()
+        return True
 
     def _look_later(self) -> None:
-        if self._timer is None and self._attempts and not self._is_closed:
+        if self._timer is None and self.num_connections and not self._is_closed:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_INTERVAL_S, self._look)
 
     def _look(self) -> None:
@@ -167,7 +194,8 @@ class OfferingNetwork:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        tasks, self._attempts = [attempt.task for attempt in self._attempts.values()], {}
+        tasks = [attempt.task for attempt in [*self._attempts.values(), *self._retired]]
+        self._attempts, self._retired = {}, []
         for task in tasks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):

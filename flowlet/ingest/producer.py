@@ -336,6 +336,8 @@ class PartitionWriter:
                 return GateEndedError(f"{text}; {gate} takes nothing more")
             case OfferRefusedError(code=RefusalCode.WRONG_TYPE):
                 return GateTypeError(f"{text}; look {gate} up again, its type is {gate.type_name} there")
+            case OfferRefusedError(code=RefusalCode.TOKEN_EXPIRED):
+                return GateAccessError(f"{text}; look {gate} up again for a new token")
             case OfferRefusedError():
                 return AttemptRefusedError(f"{text} ({gate})")
             case AuthenticationError():

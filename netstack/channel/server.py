@@ -228,7 +228,7 @@ class NetworkServer:
         return NetworkChannel(self._config, lambda: (self._group, *behind_decoder(self._handlers_factory(), authentication)))
 
     def _gate_key(self, gate: GateIdentity) -> bytes | None:
-        if gate.expires_ms * _NS_PER_MS < time.time_ns():
+        if gate.is_expired(time.time_ns() // _NS_PER_MS):
             return None
         return derive_key(gate_token(self._security.secret, gate))
 

@@ -4,6 +4,8 @@ Side:       pure.
 Invariants: a token follows from the cluster's secret, the job, the gate's name and the time until when it is good; whoever has it learns
             neither the secret nor another token, and can prove nothing but that it may offer partitions to that very gate.
 Units:      milliseconds since the epoch.
+            After that time no connection is made with it and no offer is taken over one that was; offers that were taken go on.
+Source:     Hadoop's delegation tokens, which Flink hands to its jobs: what was opened with one stays open.
 Absent:     calling a token back before its time (the end of the job does that: its gate is not found any more).
 """
 
@@ -36,6 +38,10 @@ class GateIdentity:
 
     def __str__(self) -> str:
         return f"gate {self.name!r} of job {self.job_id.hex()}"
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether the token is good for nothing any more."""
+        return now_ms > self.expires_ms
 
 
 def gate_token(secret: bytes, gate: GateIdentity) -> bytes:

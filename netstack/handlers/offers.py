@@ -2,17 +2,22 @@
 
 Side:       loop, except ``OfferedPartitionClient``, which any thread calls.
 Invariants: a connection offers to one gate, that of its token.  What follows an accepted offer is the client's half of the ordinary
-            protocol; an error of one offer leaves the others of the connection alone.
+            protocol; an error of one offer leaves the others of the connection alone.  Nothing is offered any more when the time of the
+            token is over; what was taken before goes on to its end, and then the connection ends.
 """
 
+import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, Protocol
 
 import structlog
 
+from netstack.channel.handler import ChannelHandlerContext
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.gate_access import GateIdentity
@@ -28,6 +33,13 @@ P = ParamSpec("P")
 
 _log = structlog.get_logger(__name__)
 _LOGS_PER_S = 1.0  # of the refusals to one peer
+_LOOK_INTERVAL_S = 10.0  # whether a connection whose token has expired still has an offer
+_MS_PER_S = 1000
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 class OfferTaker(Protocol):
@@ -40,8 +52,10 @@ class OfferTaker(Protocol):
 class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
     """The last handler of such a connection: a request client that hears offers."""
 
-    def __init__(self, loop: EventLoopThread, taker: OfferTaker) -> None:
+    def __init__(self, loop: EventLoopThread, taker: OfferTaker, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         super().__init__(loop.after_batch)
+        self._clock_ms = clock_ms
+        self._expiry: asyncio.TimerHandle | None = None
         self.identity: GateIdentity | None = None  # Set before the connection becomes active.
         self._loop = loop
         self._taker = taker
@@ -52,7 +66,36 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         if not isinstance(message, PartitionOffer) or self.identity is None:
             super()._on_other(message)
             return
-        self._taker.take_offer(self.identity, message, OfferedPartitionClient(self, self._loop))
+        client = OfferedPartitionClient(self, self._loop)
+        if self.identity.is_expired(self._clock_ms()):
+            client.refuse(message, RefusalCode.TOKEN_EXPIRED, f"the token for {self.identity} was good until {_readable(self.identity)}")
+            return
+        self._taker.take_offer(self.identity, message, client)
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        """The connection may be used until its token expires."""
+        if self.identity is not None:
+            self._expiry = self._end_later(self.identity.expires_ms - self._clock_ms())
+        ctx.fire_channel_active()
+
+    def handler_removed(self, ctx: ChannelHandlerContext) -> None:
+        """The connection is gone."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        super().handler_removed(ctx)
+
+    def _end_later(self, delay_ms: int) -> asyncio.TimerHandle:
+        return self._loop.loop.call_later(max(_LOOK_INTERVAL_S, delay_ms / _MS_PER_S), self._end_expired)
+
+    def _end_expired(self) -> None:
+        ctx, identity = self._ctx, self.identity
+        if ctx is None or identity is None:
+            return
+        left_ms = identity.expires_ms - self._clock_ms()
+        if left_ms < 0 and not self.num_channels:
+            ctx.close()
+        else:
+            self._expiry = self._end_later(left_ms)
 
     def will_refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
         """Tell the producer with the next ``write_refusals``, or before it hears that a channel stops; any thread."""
@@ -78,6 +121,10 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
             ctx.write_and_flush(OfferRefused(offer.offer_id, offer.subtask, code, reason))
         else:
             ctx.close()
+
+
+def _readable(gate: GateIdentity) -> str:
+    return datetime.fromtimestamp(gate.expires_ms / _MS_PER_S, UTC).isoformat(timespec="seconds")
 
 
 class OfferedPartitionClient:

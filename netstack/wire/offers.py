@@ -55,7 +55,9 @@ class RefusalCode(IntEnum):
     WRONG_SHAPE = 4
     """The number of subtasks or of producers is another one."""
     BUSY = 5
-    """No network memory is left for one more producer."""
+    """There is no room for one more producer just now."""
+    TOKEN_EXPIRED = 6
+    """The time of the token is over that the connection was made with."""
 
 
 _CODES: Final = {int(code): code for code in RefusalCode}

@@ -164,6 +164,32 @@ async def test_connections_to_gates_that_nobody_offers_to_any_more_end(environme
     gate.close()
 
 
+async def test_offers_with_a_younger_token_go_over_a_connection_that_lives_longer(environment: NetworkEnvironment) -> None:
+    """The older connection is left to what was offered over it; one that has time is shared whatever the token."""
+    address = await environment.start("127.0.0.1", 0)
+    gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+    now_ms = [GATE.expires_ms - 3_000_000]
+    offering = OfferingNetwork(environment, environment_loop(environment), clock=lambda: 0.0, clock_ms=lambda: now_ms[0])
+    younger = replace(GATE, expires_ms=GATE.expires_ms + 1)
+    first = await offered(environment, offering, GATE, address, 0)
+    second = await offered(environment, offering, younger, address, 1)
+    assert offering.num_connections == 1
+
+    now_ms[0] = GATE.expires_ms - 299_000
+    third = await offered(environment, offering, younger, address, 2)
+    fourth = await offered(environment, offering, younger, address, 3)
+
+    assert environment.num_accepted_connections == offering.num_connections == 2
+    every = [first, second, third, fourth]
+    assert first.failure is None
+    for each in every:
+        each.withdraw()
+        each.partition.close()
+    await offering.close()
+    await until(lambda: environment.num_accepted_connections == 0)
+    gate.close()
+
+
 async def test_producers_keep_no_taskmanager_out() -> None:
     """However many connections one token makes, half of them are left for those who know the secret."""
     door = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
@@ -230,11 +256,11 @@ def environment_loop(environment: NetworkEnvironment) -> EventLoopThread:
 
 
 async def offered(
-    environment: NetworkEnvironment, offering: OfferingNetwork, gate: GateIdentity, address: ConnectionID
+    environment: NetworkEnvironment, offering: OfferingNetwork, gate: GateIdentity, address: ConnectionID, attempt: int = 0
 ) -> OfferedPartition:
     """Of subtask 0 alone."""
-    offer = offer_of()
-    result = environment.create_result_partition("producer", result_partition_id(gate.name), 2)
+    offer = offer_of(attempt)
+    result = environment.create_result_partition("producer", result_partition_id(f"{attempt}{gate.name}"), 2)
     partition = OfferedPartition(result, 2)
     offer = replace(offer, result_partition=result.partition_id)
     await offering.offer(GateAccess(gate, gate_token(SECRET, gate)), [(address, offer)], partition, PATIENCE_S)

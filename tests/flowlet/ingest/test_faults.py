@@ -46,6 +46,7 @@ from flowlet.ingest import (
 )
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
+from netstack.flow.gate_access import GateIdentity
 from netstack.offering import OfferedPartition
 from tests.flowlet.client.jobs import hold, reached, released
 from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, push, write_secret
@@ -152,6 +153,19 @@ def test_connection_and_answer_share_the_time_of_an_offer(cluster: GateCluster, 
 
     assert waits == [pytest.approx(0.1)]
     client.cancel()
+
+
+def test_a_connection_takes_nothing_more_when_its_token_has_expired(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was opened before goes on to its end."""
+    client = running_gate(cluster, producers=1)
+    gate = cluster.open()
+    with gate.open_partition(PartitionOffer("job", 0)) as writer:
+        writer.write_records([1])
+        monkeypatch.setattr(GateIdentity, "is_expired", lambda _self, _now_ms: True)
+        with in_time(), pytest.raises(GateAccessError, match=r"partition 1 .*the token for gate 'clicks'.*look gate 'clicks'.* up again"):
+            gate.open_partition(PartitionOffer("job", 1))
+        writer.finish(DEADLINE_S)
+    client.get_job_execution_result().result()
 
 
 def test_a_token_for_one_gate_is_none_for_another(cluster: GateCluster) -> None:
