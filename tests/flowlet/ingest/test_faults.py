@@ -164,7 +164,7 @@ def test_a_connection_takes_nothing_more_when_its_token_has_expired(cluster: Gat
         monkeypatch.setattr(GateIdentity, "is_expired", lambda _self, _now_ms: True)
         with in_time(), pytest.raises(GateAccessError, match=r"partition 1 .*the token for gate 'clicks'.*look gate 'clicks'.* up again"):
             gate.open_partition(PartitionOffer("job", 1))
-        writer.finish(DEADLINE_S)
+        writer.finish(PATIENCE_S)
     client.get_job_execution_result().result()
 
 
@@ -448,12 +448,12 @@ def test_a_crowd_of_producers_leaves_network_memory_to_others(make_cluster: Call
     with collecting(other.from_collection(list(range(100))).key_by(lambda number: number % 7)) as results:
         assert sorted(results) == list(range(100))
     writers[0].abort("it makes room")
-    wait_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
+    spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
     writers[0] = gate.open_partition(PartitionOffer("crowd", 16))
     for writer in writers:
-        writer.finish(DEADLINE_S)
+        writer.finish(PATIENCE_S)
 
-    wait_until(lambda: counts_of(client)["subtasks"][0] == {"num_open": 0, "num_completed": 16, "num_aborted": 1, "num_refused": 1})
+    spin_until(lambda: counts_of(client)["subtasks"][0] == {"num_open": 0, "num_completed": 16, "num_aborted": 1, "num_refused": 1})
     client.cancel()
 
 
