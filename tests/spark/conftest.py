@@ -26,7 +26,12 @@ __all__ = ["unconfigured_logging"]
 ROOT = Path(__file__).resolve().parents[2]
 LOCAL = "local[2]"
 EXECUTORS = "local-cluster[2,1,1024]"  # each with a JVM and Python workers of its own; tasks that fail are tried again
+# Small jobs, each of its own kind: compiling them well takes longer than running them.
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
+    "spark.driver.extraJavaOptions": QUICK_START,
+    "spark.executor.extraJavaOptions": QUICK_START,
+    "spark.sql.codegen.wholeStage": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",

@@ -26,22 +26,21 @@ ROW = Types.TUPLE([Types.LONG(), Types.STRING()])
 NUM_ROWS = 400_000
 TEXT = "x" * 200  # 80 MB in all: more than all buffers and sockets on the way hold
 STALL_S = 30.0
-SETTLE_S = 8.0  # until what has room is full
+SETTLE_S = 8.0  # of these, until what has room is full
 MAX_GROWTH_BYTES = 16 << 20
 
 
 class Door:
-    """A function of the job: the first record waits until the file is there."""
+    """A function of the job: the first record waits until the test holds the named pipe open."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._is_open = False
 
     def __call__(self, record: tuple[int, str]) -> tuple[int, int]:
-        while not self._is_open:
-            self._is_open = self._file.exists()
-            if not self._is_open:
-                time.sleep(0.05)
+        if not self._is_open:
+            self._file.open("rb").close()
+            self._is_open = True
         return record[0], len(record[1])
 
 
@@ -86,6 +85,7 @@ def test_a_consumer_that_stands_still_stops_spark_and_nothing_grows(spark: Any, 
     """Memory of both sides within 16 MiB; a warning that names the gate after 10 s; every row once in the end."""
     door, workers = tmp_path / "door", tmp_path / "workers"
     workers.mkdir()
+    os.mkfifo(door)
     with Cluster(tmp_path, num_task_managers=1) as cluster:
         monkeypatch.setenv("FLOWLET_SECRET_FILE", str(cluster.secret_file))
         results = collect(cluster.address, door)
@@ -96,8 +96,11 @@ def test_a_consumer_that_stands_still_stops_spark_and_nothing_grows(spark: Any, 
                 samples = watch(cluster.task_managers[0].pid, workers)
                 assert thread.is_alive(), "Spark pushed everything, although nobody read"
             finally:
-                door.touch()
-            found = list(results)
+                opened = os.open(door, os.O_RDWR)  # waits for nobody
+            try:
+                found = list(results)
+            finally:
+                os.close(opened)
         close_producers()
 
     assert sorted(found) == [(number, len(TEXT)) for number in range(NUM_ROWS)]
@@ -124,11 +127,11 @@ def watch(task_manager: int, workers: Path) -> dict[str, list[int]]:
     while len(list(workers.iterdir())) < 2:
         assert time.monotonic() < deadline, "Spark's tasks did not start"
         tick.wait(0.1)
+    end = time.monotonic() + STALL_S
     tick.wait(SETTLE_S)
     processes = {path.name: psutil.Process(int(path.name.partition("-")[2])) for path in workers.iterdir()}
     processes["TaskManager"] = psutil.Process(task_manager)
     samples: dict[str, list[int]] = {name: [] for name in processes}
-    end = time.monotonic() + STALL_S
     while time.monotonic() < end:
         for name, value in rss(processes).items():
             samples[name].append(value)
