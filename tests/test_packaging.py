@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parent.parent
 TOP_LEVEL = {"pyproject.toml", "flowlet", "netstack", "tests", "bench", "examples", "Makefile", "README.md", "LICENSE"}
 JOB = """
@@ -40,7 +42,7 @@ if __name__ == "__main__":
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=3 * PATIENCE_S)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -54,7 +56,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site_packages,) = folder.glob("lib/python*/site-packages")
     (site_packages / "third_party.pth").write_text(sysconfig.get_path("purelib") + "\n")
     command = [sys.executable, "-m", "pip", "--python", str(interpreter), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=3 * PATIENCE_S)
     return interpreter
 
 
@@ -68,7 +70,7 @@ def test_a_job_runs_from_an_empty_folder_with_the_wheel_alone(python: Path, tmp_
     environment = {"FLOWLET_SECRET_FILE": str(tmp_path / "secret"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
 
     done = subprocess.run(
-        [python, script], cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, timeout=60, check=False
+        [python, script], cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -77,7 +79,7 @@ def test_a_job_runs_from_an_empty_folder_with_the_wheel_alone(python: Path, tmp_
 
 @pytest.mark.slow
 def test_the_console_script_is_installed(python: Path) -> None:
-    done = subprocess.run([python.parent / "flowlet", "--help"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([python.parent / "flowlet", "--help"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     assert done.returncode == 0, done.stderr
     assert "flowlet" in done.stdout
@@ -91,7 +93,7 @@ def test_spark_finds_the_data_source_of_the_wheel(python: Path, tmp_path: Path) 
     using = "import pyspark_flowlet; print(pyspark_flowlet.DefaultSource.name(), pyspark_flowlet.DefaultSource.__module__)"
 
     command = [str(python), "-P", "-c", f"{looking}; {using}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     assert done.returncode == 0, done.stderr
     (site_packages,) = python.parents[1].glob("lib/python*/site-packages")

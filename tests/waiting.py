@@ -56,6 +56,11 @@ class Stopwatch:
         self._thread.join()
 
     @property
+    def has_stalled(self) -> bool:
+        """Whether the machine stood still for so long that deadlines of the program itself may have passed in vain."""
+        return self._stalled_s > 1.0
+
+    @property
     def seconds(self) -> float:
         """While the machine ran."""
         return self._end_s - self._start_s - self._stalled_s

@@ -6,6 +6,7 @@ import pytest
 
 from bench.cluster import Cluster, Process
 from tests.integration.event_time_job import NUM_KEYS, NUM_RECORDS, WINDOW_MS
+from tests.waiting import PATIENCE_S
 
 PROGRAM = Path(__file__).resolve().parent / "event_time_job.py"
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 def program(cluster: Cluster, name: str) -> Process:
     process = cluster.start(str(PROGRAM), name, "--jobmanager", cluster.address, name=name)
-    assert process.wait(60.0) == 0, process.stderr
+    assert process.wait(PATIENCE_S) == 0, process.stderr
     return process
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.cluster import Process
+from tests.waiting import PATIENCE_S
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "late_clicks.py"
 
@@ -19,7 +20,7 @@ def test_the_table_counts_minutes_and_names_late_clicks(tmp_path: Path, monkeypa
     monkeypatch.setenv("FLOWLET_LOCAL", local)
 
     with Process([sys.executable, str(EXAMPLE)], log=tmp_path / "stderr.txt") as process:
-        code, output = process.wait(120.0), process.stdout
+        code, output = process.wait(PATIENCE_S), process.stdout
 
     assert (code, process.stderr) == (0, "")
     assert re.findall(r"(ann|bob)\s+\S\s+(\d)\s+\S\s+(\d|late)", output) == [

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLE = ROOT / "examples" / "netstack_pipe.py"
 
@@ -15,7 +17,9 @@ pytestmark = pytest.mark.slow
 
 def pipe(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, EXAMPLE, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, EXAMPLE, *arguments], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 def test_the_example_copies_a_file_through_two_processes(tmp_path: Path) -> None:

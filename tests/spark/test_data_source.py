@@ -1,6 +1,5 @@
 """``format("flowlet")``: found by itself, checked before anything runs, batches of columns from Spark to the gate."""
 
-import time
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from flowlet.common.types import Row
 from flowlet.spark import type_info_of
 from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster
 from tests.spark.test_gate_sink import AT, ROWS, ROWS_DDL
+from tests.waiting import Stopwatch
 
 BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
 ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
@@ -96,13 +96,12 @@ def test_a_stream_is_pushed_epoch_by_epoch(spark: Any, cluster: GateCluster, tmp
 def test_what_cannot_work_fails_before_a_task_runs(spark: Any, cluster: GateCluster, options: dict[str, str], message: str) -> None:
     """With the reason, and soon: most of the time is Spark's own."""
     declared = Types.ROW_NAMED(["id"], [Types.STRING()])
-    started = time.monotonic()
 
-    with cluster.collect(declared, producers=None), pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's, with the text of ours
+    with cluster.collect(declared, producers=None), Stopwatch() as watch, pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's
         write(spark.range(1), cluster, **options)
 
     assert message.replace("\\", "") in str(caught.value)
-    assert time.monotonic() - started < SOON_S
+    assert watch.seconds < SOON_S
 
 
 @ON_LOCAL

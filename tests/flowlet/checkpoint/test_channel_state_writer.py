@@ -15,6 +15,7 @@ from netstack.errors import BufferOwnershipError
 from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.in_flight import InFlightData
 from netstack.wire.messages import DataType
+from tests.waiting import PATIENCE_S
 
 ABORTED = CheckpointError(1, CheckpointFailureReason.ABORTED_BY_NOTIFICATION)
 INPUT, OTHER_INPUT = InputChannelInfo(0, 1), InputChannelInfo(2, 0)
@@ -221,16 +222,16 @@ def test_many_threads_may_add_while_a_checkpoint_is_aborted(buffers: Buffers) ->
     start = threading.Barrier(5)
 
     def add(items: list[NetworkBuffer]) -> None:
-        start.wait(10)
+        start.wait(PATIENCE_S)
         for item in items:
             add_input(writer, 1, INPUT, item)
 
     threads = [threading.Thread(target=add, args=(items,)) for items in made]
     for thread in threads:
         thread.start()
-    start.wait(10)
+    start.wait(PATIENCE_S)
     writer.abort(1, ABORTED)
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
     assert result.exception(0) is ABORTED

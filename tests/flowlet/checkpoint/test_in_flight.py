@@ -37,7 +37,7 @@ from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import Tasks, chain
 from tests.netstack.test_environment import Node, small_config, start_node
-from tests.waiting import spin_until
+from tests.waiting import PATIENCE_S, spin_until
 
 NUM_CHANNELS = 3
 NUM_RECORDS = 8
@@ -98,7 +98,7 @@ class Producer:
         self._writer.finish_output(barrier.checkpoint_id)
 
     def in_flight(self, checkpoint_id: int) -> bytes:
-        kept: ChannelStateSnapshot = self._writer.take_result(checkpoint_id).result(timeout=10)
+        kept: ChannelStateSnapshot = self._writer.take_result(checkpoint_id).result(timeout=PATIENCE_S)
         assert not kept.inputs
         return b"".join(kept.outputs.get((0, 0), ()))
 

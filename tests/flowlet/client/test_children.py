@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, child_environment
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_the_first_line_is_the_ready_line_and_is_not_printed(
 
     os.write(write_fd, b"TaskManager tm-1 lis")
     os.write(write_fd, b"tening\nrecord 1\n")
-    assert pipe.is_ready.wait(5)
+    assert pipe.is_ready.wait(PATIENCE_S)
     forwarder.drain()
 
     assert pipe.ready_line == "TaskManager tm-1 listening"
@@ -105,7 +106,7 @@ def test_a_child_that_ends_without_a_word_is_not_waited_for(forwarder: OutputFor
 
     os.close(write_fd)
 
-    assert pipe.is_ready.wait(5)
+    assert pipe.is_ready.wait(PATIENCE_S)
     assert pipe.ready_line is None
 
 

@@ -19,7 +19,7 @@ from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
 from flowlet.operators.sinks import PrintSink
 from tests.flowlet.client.jobs import endless_shuffle, expected_counts, source, vertex, word_count
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, Stopwatch
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -149,13 +149,13 @@ def test_children_do_not_see_the_terminals_ctrl_c_and_end_on_close() -> None:
     cluster = EmbeddedCluster.start(1, 1, in_process=False)
     (pid,) = cluster.pids()
     child = psutil.Process(pid)
-    began = time.monotonic()
 
     session = os.getsid(pid)
-    cluster.close()
+    with Stopwatch() as watch:
+        cluster.close()
 
     assert session == pid != os.getsid(0)
-    assert time.monotonic() - began < PATIENCE_S / 2
+    assert watch.seconds < 10
     assert not child.is_running()
 
 

@@ -14,6 +14,7 @@ from flowlet.graph.partitioner import KeyGroups, Rebalance
 from flowlet.operators.base import StreamOperator
 from flowlet.operators.chain import ChainedOperator
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner, load_chain, load_partitioner
+from tests.waiting import PATIENCE_S
 
 
 class Holder(StreamOperator):
@@ -117,6 +118,6 @@ def test_one_blob_is_opened_at_a_time() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20.0)
+        thread.join(PATIENCE_S)
 
     assert Opening.most_inside == 1

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import sys
@@ -24,6 +26,6 @@ except ImportError as error:
 def test_without_pyspark_the_error_names_the_extra(module: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(module=module)]
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
 
     assert done.stdout == "MissingSparkError flowlet.spark needs PySpark 4, which is not installed here: pip install 'flowlet[spark]'\n"

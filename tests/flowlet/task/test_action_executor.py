@@ -6,6 +6,7 @@ import pytest
 
 from flowlet.task.action_executor import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
 from flowlet.task.mail import Mail
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(params=["immediate", "synchronized"])
@@ -35,7 +36,7 @@ def in_thread(executor: StreamTaskActionExecutor) -> list[int]:
     ran: list[int] = []
     thread = threading.Thread(target=lambda: executor.call(lambda: ran.append(1)))
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     return ran
 
 
@@ -82,5 +83,5 @@ def is_free(lock: "threading.RLock") -> bool:
 
     thread = threading.Thread(target=look)
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     return seen[0]

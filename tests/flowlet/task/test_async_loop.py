@@ -7,6 +7,7 @@ import pytest
 from flowlet.errors import FlowletError
 from flowlet.task.async_loop import LOOP_NAME, PROCESS_ASYNC_LOOP, SharedAsyncLoop
 from netstack.eventloop import EventLoopThread
+from tests.waiting import PATIENCE_S
 
 
 def loop_threads() -> list[threading.Thread]:
@@ -40,7 +41,7 @@ def test_the_loop_has_a_thread_of_its_own() -> None:
 
     loop = PROCESS_ASYNC_LOOP.acquire()
     try:
-        found = loop.submit(where()).result(10)
+        found = loop.submit(where()).result(PATIENCE_S)
     finally:
         PROCESS_ASYNC_LOOP.release()
 
@@ -58,7 +59,7 @@ def test_a_loop_that_is_blocked_is_left_behind_with_an_error() -> None:
     shared = SharedAsyncLoop(lambda name: _Impatient.start(name))
 
     async def block() -> None:
-        unblock.wait(30)
+        unblock.wait(PATIENCE_S)
 
     loop = shared.acquire()
     blocked = loop.submit(block())
@@ -69,8 +70,8 @@ def test_a_loop_that_is_blocked_is_left_behind_with_an_error() -> None:
         shared.release()
     finally:
         unblock.set()
-        blocked.result(10)
-        loop._thread.join(10)  # type: ignore[union-attr]  # it was started with a thread
+        blocked.result(PATIENCE_S)
+        loop._thread.join(PATIENCE_S)  # type: ignore[union-attr]  # it was started with a thread
 
 
 class _Impatient(EventLoopThread):
@@ -93,7 +94,7 @@ def test_many_threads_share_one_loop_at_a_time() -> None:
             for _ in range(50):
                 loop = shared.acquire()
                 try:
-                    assert loop.submit(answer()).result(10) == 42
+                    assert loop.submit(answer()).result(PATIENCE_S) == 42
                 finally:
                     shared.release()
         except BaseException as error:  # noqa: BLE001 - shown by the test

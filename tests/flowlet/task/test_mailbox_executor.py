@@ -16,6 +16,7 @@ from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor
 from flowlet.task.task_timings import TaskTimings, WaitKind
 from netstack.availability import AvailabilityFuture
 from netstack.eventloop import EventLoopThread
+from tests.waiting import PATIENCE_S
 
 
 def suspend(controller: MailboxController) -> None:
@@ -315,13 +316,13 @@ def test_the_network_loop_awaits_the_result_of_a_mail(loop: Loop) -> None:
 
     answer = network.submit(ask())
     executor.yield_()
-    ran_on, asked_on = answer.result(30)
+    ran_on, asked_on = answer.result(PATIENCE_S)
     in_vain = network.submit(ask_in_vain())
     when_there(loop.mailbox)
     loop.processor.close()
 
     assert (ran_on, asked_on == threading.get_ident()) == (threading.get_ident(), False)
-    assert in_vain.result(30) == "dropped"
+    assert in_vain.result(PATIENCE_S) == "dropped"
     network.close()
 
 

@@ -13,6 +13,7 @@ from flowlet.task.mailbox import Mail, TaskMailbox
 from flowlet.task.mailbox_executor import MailboxExecutor
 from flowlet.task.processing_time_service import ServiceState, SystemProcessingTimeService, delay_until_ms, wall_clock_ms
 from tests.flowlet.task.scripted_loop import ScriptedLoop
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -342,7 +343,7 @@ def _race(round_number: int) -> None:
     timers[0].cancel()
     num_fired = len(fired)
     quiesced = service.quiesce() if round_number % 2 else None
-    loop_thread.join(30)
+    loop_thread.join(PATIENCE_S)
     while (mail := mailbox.try_take()) is not None:
         assert isinstance(mail, Mail)
         mail.run()

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from flowlet.tm.keep_awake import KeepAwake
+from tests.waiting import PATIENCE_S
 
 
 def test_it_is_busy_in_the_lowest_class_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +23,7 @@ def test_it_is_busy_in_the_lowest_class_until_the_block_ends(monkeypatch: pytest
     before = os.sched_getscheduler(0)
 
     with KeepAwake() as keeper:
-        assert has_worked_twice.wait(20)
+        assert has_worked_twice.wait(PATIENCE_S)
         assert repr(keeper) == "<KeepAwake on>"
 
     assert repr(keeper) == "<KeepAwake off>"

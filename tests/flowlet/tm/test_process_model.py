@@ -20,6 +20,7 @@ from flowlet.tm.process_model import (
     apply_task_scheduling,
     pin_to_cpu,
 )
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +165,7 @@ async def test_a_process_that_is_not_our_parent_counts_as_a_parent_that_died() -
     died = asyncio.Event()
 
     watch = ParentWatch(asyncio.get_running_loop(), stranger.pid, died.set)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await died.wait()
 
     watch.close()
@@ -179,7 +180,7 @@ async def test_an_id_without_a_process_counts_as_a_parent_that_died() -> None:
     died = asyncio.Event()
 
     watch = ParentWatch(asyncio.get_running_loop(), gone.pid, died.set)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await died.wait()
 
     watch.close()

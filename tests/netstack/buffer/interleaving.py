@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 MODULES = ("local_buffer_pool", "network_buffer_pool", "ledger")
 
 
@@ -35,7 +37,7 @@ class Scheduler:
             thread.start()
         self.switch(None)
         for thread in self.threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
         if self.error is not None:
             raise self.error
 

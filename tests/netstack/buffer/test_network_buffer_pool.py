@@ -12,6 +12,7 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+from tests.waiting import PATIENCE_S
 
 SEGMENT = 64
 
@@ -404,7 +405,7 @@ def test_racing_pools_starve_nobody(tiny_switch_interval: None) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
 
     assert not any(thread.is_alive() for thread in threads)
     network.check_invariants()

@@ -16,6 +16,7 @@ from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuff
 from netstack.errors import BufferOwnershipError, ResourceClosedError
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.interleaving import ScheduledLock, Scheduler, schedule_locks
+from tests.waiting import PATIENCE_S
 
 MAX_PER_CHANNEL = 3
 NUM_SEEDS = 300
@@ -130,7 +131,7 @@ def test_who_had_to_wait_takes_what_came_together() -> None:
         pass
 
     it.pool.recycle_run(held, -1)
-    waiter.join(20)
+    waiter.join(PATIENCE_S)
 
     assert len(found) == 3
     it.pool.recycle_run(found, -1)
@@ -253,7 +254,7 @@ def test_a_run_wakes_as_many_threads_as_it_has_segments() -> None:
 
     it.pool.recycle_run(held, -1)
     for waiter in waiters:
-        waiter.join(20)
+        waiter.join(PATIENCE_S)
 
     assert len(found) == 3
     it.pool.recycle_run(found, -1)

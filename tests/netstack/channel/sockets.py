@@ -16,6 +16,7 @@ from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
 from tests.netstack.wire.samples import HeapAllocator
+from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ def run(loop_name: str, main: Coroutine[Any, Any, T], expected_error: str | None
 
     async def bounded() -> T:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             return await main
 
     with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
@@ -88,7 +89,7 @@ async def dialled(
     server = NetworkServer(config, server_handlers)
     try:
         address = ConnectionID(*await server.start("127.0.0.1", 0))
-        channel = await connect(config, address, client_handlers, timeout_s=10)
+        channel = await connect(config, address, client_handlers, timeout_s=PATIENCE_S)
         try:
             yield channel
         finally:

@@ -19,6 +19,7 @@ from netstack.wire.codec import encode
 from netstack.wire.messages import AddCredit
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.netstack.wire.samples import RECEIVER, HeapBuffer
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("page", [65536, 1024])
@@ -44,7 +45,7 @@ def test_the_kernel_finds_a_peer_that_is_gone_within_30_s(loop_name: str) -> Non
     async def main() -> None:
         config = replace(CONFIG, send_buffer_bytes=50_000, receive_buffer_bytes=60_000)
         server = NetworkServer(config, handlers(Inbox()))
-        channel = await connect(config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=10)
+        channel = await connect(config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S)
         assert channel._transport is not None
         sock = channel._transport.get_extra_info("socket")
 
@@ -80,7 +81,7 @@ def test_two_ends_on_one_machine_are_not_paced(is_chosen: bool) -> None:
         config = replace(CONFIG, congestion_control=chosen)
         inbox = Inbox()
         server = NetworkServer(config, handlers(inbox))
-        channel = await connect(config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=10)
+        channel = await connect(config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S)
         for end in (channel, *server._group.channels):
             assert end._transport is not None
             sock = end._transport.get_extra_info("socket")
@@ -110,7 +111,7 @@ def test_a_peer_that_stops_in_the_middle_of_a_frame_is_cut(loop_name: str) -> No
         inbox = Inbox()
         server = NetworkServer(replace(CONFIG, dead_peer_timeout_s=0.06), handlers(inbox))
         host, port = await server.start("127.0.0.1", 0)
-        silent = await connect(CONFIG, ConnectionID(host, port), handlers(Inbox()), timeout_s=10)
+        silent = await connect(CONFIG, ConnectionID(host, port), handlers(Inbox()), timeout_s=PATIENCE_S)
         reader, writer = await asyncio.open_connection(host, port)
 
         writer.write(encode(AddCredit(RECEIVER, 1))[:-1])

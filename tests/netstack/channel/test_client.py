@@ -14,6 +14,7 @@ from netstack.errors import ConnectError, LocalProtocolError
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 
@@ -52,7 +53,7 @@ def test_nobody_listening_is_a_connect_error(loop_name: str) -> None:
             unused.bind(("127.0.0.1", 0))  # bound, not listening
             address = ConnectionID("127.0.0.1", unused.getsockname()[1])
             with pytest.raises(ConnectError, match=f"cannot connect to {address}: ConnectionRefusedError: ") as raised:
-                await connect(CONFIG, address, handlers(Inbox()), timeout_s=10)
+                await connect(CONFIG, address, handlers(Inbox()), timeout_s=PATIENCE_S)
         assert isinstance(raised.value.__cause__, OSError)
 
     run(loop_name, main())
@@ -64,7 +65,7 @@ def test_an_address_that_cannot_exist_is_a_connect_error(loop_name: str, address
 
     async def main() -> None:
         with pytest.raises(ConnectError, match=f"cannot connect to {address}"):
-            await connect(CONFIG, address, handlers(Inbox()), timeout_s=10)
+            await connect(CONFIG, address, handlers(Inbox()), timeout_s=PATIENCE_S)
 
     run(loop_name, main())
 
@@ -98,7 +99,7 @@ def test_a_pipeline_without_a_decoder_is_refused(loop_name: str) -> None:
         server = NetworkServer(CONFIG, handlers(Inbox()))
         address = ConnectionID(*await server.start("127.0.0.1", 0))
         with pytest.raises(LocalProtocolError, match="no MessageDecoder"):
-            await connect(CONFIG, address, lambda: (Inbox(),), timeout_s=10)
+            await connect(CONFIG, address, lambda: (Inbox(),), timeout_s=PATIENCE_S)
         await server.close()
         await asyncio.sleep(0)
 
@@ -117,7 +118,7 @@ def test_a_name_that_leads_to_another_machine_is_refused(loop_name: str, securit
         _, port = await server.start("127.0.0.1", 0)
 
         with pytest.raises(ConnectError, match=rf"cannot connect to localhost:{port}: that is 127\.0\.0\.1:{port}, and only loopback"):
-            await connect(config, ConnectionID("localhost", port), handlers(inbox), timeout_s=10)
+            await connect(config, ConnectionID("localhost", port), handlers(inbox), timeout_s=PATIENCE_S)
 
         assert inbox.log == ["removed"]
         assert server_inbox.messages.empty()
@@ -149,7 +150,7 @@ def test_a_dial_that_is_cancelled_just_when_it_connects_ends(loop_name: str, sec
         address = ConnectionID(*await server.start("127.0.0.1", 0))
         inbox = CancelWhenActive()
 
-        inbox.dialling = asyncio.create_task(connect(config, address, handlers(inbox), timeout_s=10))
+        inbox.dialling = asyncio.create_task(connect(config, address, handlers(inbox), timeout_s=PATIENCE_S))
         await asyncio.gather(inbox.dialling, return_exceptions=True)
 
         assert inbox.dialling.cancelled()

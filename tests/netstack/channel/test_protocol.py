@@ -23,6 +23,7 @@ from netstack.wire.codec import encode
 from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, ErrorCode, ErrorResponse
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, dialled, handlers, run
 from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, content, frame_of
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 
@@ -88,7 +89,7 @@ async def raw_peer(config: NetstackConfig = CONFIG) -> AsyncIterator[tuple[Netwo
         listening.listen()
         listening.setblocking(False)
         address = ConnectionID(*listening.getsockname())
-        channel = await connect(config, address, handlers(inbox, config), timeout_s=10)
+        channel = await connect(config, address, handlers(inbox, config), timeout_s=PATIENCE_S)
         peer, _ = await loop.sock_accept(listening)
     peer.setblocking(False)
     try:

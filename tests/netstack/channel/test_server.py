@@ -16,6 +16,7 @@ from netstack.ids import ConnectionID
 from netstack.wire.messages import AddCredit
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.netstack.wire.samples import RECEIVER
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 
@@ -32,7 +33,7 @@ def test_every_connection_has_a_pipeline_of_its_own(loop_name: str) -> None:
 
         server = NetworkServer(CONFIG, make)
         address = ConnectionID(*await server.start("127.0.0.1", 0))
-        channels = [await connect(CONFIG, address, handlers(Inbox()), timeout_s=10) for _ in range(2)]
+        channels = [await connect(CONFIG, address, handlers(Inbox()), timeout_s=PATIENCE_S) for _ in range(2)]
 
         channels[0].write_and_flush(AddCredit(RECEIVER, 1))
         channels[1].write_and_flush(AddCredit(RECEIVER, 2))
@@ -59,7 +60,7 @@ def test_close_ends_all_connections_and_stops_to_listen(loop_name: str) -> None:
         inbox, client_inbox = Inbox(), Inbox()
         server = NetworkServer(CONFIG, handlers(inbox))
         address = ConnectionID(*await server.start("127.0.0.1", 0))
-        channel = await connect(CONFIG, address, handlers(client_inbox), timeout_s=10)
+        channel = await connect(CONFIG, address, handlers(client_inbox), timeout_s=PATIENCE_S)
         channel.write_and_flush(AddCredit(RECEIVER, 1))
         await inbox.messages.get()
 
@@ -72,7 +73,7 @@ def test_close_ends_all_connections_and_stops_to_listen(loop_name: str) -> None:
         assert client_inbox.errors == []
         assert "closed" in repr(server)
         with pytest.raises(ConnectError, match=f"cannot connect to {address}"):
-            await connect(CONFIG, address, handlers(Inbox()), timeout_s=10)
+            await connect(CONFIG, address, handlers(Inbox()), timeout_s=PATIENCE_S)
         with pytest.raises(ResourceClosedError):
             await server.start("127.0.0.1", 0)
 
@@ -126,7 +127,7 @@ def test_close_does_not_wait_for_connections_out_of_reach(loop_name: str) -> Non
         assert server._server is not None
         server._server = cast(asyncio.Server, _NeverEmpty(server._server))
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await server.close()
 
     run(loop_name, main())

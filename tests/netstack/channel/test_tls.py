@@ -27,6 +27,7 @@ from netstack.wire.messages import AddCredit, BufferResponse, Hello
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers
 from tests.netstack.channel.sockets import run as run_strictly
 from tests.netstack.wire.samples import RECEIVER, HeapBuffer
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 
@@ -102,7 +103,7 @@ def test_valid_ssl_connection(loop_name: str, authority: Authority) -> None:
         server_inbox, client_inbox = Producer(), Inbox()
         async with serving(authority.issue("server"), server_inbox) as (server, address):
             config = replace(CONFIG, security=security(authority.issue("client")))
-            channel = await connect(config, address, handlers(client_inbox), timeout_s=10)
+            channel = await connect(config, address, handlers(client_inbox), timeout_s=PATIENCE_S)
 
             assert channel.peer_certificate is not None
             channel.write_and_flush(AddCredit(RECEIVER, 3))
@@ -135,7 +136,7 @@ def test_invalid_ssl_configuration(loop_name: str, authority: Authority, broken:
             with pytest.raises(ConfigError, match="failed to initialize the TLS context of the server"):
                 await NetworkServer(config, handlers(Inbox())).start("127.0.0.1", 0)
             with pytest.raises(ConfigError, match="failed to initialize the TLS context of the client"):
-                await connect(config, ConnectionID("127.0.0.1", 1), handlers(Inbox()), timeout_s=10)
+                await connect(config, ConnectionID("127.0.0.1", 1), handlers(Inbox()), timeout_s=PATIENCE_S)
 
     run(loop_name, main())
 
@@ -148,7 +149,7 @@ def test_ssl_handshake_error(loop_name: str, authority: Authority, stranger: Aut
         async with serving(stranger.issue("server"), Inbox()) as (_, address):
             config = replace(CONFIG, security=security(authority.issue("client")))
             with pytest.raises(AuthenticationError, match="TLS failed"):
-                await connect(config, address, handlers(inbox), timeout_s=10)
+                await connect(config, address, handlers(inbox), timeout_s=PATIENCE_S)
             assert "active" not in inbox.log
 
     run(loop_name, main())
@@ -162,7 +163,7 @@ def test_client_untrusted_certificate(loop_name: str, authority: Authority, stra
         async with serving(authority.issue("server"), inbox) as (server, address):
             tls = replace(stranger.issue("client"), ca_file=authority.issue("server").ca_file)
             with pytest.raises(ConnectError):
-                await connect(replace(CONFIG, security=security(tls)), address, handlers(client_inbox), timeout_s=10)
+                await connect(replace(CONFIG, security=security(tls)), address, handlers(client_inbox), timeout_s=PATIENCE_S)
             assert "active" not in inbox.log + client_inbox.log
             assert server.admission_statistics().num_connections == 0
 
@@ -177,7 +178,7 @@ def test_ssl_pinning_for_valid_fingerprint(loop_name: str, authority: Authority)
         pinned_server = replace(server_tls, peer_fingerprints=frozenset({fingerprint(client_tls)}))
         pinned_client = replace(client_tls, peer_fingerprints=frozenset({fingerprint(server_tls)}))
         async with serving(pinned_server, Inbox()) as (_, address):
-            channel = await connect(replace(CONFIG, security=security(pinned_client)), address, handlers(Inbox()), timeout_s=10)
+            channel = await connect(replace(CONFIG, security=security(pinned_client)), address, handlers(Inbox()), timeout_s=PATIENCE_S)
             assert channel.is_active
             channel.close()
             await channel.wait_closed()
@@ -195,7 +196,7 @@ def test_ssl_pinning_for_invalid_fingerprint(loop_name: str, authority: Authorit
         inbox = Inbox()
         async with serving(tls["server"], inbox) as (_, address):
             with pytest.raises(AuthenticationError):
-                await connect(replace(CONFIG, security=security(tls["client"])), address, handlers(Inbox()), timeout_s=10)
+                await connect(replace(CONFIG, security=security(tls["client"])), address, handlers(Inbox()), timeout_s=PATIENCE_S)
         assert "active" not in inbox.log
 
     run(loop_name, main())
@@ -208,9 +209,9 @@ def test_the_certificate_must_name_the_dialled_host(loop_name: str, authority: A
         async with serving(authority.issue("elsewhere", "elsewhere.example"), Inbox()) as (_, address):
             tls = authority.issue("client")
             with pytest.raises(AuthenticationError, match="TLS failed"):
-                await connect(replace(CONFIG, security=security(tls)), address, handlers(Inbox()), timeout_s=10)
+                await connect(replace(CONFIG, security=security(tls)), address, handlers(Inbox()), timeout_s=PATIENCE_S)
             lenient = replace(tls, verify_hostname=False)
-            channel = await connect(replace(CONFIG, security=security(lenient)), address, handlers(Inbox()), timeout_s=10)
+            channel = await connect(replace(CONFIG, security=security(lenient)), address, handlers(Inbox()), timeout_s=PATIENCE_S)
             channel.close()
             await channel.wait_closed()
 
@@ -223,7 +224,7 @@ def test_a_right_certificate_with_another_secret_is_not_enough(loop_name: str, a
         async with serving(authority.issue("server"), inbox) as (_, address):
             config = replace(CONFIG, security=security(authority.issue("client"), bytes(32)))
             with pytest.raises(AuthenticationError, match="during the handshake"):
-                await connect(config, address, handlers(Inbox()), timeout_s=10)
+                await connect(config, address, handlers(Inbox()), timeout_s=PATIENCE_S)
         assert "active" not in inbox.log
 
     run(loop_name, main())
@@ -254,7 +255,7 @@ def test_a_certificate_without_the_secret_cannot_pass_on_the_challenge(loop_name
             between = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=server_context(mallory))
             config = replace(CONFIG, security=security(authority.issue("client")))
             with pytest.raises(AuthenticationError):
-                await connect(config, ConnectionID(*between.sockets[0].getsockname()), handlers(Inbox()), timeout_s=10)
+                await connect(config, ConnectionID(*between.sockets[0].getsockname()), handlers(Inbox()), timeout_s=PATIENCE_S)
             await ended.wait()
 
             assert server.num_failed_authentications == 1
@@ -300,7 +301,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def silent_connections(number: int, address: ConnectionID, tls: TlsConfig) -> list[Streams]:
     """So many that say nothing; when they are there, the server has accepted them: it serves a later one already."""
     silent = [await asyncio.open_connection(address.host, address.port) for _ in range(number)]
-    channel = await connect(replace(CONFIG, security=security(tls)), address, handlers(Inbox()), timeout_s=10)
+    channel = await connect(replace(CONFIG, security=security(tls)), address, handlers(Inbox()), timeout_s=PATIENCE_S)
     channel.close()
     await channel.wait_closed()
     return silent
@@ -309,7 +310,7 @@ async def silent_connections(number: int, address: ConnectionID, tls: TlsConfig)
 async def is_cut(streams: Streams) -> bool:
     reader, writer = streams
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             return await reader.read() == b""
     except ConnectionResetError:
         return True
@@ -351,7 +352,7 @@ def test_a_socket_that_cannot_accept_is_said_and_tried_again(loop_name: str, aut
         await asyncio.sleep(0)
 
         acceptor._listening[0].shutdown(socket.SHUT_RDWR)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(errors) < 2:  # noqa: ASYNC110 - it is told by a plain call
                 await asyncio.sleep(0)
 

@@ -220,7 +220,7 @@ def test_hist_12510_registering_requesting_and_releasing_race(tiny_switch_interv
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
 
         assert "0 awaited" in repr(it.manager)
         it.partition.close()

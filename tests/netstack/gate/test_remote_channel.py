@@ -16,6 +16,7 @@ from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel
 from tests.netstack.partition.doubles import partition_id_of
+from tests.waiting import PATIENCE_S
 
 SEGMENT = 64
 
@@ -434,9 +435,9 @@ def test_hist_17823_receiving_polling_and_releasing_race(tiny_switch_interval: N
         while it.channel.num_buffers_in < 5 and threads[0].is_alive():
             is_over.wait(0)
         it.channel.release()
-        threads[0].join(20)
+        threads[0].join(PATIENCE_S)
         is_over.set()
-        threads[1].join(20)
+        threads[1].join(PATIENCE_S)
 
         it.end()
 
@@ -453,7 +454,7 @@ def test_no_credit_is_lost_between_loop_and_task(tiny_switch_interval: None) -> 
         credit = it.channel.initial_credit
         for number in range(1000):
             if credit == 0:
-                assert ordered.wait(20), f"no order came: {it.channel!r}"
+                assert ordered.wait(PATIENCE_S), f"no order came: {it.channel!r}"
                 ordered.clear()
                 credit += it.channel.take_unannounced_credit()
                 assert credit > 0
@@ -467,7 +468,7 @@ def test_no_credit_is_lost_between_loop_and_task(tiny_switch_interval: None) -> 
         if found is not None:
             got.append(bytes(found.buffer.view))
             found.buffer.recycle()
-    thread.join(20)
+    thread.join(PATIENCE_S)
 
     assert got == [b"%d" % number for number in range(1000)]
     it.end()

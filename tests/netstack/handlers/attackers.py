@@ -16,6 +16,7 @@ from netstack.wire.decoder import FrameDecoder
 from netstack.wire.messages import AddCredit, BufferRun, Message
 from tests.netstack.channel.sockets import CONFIG, Inbox, handlers
 from tests.netstack.wire.samples import RECEIVER
+from tests.waiting import PATIENCE_S
 
 SECRET = bytes(range(32))
 SECURITY = replace(SecurityConfig.hmac(SECRET), failure_delay_s=0.02)
@@ -36,7 +37,7 @@ class Victim:
         """The friend is served as ever, a new friend too, and no stranger reached a handler."""
         self.friend.write_and_flush(AddCredit(RECEIVER, 7))
         assert await self.inbox.messages.get() == AddCredit(RECEIVER, 7)
-        another = await connect(self.config, self.address, handlers(Inbox()), timeout_s=10)
+        another = await connect(self.config, self.address, handlers(Inbox()), timeout_s=PATIENCE_S)
         another.write_and_flush(AddCredit(RECEIVER, 8))
         assert await self.inbox.messages.get() == AddCredit(RECEIVER, 8)
         another.close()
@@ -52,7 +53,7 @@ async def victim(security: SecurityConfig = SECURITY) -> AsyncIterator[Victim]:
     config, inbox = replace(CONFIG, security=security), Inbox()
     server = NetworkServer(config, handlers(inbox))
     address = ConnectionID(*await server.start("127.0.0.1", 0))
-    friend = await connect(config, address, handlers(Inbox()), timeout_s=10)
+    friend = await connect(config, address, handlers(Inbox()), timeout_s=PATIENCE_S)
     try:
         yield Victim(config, inbox, server, address, friend)
     finally:

@@ -22,6 +22,7 @@ from netstack.wire.messages import AddCredit, Hello, Proof, Ready
 from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.netstack.handlers.attackers import HMAC_CONFIG, SECRET, SECURITY, Stranger, impostor, stranger, victim
 from tests.netstack.wire.samples import CONTROL_MESSAGES, RECEIVER
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 
@@ -206,7 +207,7 @@ def test_reflection_is_cut_on_both_sides(loop_name: str) -> None:
         inbox = Inbox()
         async with impostor(None) as address:
             with pytest.raises(AuthenticationError, match="wrong role"):
-                await connect(HMAC_CONFIG, address, handlers(inbox), timeout_s=10)
+                await connect(HMAC_CONFIG, address, handlers(inbox), timeout_s=PATIENCE_S)
         assert "active" not in inbox.log
 
     run(loop_name, main())
@@ -237,7 +238,7 @@ def test_a_server_that_cannot_prove_itself_gets_nothing(loop_name: str, answer: 
         inbox = Inbox()
         async with impostor(answer) as address:
             with pytest.raises(AuthenticationError, match="same secret file"):
-                await connect(HMAC_CONFIG, address, handlers(inbox), timeout_s=10)
+                await connect(HMAC_CONFIG, address, handlers(inbox), timeout_s=PATIENCE_S)
         assert "active" not in inbox.log
 
     run(loop_name, main())
@@ -250,7 +251,7 @@ def test_a_client_with_another_secret_is_told_so(loop_name: str) -> None:
             with pytest.raises(
                 AuthenticationError, match="closed the connection during the handshake; do both processes use the same secret"
             ):
-                await connect(config, it.address, handlers(Inbox()), timeout_s=10)
+                await connect(config, it.address, handlers(Inbox()), timeout_s=PATIENCE_S)
             await it.check_unharmed()
 
     run(loop_name, main())
@@ -278,10 +279,10 @@ def test_a_connection_too_many_is_refused(loop_name: str) -> None:
         config = replace(HMAC_CONFIG, max_connections=1)
         server = NetworkServer(config, handlers(Inbox()))
         address = ConnectionID(*await server.start("127.0.0.1", 0))
-        friend = await connect(config, address, handlers(Inbox()), timeout_s=10)
+        friend = await connect(config, address, handlers(Inbox()), timeout_s=PATIENCE_S)
 
         with pytest.raises(ConnectError):
-            await connect(config, address, handlers(Inbox()), timeout_s=10)
+            await connect(config, address, handlers(Inbox()), timeout_s=PATIENCE_S)
 
         assert friend.is_active
         assert server.admission_statistics().num_refused == 1
@@ -300,11 +301,11 @@ def test_nothing_listens_and_nothing_is_dialled_by_accident(loop_name: str) -> N
         with pytest.raises(ConfigError, match=r"NetstackConfig\.security is not set"):
             await server.start("127.0.0.1", 0)
         with pytest.raises(ConfigError, match=r"NetstackConfig\.security is not set"):
-            await connect(bare, ConnectionID("127.0.0.1", 1), handlers(Inbox()), timeout_s=10)
+            await connect(bare, ConnectionID("127.0.0.1", 1), handlers(Inbox()), timeout_s=PATIENCE_S)
         for security in (SecurityConfig.none(), SecurityConfig.hmac(SECRET)):
             config = replace(CONFIG, security=security)
             with pytest.raises(ConnectError, match=r"cannot connect to 192\.0\.2\.1:1: only loopback addresses"):
-                await connect(config, ConnectionID("192.0.2.1", 1), handlers(Inbox()), timeout_s=10)
+                await connect(config, ConnectionID("192.0.2.1", 1), handlers(Inbox()), timeout_s=PATIENCE_S)
             for host in ("0.0.0.0", "::", "192.0.2.1", socket.gethostname(), ""):
                 with pytest.raises(ConfigError, match="refusing to listen"):
                     await NetworkServer(config, handlers(Inbox())).start(host, 0)
@@ -317,7 +318,7 @@ def test_both_ends_have_the_same_mode_or_do_not_talk(loop_name: str) -> None:
 
     async def main() -> None:
         async with victim() as it:
-            plain = await connect(CONFIG, it.address, handlers(Inbox()), timeout_s=10)
+            plain = await connect(CONFIG, it.address, handlers(Inbox()), timeout_s=PATIENCE_S)
             plain.write_and_flush(AddCredit(RECEIVER, 1))
             await plain.wait_closed()
             await it.check_unharmed()

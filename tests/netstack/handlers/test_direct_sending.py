@@ -14,6 +14,7 @@ from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
 from tests.netstack.handlers.server_side import SEGMENT, ServerSide, fill, receiver_of, request
 from tests.netstack.wire.samples import HeapAllocator
+from tests.waiting import PATIENCE_S
 
 
 class DirectServer(ServerSide):
@@ -245,7 +246,7 @@ def test_a_release_waits_for_a_buffer_that_is_being_sent(server: DirectServer) -
 
     def slow(frame: bytes) -> None:
         has_polled.set()
-        assert may_write.wait(20)
+        assert may_write.wait(PATIENCE_S)
         assert not reader.is_released, "its view is released under the turn"
         write(frame)
 
@@ -257,7 +258,7 @@ def test_a_release_waits_for_a_buffer_that_is_being_sent(server: DirectServer) -
 
     task = threading.Thread(target=write_one)
     task.start()
-    assert has_polled.wait(20)
+    assert has_polled.wait(PATIENCE_S)
     server.queue._turn = AnnouncedTurn(server.channel.turn, may_write.set)  # type: ignore[assignment]  # a double
     server.receive(CancelPartitionRequest(receiver_of(1)))
     task.join()

@@ -15,6 +15,7 @@ from netstack.partition.task_events import TaskEventDispatcher
 from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import EndOfSuperstep, Event
 from tests.netstack.partition.doubles import ManualTimers, RecordingListener, partition_id_of
+from tests.waiting import PATIENCE_S
 
 
 class Fixture:
@@ -204,7 +205,7 @@ def test_asking_races_with_registering(it: Fixture, tiny_switch_interval: None) 
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
 
         assert len(views) == 1
         partition.close()

@@ -32,6 +32,7 @@ from tests.netstack.partition.doubles import (
     recycled_sizes,
     unaligned_barrier,
 )
+from tests.waiting import PATIENCE_S
 
 SIZE = 16
 
@@ -476,7 +477,7 @@ def test_a_record_larger_than_the_pool_goes_out_as_buffers_come_back() -> None:
             if found is not None:
                 content += found.buffer.view
                 found.buffer.recycle()
-    writer.join(20)
+    writer.join(PATIENCE_S)
 
     assert bytes(content) == record
     it.end()
