@@ -3,12 +3,16 @@
 Side:       task.  Made in the driver, pickled, called in Spark's Python workers.
 Invariants: a call returns when the gate's job has processed the partition's last row, and raises otherwise: Spark then tries again.
             A row that the gate's job cannot take now stays in Spark: the call waits, and holds one chunk of rows.
+Hot path:   rows that wait for their chunk are new objects for the garbage collector, which by default runs every 700 of them and finds
+            nothing: 2.4 -> 5.6 us per row of Spark and Python together, against 2.4 with a collector that runs rarely.
 Promises:   at least once; ARCHITECTURE.md, "Spark".
 """
 
+import gc
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +28,7 @@ from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.rows import RowConverter
 
 DEFAULT_CHUNK_ROWS: Final = 2_000  # bench/spark.py
+_GC_THRESHOLD: Final = 50_000  # that of a TaskManager; Python's is 700
 
 
 class GateSink:
@@ -81,7 +86,7 @@ class GateSink:
         """
         converter = RowConverter(self._schema, clock_is_utc=clock_is_utc())
         remaining = iter(rows)
-        with open_writer(self.description, self._write_id, self._timeout_s) as writer:
+        with open_writer(self.description, self._write_id, self._timeout_s) as writer, collecting_rarely():
             while chunk := list(islice(remaining, self._chunk_rows)):
                 push(writer, converter.convert(chunk))
             writer.finish()
@@ -90,6 +95,20 @@ class GateSink:
 def open_writer(description: GateDescription, write_id: str, timeout_s: float) -> PartitionWriter:
     """A writer for the partition of the Spark task that runs this."""
     return GateClient(description, timeout_s=timeout_s).open_partition(attempt_of_this_task(write_id).offer())
+
+
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Inside, the garbage collector of this process runs as rarely as in a TaskManager; not more often than before, nor if it is off."""
+    before = gc.get_threshold()
+    is_often = 0 < before[0] < _GC_THRESHOLD
+    if is_often:
+        gc.set_threshold(_GC_THRESHOLD, *before[1:])
+    try:
+        yield
+    finally:
+        if is_often:
+            gc.set_threshold(*before)
 
 
 def push(writer: PartitionWriter, payload: Columns | pa.RecordBatch | list[Any]) -> None:

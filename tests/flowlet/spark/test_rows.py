@@ -124,6 +124,14 @@ def test_a_long_row_is_shortened_in_the_message() -> None:
     assert len(refusal(EVENT, (1, "x" * 5000))) < 250
 
 
+@given(hs.lists(hs.datetimes(), min_size=1), hs.sampled_from([None, NOON.replace(tzinfo=datetime.UTC)]))
+def test_points_in_time_are_the_same_whichever_way_they_go(values: list[datetime.datetime], other: datetime.datetime | None) -> None:
+    """Alone, or beside one that takes the slower way: to the microsecond, from the first year to the last."""
+    quick, slow = (converted(named(Types.SQL_TIMESTAMP()), [(value,) for value in each]) for each in (values, [*values, other]))
+
+    assert quick.to_list() == slow.to_list()[:-1] == [Row(value=value) for value in values]
+
+
 def test_points_in_time_come_out_in_utc() -> None:
     """In Python Spark shows them in the zone of the process, in Arrow in that of the session."""
     local = NOON.astimezone().replace(tzinfo=None)  # what Spark makes of it here
