@@ -4,9 +4,9 @@ Side:       any; the classes below run inside the TaskManagers.
 Job:        a source in one TaskManager, a sink in the other, one connection between them.  Each record is (number, monotonic ns at its
             creation); the sink subtracts.  The first records are not counted.  Both processes read the same clock of this machine.
 Cases:      buffer timeouts of 0, 1, 10 and 100 ms, alone and beside CPU-bound tasks (pure Python, they never wait), one in each of the two
-            TaskManagers; with the neighbours and timeout 0 also with the task threads at nice +10 and at SCHED_IDLE
-            (``--task-scheduling`` of the TaskManager), the latency modes; without neighbours also with cores that never halt
-            (``--keep-awake``).
+            TaskManagers; timeout 0 also in the latency mode of the TaskManager (``--latency-mode``), with the neighbours also with the
+            task threads at nice +10 (``--task-scheduling``), and without them with cores that never halt (``--keep-awake``) and with
+            light tasks on the loop (``--task-driver``), each alone.
 Figures:    p50 and p99 in us; p99.9 and max are in the details, and how much work the neighbours did.
 Peers:      Flink's Java API with the same job, the busy tasks written in Java; only with timeout 0.
 Proof:      every record arrives once, in order; the source falls behind by less than the sink counts, or the figure says so (``late_ms``).
@@ -56,6 +56,8 @@ class Setting:
     has_neighbours: bool = False
     task_scheduling: str = "normal"
     is_kept_awake: bool = False
+    is_driven_by_loop: bool = False
+    is_latency_mode: bool = False
 
     @property
     def name(self) -> str:
@@ -63,12 +65,16 @@ class Setting:
         neighbour = " beside CPU-bound tasks" if self.has_neighbours else ""
         mode = f", task threads {self.task_scheduling}" if self.task_scheduling != "normal" else ""
         awake = ", cores kept awake" if self.is_kept_awake else ""
-        return f"timeout {self.buffer_timeout_ms} ms{neighbour}{mode}{awake}"
+        driver = ", light tasks on the loop" if self.is_driven_by_loop else ""
+        latency = ", latency mode" if self.is_latency_mode else ""
+        return f"timeout {self.buffer_timeout_ms} ms{neighbour}{mode}{awake}{driver}{latency}"
 
     @property
     def options(self) -> list[str]:
         """Of the TaskManagers."""
-        return ["--task-scheduling", self.task_scheduling, *(["--keep-awake"] if self.is_kept_awake else [])]
+        options = ["--task-scheduling", self.task_scheduling, "--task-driver", "loop" if self.is_driven_by_loop else "thread"]
+        options += ["--keep-awake"] if self.is_kept_awake else []
+        return options + (["--latency-mode"] if self.is_latency_mode else [])
 
 
 TIMEOUTS_MS: Final = (0, 1, 10, 100)
@@ -77,7 +83,9 @@ SETTINGS: Final = (
     *(Setting(timeout_ms, has_neighbours=True) for timeout_ms in TIMEOUTS_MS),
     Setting(0, has_neighbours=True, task_scheduling="nice"),
     Setting(0, is_kept_awake=True),
-    Setting(0, has_neighbours=True, task_scheduling="idle"),
+    Setting(0, is_driven_by_loop=True),
+    Setting(0, is_latency_mode=True),
+    Setting(0, has_neighbours=True, is_latency_mode=True),
 )
 QUICK_SETTINGS: Final = (SETTINGS[0], SETTINGS[2], SETTINGS[-1])
 

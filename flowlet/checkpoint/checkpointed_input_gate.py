@@ -20,6 +20,7 @@ from flowlet.task.mailbox_executor import MailboxExecutor
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.errors import RemoteProtocolError
 from netstack.gate.gate_api import BufferOrEvent, EndOfDataStatus, InputGate, wait_for_next
+from netstack.gate.input_gate import SingleInputGate
 from netstack.wire.events import (
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -94,6 +95,11 @@ class CheckpointedInputGate:
     def available_future(self) -> AvailabilityFuture:
         """Done if a poll may find something, or the gate is finished or closed."""
         return AVAILABLE if self._kept else self._gate.available_future()
+
+    @property
+    def next_is_data(self) -> bool:
+        """Whether the next poll is known to find data: no event, no error."""
+        return not self._kept and isinstance(self._gate, SingleInputGate) and self._gate.next_is_data
 
     def priority_event_available_future(self) -> AvailabilityFuture:
         """Done while a priority event can be polled."""

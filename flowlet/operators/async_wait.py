@@ -52,6 +52,8 @@ class AsyncWaitOperator(StreamOperator):
         JobGraphError: the function is not asynchronous.
     """
 
+    waits = True  # while all places are taken
+
     def __init__(
         self,
         function: Any,

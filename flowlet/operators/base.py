@@ -131,6 +131,7 @@ class StreamOperator:
     name: str
     operator_id: bytes = b""  # 16 bytes that stay the same when the job is restarted; empty: made from the task's
     touches_records: ClassVar[bool] = True  # whether its code, or a user's, may change or keep the records it is given
+    waits: ClassVar[bool] = False  # whether processing a record may wait for mails of its own
     ctx: OperatorContext  # from setup on
     output: Output  # from setup on
 

@@ -58,12 +58,13 @@ class TaskMailbox:
         self._urgent: deque[Mail] = deque()  # Guarded by _lock; emptiness read anywhere, one pass stale is fine.
         self._queue: deque[Mail] = deque()  # Guarded by _lock; emptiness read anywhere, one pass stale is fine.
         self._batch: deque[Mail] = deque()  # Mailbox thread only.
-        self._parked_for: int | None = None  # Guarded by _lock: the least priority that the parked thread or driver waits for.
-        self._waker: Callable[[], object] = _do_nothing  # Guarded by _lock: ends the park; called by the put that ends it, after the lock.
+        self._parked_for: int | None = None  # Guarded by _lock: the least priority that the parked thread waits for.
+        self._is_lent = False  # Guarded by _lock: while the thread is parked, another one may stand in for it.
         # Raw lock, held except between the release by the put that ends a park and the acquire by the parked thread.
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
-        self._thread_id: int | None = None  # Written once by the mailbox thread.
+        self._thread_id: int | None = None  # Written once by the mailbox thread; changed by who stands in for it, who changes it back.
+        self._owner_id: int | None = None  # Guarded by _lock: the mailbox thread, while another one stands in for it.
         self._num_put = 0  # Guarded by _lock.
         self._num_parks = 0  # Written by the mailbox thread.
         self._num_rescued_wakeups = 0  # Written by the mailbox thread.
@@ -133,11 +134,10 @@ class TaskMailbox:
             if self._parked_for is None:
                 return
             self._parked_for = None
-            waker = self._waker
-        waker()
+        self._wakeup.release()
 
     def _put(self, mails: Sequence[Mail]) -> bool:
-        waker = None
+        is_woken = False
         with self._lock:
             if self._state is not MailboxState.OPEN:
                 return False
@@ -145,10 +145,10 @@ class TaskMailbox:
                 (self._urgent if mail.is_urgent else self._queue).append(mail)
                 if self._parked_for is not None and mail.priority >= self._parked_for:
                     self._parked_for = None
-                    waker = self._waker
+                    is_woken = True
             self._num_put += len(mails)
-        if waker is not None:
-            waker()
+        if is_woken:
+            self._wakeup.release()
         return True
 
     # -- taking: the mailbox thread
@@ -218,14 +218,17 @@ class TaskMailbox:
                         return mail
         return None
 
-    def take(self, priority: int = MIN_PRIORITY) -> Mail:
+    def take(self, priority: int = MIN_PRIORITY, *, is_lending: bool = False) -> Mail:
         """The next mail of at least this priority; waits for one, without using the CPU.
+
+        ``is_lending``: as long as there is none, another thread may stand in for this one (``try_borrow``); with the least priority only.
 
         Raises:
             MailboxClosedError: the mailbox is closed.
         """
+        assert priority == MIN_PRIORITY or not is_lending, "who stands in knows nothing of priorities"
         while (mail := self.try_take(priority)) is None:
-            self._park(priority)
+            self._park(priority, is_lending=is_lending)
         return mail
 
     def take_until(self, signal: Signal, priority: int = MIN_PRIORITY) -> Mail | None:
@@ -243,35 +246,38 @@ class TaskMailbox:
             self._park(priority, signal)
         return None
 
-    def call_on_mail(self, callback: Callable[[], object]) -> bool:
-        """For a driver without a thread of its own: have ``callback`` called once, by whoever puts the next mail, on that thread.
+    def try_borrow(self) -> bool:
+        """Stand in for the mailbox thread, until ``give_back``: the caller is the mailbox thread now.  Any thread.
 
-        False, and no call, when a mail is there already.  ``forget_call_on_mail`` takes it back.
+        False if that thread does not wait in a ``take`` that lends, if there is a mail for it, or if another one stands in.  It must not
+        take longer than a mail may wait: mails that are put meanwhile wake the mailbox thread with ``give_back``.
         """
-        self.check_mailbox_thread()
         with self._lock:
-            if self._batch or self._has_visible_locked(MIN_PRIORITY):
-                return False
-            self._parked_for = MIN_PRIORITY
-            self._waker = callback
+            if self._parked_for is None or not self._is_lent:
+                return False  # whoever puts a mail, or stands in, ends the park
+            self._parked_for = None
+            self._owner_id, self._thread_id = self._thread_id, threading.get_ident()
         return True
 
-    def forget_call_on_mail(self) -> None:
-        """The driver is back: do not call it any more."""
+    def give_back(self) -> None:
+        """The mailbox thread is itself again; it wakes up if there are mails."""
         self.check_mailbox_thread()
-        if self._parked_for is None:
-            return  # only this thread ever sets it
         with self._lock:
-            self._parked_for = None
+            self._owner_id, self._thread_id = None, self._owner_id
+            has_mail = self._has_visible_locked(MIN_PRIORITY)
+            if not has_mail:
+                self._parked_for = MIN_PRIORITY
+        if has_mail:
+            self._wakeup.release()
 
-    def _park(self, priority: int, signal: Signal | None = None) -> None:
+    def _park(self, priority: int, signal: Signal | None = None, *, is_lending: bool = False) -> None:
         """Sleep until a put of at least this priority, or the signal; returns at once if it has come already."""
         with self._lock:
             # Level triggered: look and announce the park in one step, so that a put either is seen here or sees the announcement.
             if self._has_visible_locked(priority) or (signal is not None and signal.is_done):
                 return
             self._parked_for = priority
-            self._waker = self._wakeup.release
+            self._is_lent = is_lending
         self._num_parks += 1
         is_woken = False
         try:
@@ -283,6 +289,7 @@ class TaskMailbox:
             with self._lock:
                 is_put = self._parked_for is None
                 self._parked_for = None
+                self._is_lent = False
             if is_put and not is_woken:
                 self._wakeup.acquire()  # the put that ended this park has released it, or is about to
 
@@ -377,7 +384,3 @@ def _take_first(mails: deque[Mail], priority: int) -> Mail | None:
             del mails[index]
             return mail
     return None
-
-
-def _do_nothing() -> None:
-    return

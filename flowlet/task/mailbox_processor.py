@@ -9,6 +9,8 @@ Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxContr
 
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
+from typing import NoReturn
 
 from flowlet.errors import FlowletError, MailboxClosedError
 from flowlet.task.action_executor import IMMEDIATE, StreamTaskActionExecutor
@@ -29,14 +31,6 @@ class LoopState(Enum):
     RUNNING = auto()
     SUSPENDED = auto()  # left by ``suspend``; another ``run_mailbox_loop`` continues
     COMPLETED = auto()  # left by ``all_actions_completed``; for good
-
-
-class SliceResult(Enum):
-    """Why ``run_slice`` returned."""
-
-    MORE = auto()  # the budget was used up
-    WOULD_PARK = auto()  # the default action is suspended and there is no mail
-    ENDED = auto()  # the loop was suspended or completed
 
 
 class Suspension:
@@ -90,7 +84,7 @@ DefaultAction = Callable[[MailboxController], None]
 
 
 class MailboxProcessor:
-    """Runs mails and the default action of one task, on one thread or in slices of one.
+    """Runs mails and the default action of one task, on one thread, or on another one in its place.
 
     Threading: the loop runs on the mailbox's thread; the four methods named in the module header may be called from any.
 
@@ -169,28 +163,6 @@ class MailboxProcessor:
             if self._state is LoopState.RUNNING:
                 self._default_action(self._controller)
 
-    def run_slice(self, budget_ns: int, on_mail: Callable[[], object] | None = None) -> SliceResult:
-        """As ``run_mailbox_loop``, but never parks and returns once the budget is used up (one mail or action may exceed it).
-
-        Args:
-            budget_ns: how long to go on.
-            on_mail: called once after WOULD_PARK, on the thread that puts the next mail: it is time for another slice.
-        """
-        self._enter()
-        deadline_ns = self._timings.now_ns() + budget_ns
-        while self._state is LoopState.RUNNING:
-            self._process_batch()
-            if self._state is not LoopState.RUNNING:
-                break
-            if self._suspension is None:
-                self._default_action(self._controller)
-            elif not self._mailbox.has_mail and (on_mail is None or self._mailbox.call_on_mail(on_mail)):
-                self._timings.start_wait(self._suspension.kind)
-                return SliceResult.WOULD_PARK
-            if self._timings.now_ns() >= deadline_ns:
-                return SliceResult.MORE
-        return SliceResult.ENDED
-
     def run_mailbox_step(self) -> bool:
         """Run one mail, or else the default action once; False when there was neither.  For tests."""
         self._enter()
@@ -208,7 +180,6 @@ class MailboxProcessor:
         self._mailbox.check_mailbox_thread()
         if self._mailbox.state is not MailboxState.OPEN:
             raise MailboxClosedError(f"the loop cannot run: {self._mailbox!r}")
-        self._mailbox.forget_call_on_mail()
         self._timings.end_wait()
         if self._state is LoopState.SUSPENDED:
             self._state = LoopState.RUNNING
@@ -230,9 +201,37 @@ class MailboxProcessor:
     def _park(self, kind: WaitKind) -> Mail:
         self._timings.start_wait(kind)
         try:
-            return self._mailbox.take()
+            return self._mailbox.take(is_lending=True)
         finally:
             self._timings.end_wait()
+
+    def try_run_parked(self, suspension: Suspension, action: DefaultAction) -> bool:
+        """Any thread: instead of resuming ``suspension``, run ``action`` in the place of the thread that waits; False if it does not wait.
+
+        ``action`` works as the default action does, and suspends it again if there is nothing left to do; if it does not, or raises,
+        the mailbox's own thread goes on with the default action, or with the error.  It must not block, and takes no mails.
+        """
+        if self._suspension is not suspension or not self._mailbox.try_borrow():
+            return False
+        try:
+            if self._suspension is suspension:  # it may have been another one a moment ago
+                self._run_borrowed(action)
+        finally:
+            self._mailbox.give_back()
+        return True
+
+    def _run_borrowed(self, action: DefaultAction) -> None:
+        self._timings.end_wait()
+        self._suspension = None
+        try:
+            action(self._controller)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the task, whose own thread raises it
+            self.send_control_mail(partial(_raise, error), "raise what was raised in its place")
+            return
+        if self._suspension is None:
+            self.send_control_mail(_do_nothing, "go on with the default action")
+        else:
+            self._timings.start_wait(self._suspension.kind)
 
     def _run_mail(self, mail: Mail) -> None:
         self._num_mails += 1
@@ -312,3 +311,11 @@ class MailboxProcessor:
             self._probe.close()
         for mail in self._mailbox.close():
             mail.try_cancel()
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _do_nothing() -> None:
+    return

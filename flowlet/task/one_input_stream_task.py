@@ -13,6 +13,7 @@ from flowlet.operators.multi_input import MultipleInputStreamOperator
 from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
 from flowlet.task.input_processor import InputProcessor
 from flowlet.task.input_selection import InputStatus, MultipleInputSelectionHandler
+from flowlet.task.light_tasks import LightInput, LightTask, can_be_light
 from flowlet.task.mailbox_processor import MailboxController, Suspension
 from flowlet.task.multiple_input_processor import MultipleInputProcessor
 from flowlet.task.stream_task_base import StreamTask
@@ -42,6 +43,7 @@ class GateFedStreamTask(StreamTask):
         )
         self._readers: list[tuple[InputProcessor, list[SingleInputGate]]] = []
         self._watches: list[tuple[Callable[[int], str], WatermarkWatch]] = []  # and how people call what each one numbers
+        self._light: LightTask | None = None
         self._input_suspension: Suspension | None = None  # Written by the task thread, read by whoever completes a gate's future.
 
     def _input_processor(self, number: int, gates: list[SingleInputGate], head: HeadInput, *, by_record: bool = False) -> InputProcessor:
@@ -85,7 +87,7 @@ class GateFedStreamTask(StreamTask):
 
     def _resume_input(self) -> None:
         suspension = self._input_suspension
-        if suspension is not None:
+        if suspension is not None and (self._light is None or not self._light.try_run(suspension)):
             suspension.resume()
 
     def _advance_to_end_of_event_time(self) -> None:
@@ -104,6 +106,20 @@ class OneInputStreamTask(GateFedStreamTask):
     def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
         super().__init__(environment, chain, timings=timings)
         self._input = self._input_processor(1, environment.gates, self._chain.head_inputs[0])
+        self._light = self._light_task()
+
+    def _light_task(self) -> LightTask | None:
+        """What runs the task on the loop, if it may."""
+        environment = self.environment
+        is_loop_thread, gates = environment.is_loop_thread, environment.gates
+        if is_loop_thread is None or not can_be_light(self._chain.operators, num_gates=len(gates), num_outputs=len(self._partitions)):
+            return None
+        gate = self._checkpointed.get(gates[0], gates[0])
+        work = LightInput(self._process_one, self._wait_for_input, lambda: self.mailbox.has_mail)
+        return LightTask(self.mailbox_processor, gate, work, is_loop_thread, self._timings.now_ns)
+
+    def _process_one(self) -> None:
+        self._input.process_input(1, _always)
 
 
 class MultipleInputStreamTask(GateFedStreamTask):
@@ -125,3 +141,7 @@ class MultipleInputStreamTask(GateFedStreamTask):
         if isinstance(head, MultipleInputStreamOperator):
             self._watch(lambda index: f"input {index + 1}", head.combined_watermark)
         self._input = MultipleInputProcessor(processors, selection)
+
+
+def _always() -> bool:
+    return True

@@ -52,7 +52,7 @@ class SteppedMailbox(TaskMailbox):
         super().__init__("harness")
         self.when_parked = when_parked
 
-    def take(self, priority: int = MIN_PRIORITY) -> Mail:
+    def take(self, priority: int = MIN_PRIORITY, *, is_lending: bool = False) -> Mail:
         """As ``TaskMailbox.take``."""
         while (mail := self.try_take(priority)) is None:
             self.when_parked()

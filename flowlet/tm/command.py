@@ -6,6 +6,7 @@ Invariants: one line on standard output when ready; SIGINT, SIGTERM, SIGHUP and 
 """
 
 import asyncio
+import dataclasses
 import faulthandler
 import os
 import secrets
@@ -29,12 +30,15 @@ from flowlet.tm.keep_awake import KeepAwake
 from flowlet.tm.process_model import (
     DEFAULT_GC_THRESHOLD,
     DEFAULT_SWITCH_INTERVAL_MS,
+    LATENCY_SWITCH_INTERVAL_MS,
     GarbageCollectorTuning,
     ParentWatch,
+    TaskDriver,
     TaskScheduling,
     apply_switch_interval,
     pin_to_cpu,
 )
+from flowlet.tm.quick_wakeups import ask_for_quick_wakeups
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError
@@ -77,12 +81,28 @@ def taskmanager(
     ] = 50,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process, our parent, ends.")] = None,
     pin_cpu: Annotated[int | None, typer.Option(help="Run on this core only.")] = None,
-    switch_interval_ms: Annotated[float, typer.Option(help="sys.setswitchinterval.")] = DEFAULT_SWITCH_INTERVAL_MS,
+    switch_interval_ms: Annotated[
+        float | None,
+        typer.Option(
+            help=f"sys.setswitchinterval.  [default: {DEFAULT_SWITCH_INTERVAL_MS}, or {LATENCY_SWITCH_INTERVAL_MS} with --latency-mode]"
+        ),
+    ] = None,
     task_scheduling: Annotated[
         TaskScheduling, typer.Option(help="How the kernel treats task threads; idle or nice: lower latency beside CPU-bound tasks.")
     ] = TaskScheduling.NORMAL,
     keep_awake: Annotated[  # noqa: FBT002 - an option of the command line
         bool, typer.Option("--keep-awake", help="Keep the core from halting, for lower latency; the CPU is then always busy.")
+    ] = False,
+    task_driver: Annotated[
+        TaskDriver, typer.Option(help="loop: light tasks run where their data arrives; users' functions must not block then.")
+    ] = TaskDriver.THREAD,
+    latency_mode: Annotated[  # noqa: FBT002 - an option of the command line
+        bool,
+        typer.Option(
+            "--latency-mode",
+            help="What makes single records quick, alone and beside busy tasks: --keep-awake, --task-driver loop, short time slices, and "
+            "task threads that turn out busy at nice 19.",
+        ),
     ] = False,
     gc_threshold: Annotated[
         int, typer.Option(help="How many more objects than were freed are made before the garbage collector runs; 0: never.")
@@ -95,7 +115,10 @@ def taskmanager(
     configure_logging(log_level, log_format)
     if pin_cpu is not None:
         pin_to_cpu(pin_cpu)
-    apply_switch_interval(switch_interval_ms)
+    default_interval_ms = LATENCY_SWITCH_INTERVAL_MS if latency_mode else DEFAULT_SWITCH_INTERVAL_MS
+    apply_switch_interval(default_interval_ms if switch_interval_ms is None else switch_interval_ms)
+    if latency_mode:
+        ask_for_quick_wakeups()
     jm_host, jm_port = parse_address(jobmanager, "--jobmanager")
     secret = load_or_create_secret(secret_file)
     process = ProcessOptions(jm_host, jm_port, secret, parent_pid, GarbageCollectorTuning(gc_threshold))
@@ -105,9 +128,17 @@ def taskmanager(
         max_producer_memory_percent=producer_memory_percent,
         security=SecurityConfig.hmac(secret),
     )
-    config = TaskExecutorConfig(num_slots=slots, host=host, data_port=data_port, network=network, task_scheduling=task_scheduling)
-    with KeepAwake() if keep_awake else nullcontext():
-        run(process, config)
+    config = TaskExecutorConfig(
+        num_slots=slots,
+        host=host,
+        data_port=data_port,
+        network=network,
+        task_scheduling=task_scheduling,
+        runs_light_tasks=latency_mode or task_driver is TaskDriver.LOOP,
+        lowers_busy_tasks=latency_mode,
+    )
+    with KeepAwake() if keep_awake or latency_mode else nullcontext() as keeper:
+        run(process, config, keeper)
 
 
 def run_command(arguments: list[str] | None = None) -> int:
@@ -128,8 +159,8 @@ def _complain(message: str) -> None:
     print(f"{_PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
 
 
-def run(process: ProcessOptions, config: TaskExecutorConfig) -> None:
-    """Run until a signal comes, the parent dies, or the JobManager refuses us.
+def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake | None = None) -> None:
+    """Run until a signal comes, the parent dies, or the JobManager refuses us; ``keeper`` rests while a task is busy, in latency mode.
 
     Raises:
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
@@ -138,7 +169,7 @@ def run(process: ProcessOptions, config: TaskExecutorConfig) -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # a user's print() shall appear when it happens, also through a pipe
         sys.stdout.reconfigure(line_buffering=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        failure = runner.run(_Process(process, config).run())
+        failure = runner.run(_Process(process, config, keeper).run())
     if failure is not None:
         raise FlowletError(failure)
 
@@ -146,8 +177,9 @@ def run(process: ProcessOptions, config: TaskExecutorConfig) -> None:
 class _Process:
     """The life of the process on its loop."""
 
-    def __init__(self, options: ProcessOptions, config: TaskExecutorConfig) -> None:
+    def __init__(self, options: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake | None = None) -> None:
         self._options = options
+        self._keeper = keeper
         self._config = config
         self._stop = asyncio.Event()
         self._failure: str | None = None
@@ -175,6 +207,8 @@ class _Process:
             event_loop.loop.call_soon(gc_tuning.freeze)
 
         hooks = ProcessHooks(busy=busy, idle=gc_tuning.thaw, failed=self._failed)
+        if self._keeper is not None:
+            hooks = dataclasses.replace(hooks, crowded=self._keeper.rest)
         executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", self._config, event_loop, hooks)
         async with RpcClient(options.jobmanager_host, options.jobmanager_port, options.secret) as rpc:
             try:

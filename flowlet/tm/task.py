@@ -23,6 +23,7 @@ from flowlet.logs import bind_task
 from flowlet.rpc.messages import FailureInfo, GateCounts, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.stream_task import StreamTask
+from flowlet.tm.busy_tasks import BusyTasks
 from flowlet.tm.deployment import create_task_from_descriptor, owner_name
 from flowlet.tm.failure import failure_info, format_thread_stack
 from flowlet.tm.process_model import TaskScheduling, apply_task_scheduling
@@ -60,6 +61,8 @@ class TaskContext:
     on_stuck: "Callable[[Task], None]"  # loop thread: a cancelled task did not end in time
     cancellation: CancellationConfig = CancellationConfig()
     scheduling: TaskScheduling = TaskScheduling.NORMAL
+    runs_light_tasks: bool = False  # on the loop
+    busy_tasks: BusyTasks | None = None  # lowers task threads that are busy
     report_watermark: Callable[[bytes, int], None] | None = None  # where a source with an alignment group is; loop thread
     report_gate: Callable[[bytes, GateCounts], None] | None = None  # what the gate of a task has taken; loop thread
 
@@ -190,7 +193,9 @@ class Task:
         bind_task(self.descriptor.job_name, self.descriptor.task_name, self.descriptor.subtask)
         try:
             apply_task_scheduling(self._context.scheduling)
-            self._execute()
+            busy_tasks = self._context.busy_tasks
+            with contextlib.nullcontext() if busy_tasks is None else busy_tasks.watched():
+                self._execute()
         except BaseException as error:  # noqa: BLE001 - the top of the thread: whatever it is, it is reported
             self._end(error)
         else:
@@ -205,6 +210,7 @@ class Task:
             context.tm_id,
             report_watermark=self._report_watermark,
             report_gate=self._report_gate,
+            runs_light_tasks=context.runs_light_tasks,
         )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:

@@ -11,6 +11,8 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 import structlog
 
@@ -28,6 +30,7 @@ from flowlet.rpc.messages import (
     TaskReport,
     TaskStateChanged,
 )
+from flowlet.tm.busy_tasks import BusyTasks, Looks
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
 from flowlet.tm.process_model import TaskScheduling
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
@@ -52,6 +55,19 @@ class TaskExecutorConfig:
     reconnect: ReconnectConfig = field(default_factory=ReconnectConfig)
     cancellation: CancellationConfig = field(default_factory=CancellationConfig)
     task_scheduling: TaskScheduling = TaskScheduling.NORMAL
+    runs_light_tasks: bool = False  # on the loop
+    lowers_busy_tasks: bool = False  # their threads, so that nothing else waits for them
+
+
+class Crowded(Protocol):
+    """Hears whether a task thread is busy."""
+
+    def __call__(self, *, is_crowded: bool) -> None:
+        """It is, or it is not."""
+
+
+def _do_nothing(*, is_crowded: bool) -> None:  # noqa: ARG001 - a hook
+    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +77,7 @@ class ProcessHooks:
     busy: Callable[[], None] = lambda: None  # the first task was deployed
     idle: Callable[[], None] = lambda: None  # the last task ended
     failed: Callable[[str], None] = lambda _reason: None  # this TaskManager cannot go on
+    crowded: Crowded = _do_nothing  # some times per second in latency mode: whether a task is busy
 
 
 class TaskExecutor:
@@ -76,6 +93,8 @@ class TaskExecutor:
         self._hooks = hooks or ProcessHooks()
         self._network = NetworkEnvironment(config.network, loop)
         self._tasks: dict[bytes, Task] = {}
+        self._busy_tasks = BusyTasks() if config.lowers_busy_tasks else None
+        self._looks: Looks | None = None  # while there are tasks
         self._context = TaskContext(
             tm_id,
             self._network,
@@ -84,6 +103,8 @@ class TaskExecutor:
             self._stuck,
             config.cancellation,
             config.task_scheduling,
+            config.runs_light_tasks,
+            self._busy_tasks,
             self._report_watermark,
             self._report_gate,
         )
@@ -156,6 +177,8 @@ class TaskExecutor:
         task = Task(message.task, self._context)
         if not self._tasks:
             self._hooks.busy()
+            if self._busy_tasks is not None:
+                self._looks = Looks(self._context.loop.loop.call_later, partial(self._look, self._busy_tasks))
         self._tasks[task.attempt] = task
         _log.info("deploying", job=message.task.job_name, task=task.name)
         task.start()
@@ -200,6 +223,13 @@ class TaskExecutor:
         del self._tasks[task.attempt]
         if not self._tasks:
             self._hooks.idle()
+            if self._looks is not None:
+                self._looks.close()
+                self._hooks.crowded(is_crowded=False)
+
+    def _look(self, busy_tasks: BusyTasks) -> None:
+        busy_tasks.look()
+        self._hooks.crowded(is_crowded=busy_tasks.is_crowded)
 
     def _report_watermark(self, attempt: bytes, timestamp: int) -> None:
         if self._connection is not None and attempt in self._tasks:

@@ -179,6 +179,11 @@ class InputChannel(ABC):
             NetstackError: what ``on_error`` got, or that the producer failed.
         """
 
+    @property
+    def next_is_data(self) -> bool:
+        """Whether the next poll is known to find data: no event, no error.  Task thread."""
+        return False
+
     def next_data(self, max_buffers: int) -> tuple[list[NetworkBuffer], bool]:
         """At most so many data buffers, which the caller recycles, up to the next event; and whether anything may be left.  Task thread.
 

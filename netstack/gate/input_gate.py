@@ -283,6 +283,14 @@ class SingleInputGate:
                 return found
         raise ResourceClosedError(f"the input gate of {self.owner} was closed")
 
+    @property
+    def next_is_data(self) -> bool:
+        """Whether the next poll is known to find data: no event, no error.  Task thread."""
+        queue = self._queue
+        with self._lock:
+            channel = None if queue.priority or not queue.rest else queue.rest[0]
+        return channel is not None and channel.next_is_data
+
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
         """What so many ``poll_next`` would find at most, but an event comes alone; empty if there is nothing.  Never blocks.
 

@@ -186,6 +186,15 @@ class RemoteInputChannel(InputChannel):
             next_data_type = _NONE
         return _new(BufferAndAvailability, (buffer, 0, next_data_type, sequence_number))
 
+    @property
+    def next_is_data(self) -> bool:
+        """Whether the next poll is known to find data: no event, no error.  Task thread."""
+        received = self._received
+        try:
+            return self._error is None and not received.priority and received.rest[0][0].is_buffer
+        except IndexError:  # there is nothing, or a release took it just now
+            return False
+
     def next_data(self, max_buffers: int) -> tuple[list[NetworkBuffer], bool]:
         """The oldest data buffers up to the next event; see ``InputChannel``."""
         received = self._received

@@ -19,7 +19,7 @@ class ScriptedMailbox(TaskMailbox):
         super().__init__()
         self.steps: list[Callable[[], None]] = []
 
-    def take(self, priority: int = MIN_PRIORITY) -> Mail:
+    def take(self, priority: int = MIN_PRIORITY, *, is_lending: bool = False) -> Mail:
         while (mail := self.try_take(priority)) is None:
             assert self.steps, "the operator waits for ever"
             self.steps.pop(0)()

@@ -10,7 +10,7 @@ import pytest
 from flowlet.errors import FlowletError, MailboxClosedError
 from flowlet.task.action_executor import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
 from flowlet.task.mailbox import MailboxState, TaskMailbox
-from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor, SliceResult, Suspension
+from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor, Suspension
 from flowlet.task.task_timings import TaskTimings, WaitKind
 from netstack.availability import AvailabilityFuture
 from tests.waiting import PATIENCE_S
@@ -463,90 +463,6 @@ def test_a_step_runs_one_mail_or_one_default_action_or_nothing(loop: Loop) -> No
     assert results == [True, True, True, False]
     assert ran == [0, 1]
     assert loop.num_actions == 1
-
-
-class TestSlices:
-    def test_a_slice_ends_when_its_budget_is_used_up(self, loop: Loop) -> None:
-        def act(controller: MailboxController) -> None:
-            loop.clock.now_ns += 40
-
-        loop.action = act
-
-        assert loop.processor.run_slice(100) is SliceResult.MORE
-        assert loop.num_actions == 3
-
-    def test_a_slice_never_parks_and_counts_the_wait_until_the_next(self, loop: Loop) -> None:
-        loop.action = loop.suspend
-
-        assert loop.processor.run_slice(100) is SliceResult.WOULD_PARK
-        loop.clock.now_ns += 70
-        loop.resume()
-        assert loop.processor.run_slice(100) is SliceResult.WOULD_PARK
-
-        assert loop.num_actions == 2
-        assert loop.timings.snapshot().idle_ns == 70
-
-    def test_a_slice_runs_mails_of_a_suspended_default_action(self, loop: Loop) -> None:
-        ran: list[int] = []
-        loop.action = loop.suspend
-        loop.processor.run_slice(100)
-        loop.execute(lambda: ran.append(1))
-        loop.execute(loop.resume)
-
-        assert loop.processor.run_slice(100) is SliceResult.WOULD_PARK
-        assert ran == [1]
-        assert loop.num_actions == 2
-
-    def test_a_driver_without_a_thread_is_called_for_the_next_slice(self, loop: Loop) -> None:
-        """Once per slice that would park; a loop of slices runs everything without ever looking in vain."""
-        ran: list[int] = []
-        due: list[int] = []
-        loop.action = loop.suspend
-        assert loop.processor.run_slice(100, lambda: due.append(1)) is SliceResult.WOULD_PARK
-        assert due == []
-
-        loop.execute(lambda: ran.append(1))
-        loop.execute(lambda: ran.append(2))
-        assert due == [1]
-        assert loop.processor.run_slice(100, lambda: due.append(1)) is SliceResult.WOULD_PARK
-
-        assert ran == [1, 2]
-        loop.execute(lambda: None)
-        assert due == [1, 1]
-
-    def test_a_mail_just_before_the_slice_would_park_is_run_instead(self, loop: Loop) -> None:
-        """The forced interleaving: it comes after the last look."""
-        ran: list[int] = []
-        due: list[int] = []
-        call_on_mail = loop.mailbox.call_on_mail
-
-        def put_first(callback: Callable[[], object]) -> bool:
-            if not ran:
-                loop.execute(lambda: ran.append(1))
-            return call_on_mail(callback)
-
-        loop.action = loop.suspend
-        loop.mailbox.call_on_mail = put_first  # type: ignore[method-assign]  # the seam of the interleaving
-
-        assert loop.processor.run_slice(100, lambda: due.append(1)) is SliceResult.WOULD_PARK
-        assert (ran, due) == ([1], [])
-
-    def test_a_driver_that_came_back_by_itself_is_not_called_any_more(self, loop: Loop) -> None:
-        due: list[int] = []
-        loop.action = loop.suspend
-        loop.processor.run_slice(100, lambda: due.append(1))
-
-        loop.processor.run_slice(100)
-        loop.execute(lambda: None)
-
-        assert due == []
-
-    def test_a_slice_says_when_the_loop_ended(self, loop: Loop) -> None:
-        loop.end_after(2)
-
-        assert loop.processor.run_slice(100) is SliceResult.ENDED
-        assert loop.processor.run_slice(100) is SliceResult.ENDED
-        assert loop.num_actions == 2
 
 
 class TestEnding:

@@ -212,47 +212,6 @@ class TestTakeUntil:
         box._num_rescued_wakeups = 0
 
 
-class TestCallOnMail:
-    def test_the_next_mail_calls_once(self, box: TaskMailbox) -> None:
-        """On the thread that puts it, outside the lock: the call may look at the mailbox."""
-        calls: list[tuple[int, int]] = []
-        assert box.call_on_mail(lambda: calls.append((threading.get_ident(), box.statistics().num_put)))
-
-        putter: list[int] = []
-
-        def put_two() -> None:
-            putter.append(threading.get_ident())
-            box.put_threadsafe(mail("1"))
-            box.put_threadsafe(mail("2"))
-
-        in_thread(put_two).join()
-
-        assert calls == [(putter[0], 1)]
-
-    @pytest.mark.parametrize("is_batched", [False, True])
-    def test_a_mail_that_is_there_is_told_at_once(self, box: TaskMailbox, is_batched: bool) -> None:
-        """Level triggered: no call will come, the driver has to go on by itself."""
-        calls: list[int] = []
-        box.put_threadsafe(mail("1"))
-        if is_batched:
-            box.create_batch()
-
-        assert not box.call_on_mail(lambda: calls.append(1))
-        box.put_threadsafe(mail("2"))
-
-        assert calls == []
-
-    def test_a_call_that_was_taken_back_does_not_come(self, box: TaskMailbox) -> None:
-        calls: list[int] = []
-        box.call_on_mail(lambda: calls.append(1))
-
-        box.forget_call_on_mail()
-        box.forget_call_on_mail()
-        box.put_threadsafe(mail("1"))
-
-        assert calls == []
-
-
 class TestMailsOfASender:
     def test_deferrable_mails_count_with_their_senders_priority(self, box: TaskMailbox) -> None:
         """Those of operators before it stay (FLINK-39481: an end that skipped deferrable mails lost data)."""
