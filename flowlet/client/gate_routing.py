@@ -8,6 +8,7 @@ Rules:      if everything that reads a remote gate is keyed by one selector and 
 
 from dataclasses import replace
 
+from flowlet.common.typeinfo import ArrowTypeInfo
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.graph.partitioner import Forward, KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -28,6 +29,8 @@ def _key_groups_behind(graph: StreamGraph, node: StreamNode) -> KeyGroups | None
     step, edges = node.transformation, graph.outputs_of(node.id)
     if not isinstance(step, SourceTransformation) or not isinstance(step.source, RemoteGate) or not edges:
         return None
+    if isinstance(step.source.type_info, ArrowTypeInfo):
+        return None  # a producer has messages in hand, not the batches that a selector wants
     first = edges[0].partitioner
     if not isinstance(first, KeyGroups):
         return None

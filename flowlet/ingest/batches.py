@@ -1,4 +1,4 @@
-"""An Arrow record batch as a chunk of records, in columns.
+"""An Arrow record batch as a chunk of records, in columns; or as one record, of a gate that takes whole batches.
 
 Hot path: nothing per row.
 
@@ -7,13 +7,18 @@ Invariants: the records are what ``to_pylist`` of the columns gives, in the shap
             memory of the batch.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
-from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
+from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
+from flowlet.errors import SerdeError
+from flowlet.ingest.errors import GateTypeError
 from flowlet.records import Chunk
+from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
+from flowlet.serde.type_serializer import ValueMismatchError
 
 # What numpy holds without a copy.
 _PLAIN: Final = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.timestamp("us")})
@@ -22,6 +27,38 @@ _PLAIN: Final = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.flo
 def chunk_of_batch(batch: pa.RecordBatch, type_info: TypeInformation) -> Chunk:
     """The rows of ``batch`` as records of ``type_info``: ``Row``s with its names, tuples, or the values of the only column."""
     return Chunk.of_columns(shaped(tuple([column_of_array(array) for array in batch.columns]), type_info))
+
+
+def whole_batches(batches: Sequence[Any], timestamps: list[int] | None, type_info: ArrowTypeInfo, gate: str) -> Chunk:
+    """Batches as records that are one Arrow message each: bytes, which no reader has to trust.
+
+    Raises:
+        GateTypeError: one is no batch of the gate's schema; names the column.
+    """
+    try:
+        return Chunk([message_of_batch(_declared(batch, type_info.schema), type_info.schema).to_pybytes() for batch in batches], timestamps)
+    except ValueMismatchError as error:
+        column = f"column {error.path!r}: " if error.path else ""
+        raise GateTypeError(f"{column}{error.reason}; {gate} takes {type_info!r}") from error
+
+
+def _declared(batch: Any, schema: pa.Schema) -> Any:
+    """The batch in the declared schema, if only what may be null differs."""
+    if isinstance(batch, pa.RecordBatch) and batch.schema.names == schema.names and batch.schema.types == schema.types:
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    return batch
+
+
+def batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
+    """The records that ``whole_batches`` made messages of.
+
+    Raises:
+        SerdeError: one of them is no message of a batch of that schema.
+    """
+    for message in chunk.values:
+        if type(message) is not bytes:
+            raise SerdeError(f"a {type(message).__name__} where a record batch should be")
+    return Chunk([batch_of_message(pa.py_buffer(message), schema) for message in chunk.values], chunk.timestamps)
 
 
 def shaped(fields: tuple[Column, ...], type_info: TypeInformation) -> Columns:

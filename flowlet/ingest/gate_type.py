@@ -34,7 +34,7 @@ def type_fingerprint(type_info: TypeInformation) -> bytes:
 def holds_any_object(type_info: TypeInformation) -> bool:
     """Whether records of the type may be, or hold, objects of any class."""
     match type_info:
-        case PickledBytesTypeInfo() | ArrowTypeInfo():  # whole batches travel as pickles, whose buffers nobody checks
+        case PickledBytesTypeInfo():
             return True
         case RowTypeInfo() | TupleTypeInfo():
             return any(map(holds_any_object, type_info.get_field_types()))
@@ -80,6 +80,8 @@ def check_columns(names: Sequence[str], type_info: TypeInformation, gate: str) -
             wanted: Sequence[str | None] = type_info.get_field_names()
         case TupleTypeInfo():
             wanted = [None] * len(type_info.get_field_types())
+        case ArrowTypeInfo():
+            wanted = type_info.schema.names
         case PickledBytesTypeInfo():
             return
         case _:

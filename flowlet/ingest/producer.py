@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from flowlet.columns import Columns
-from flowlet.common.typeinfo import TypeInformation
+from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
 from flowlet.ingest.description import GateDescription, GateEndpoint
 from flowlet.ingest.errors import (
     AttemptRefusedError,
@@ -205,14 +205,16 @@ class PartitionWriter:
             SerdeError: a record cannot be sent.
         """
         self._check_open()
-        if records:
+        if isinstance(self._declared_type(), ArrowTypeInfo):
+            self._write_whole(records, timestamps)
+        elif records:
             check_record(records[0], self._declared_type(), str(self._description))
             self._write(Chunk(records, timestamps))
 
     def write_batch(self, batch: "pyarrow.RecordBatch") -> None:
         """Push the rows of a batch as records of the gate's type, without a loop over them; blocks and raises as ``write_records``.
 
-        Columns are the fields of the type, in its order; a gate without a declared type gets tuples.
+        Columns are the fields of the type, in its order; a gate without a declared type gets tuples, one of an Arrow schema batches.
 
         Raises:
             GateTypeError: the columns are not those of the type; names one.
@@ -221,7 +223,11 @@ class PartitionWriter:
 
         type_info = self._declared_type()
         check_columns(batch.schema.names, type_info, str(self._description))
-        if batch.num_rows:
+        if not batch.num_rows:
+            return
+        if isinstance(type_info, ArrowTypeInfo):
+            self._write_whole([batch], None)
+        else:
             self._write(chunk_of_batch(batch, type_info))
 
     def write_columns(self, columns: Columns) -> None:
@@ -296,6 +302,15 @@ class PartitionWriter:
         if self._type_info is None:
             self._type_info = self._description.type_info
         return self._type_info
+
+    def _write_whole(self, batches: "list[pyarrow.RecordBatch]", timestamps: list[int] | None) -> None:
+        from flowlet.ingest.batches import whole_batches  # as above
+
+        self._check_open()
+        type_info = self._declared_type()
+        assert isinstance(type_info, ArrowTypeInfo), "the gate takes batches"
+        for number, batch in enumerate(batches):  # one by one: each is large
+            self._write(whole_batches([batch], None if timestamps is None else [timestamps[number]], type_info, str(self._description)))
 
     def _write(self, chunk: Chunk) -> None:
         self._check_open()

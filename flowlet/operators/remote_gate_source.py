@@ -10,11 +10,12 @@ Invariants: a producer's end of data is acknowledged only after the chain has pr
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import structlog
 
-from flowlet.common.typeinfo import TypeInformation
+from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
 from flowlet.errors import FlowletError, SerdeError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.ingest.gate_type import holds_any_object, type_fingerprint
@@ -81,19 +82,38 @@ class RemoteGateSource(Source):
         """
         if self._gate is None:
             raise FlowletError(f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster")
-        return RemoteGateReader(self._gate, self._report, are_producers_trusted=holds_any_object(self.type_info))
+        restore = None
+        if isinstance(self.type_info, ArrowTypeInfo):
+            from flowlet.ingest.batches import batches_of_messages  # with it comes pyarrow, which most jobs do without
+
+            restore = partial(batches_of_messages, schema=self.type_info.schema)
+        return RemoteGateReader(self._gate, self._report, are_producers_trusted=holds_any_object(self.type_info), restore=restore)
 
 
 class RemoteGateReader:
     """One subtask's reader.
 
     Threading: the task thread.
+
+    Args:
+        gate: where the records come from.
+        report: see ``RemoteGateSource.bind``.
+        are_producers_trusted: whether they may send any object.
+        restore: makes records of what travelled in their place, or says with a SerdeError what is wrong; None: they are what travelled.
     """
 
     never_waits = True
 
-    def __init__(self, gate: OfferedInputGate, report: Callable[[GateCounts], None] | None, *, are_producers_trusted: bool) -> None:
+    def __init__(
+        self,
+        gate: OfferedInputGate,
+        report: Callable[[GateCounts], None] | None,
+        *,
+        are_producers_trusted: bool,
+        restore: Callable[[Chunk], Chunk] | None = None,
+    ) -> None:
         self._gate = gate
+        self._restore = restore
         self._are_producers_trusted = are_producers_trusted
         self._report = report
         self._deserializers: dict[int, ElementDeserializer] = {}  # of open channels that brought something
@@ -149,12 +169,14 @@ class RemoteGateReader:
             name = f"gate {self._gate.shape.name!r}, {self._gate.offer_of(index)}"
             deserializer = self._deserializers[index] = ElementDeserializer(name, is_sender_trusted=self._are_producers_trusted)
         try:
-            elements = deserializer.feed(view)
+            # Event time is the source's business: what producers may say of it is for a later version.
+            chunks = [element for element in deserializer.feed(view) if isinstance(element, Chunk)]
+            if self._restore is not None:
+                chunks = list(map(self._restore, chunks))
         except SerdeError as error:
             self._abort(index, str(error))
             return
-        # Event time is the source's business: what producers may say of it is for a later version.
-        self._elements.extend(element for element in elements if isinstance(element, Chunk))
+        self._elements.extend(chunks)
 
     def _end_data(self, index: int) -> None:
         deserializer = self._deserializers.get(index)

@@ -3,16 +3,91 @@
 Side:       pure.
 Invariants: a batch that came out was validated: offsets that point outside of it are refused, not followed.
 Format:     i32 size, then the batch as one Arrow IPC message without its schema, which both sides know.
+            Bodies are never compressed: what a few bytes would grow to is not allocated.
 Absent:     dictionaries that go over several batches.  Only jobs that declare such a type import this module, and with it pyarrow.
 """
 
-from typing import Any
+import struct
+from typing import Any, Final
 
 import pyarrow as pa
 
 from flowlet.errors import SerdeError
 from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
+
+_U16: Final = struct.Struct("<H")
+_U32: Final = struct.Struct("<I")
+_I32: Final = struct.Struct("<i")
+# Where a table of FlatBuffers says in which place its field is: two bytes each, behind four.  Arrow's Message.fbs.
+_HEADER_OF_MESSAGE: Final = 4 + 2 * 2
+_COMPRESSION_OF_BATCH: Final = 4 + 2 * 3
+
+
+def message_of_batch(batch: Any, schema: pa.Schema) -> pa.Buffer:
+    """The batch as one Arrow IPC message without its schema.
+
+    Raises:
+        ValueMismatchError: it is no batch of exactly this schema; metadata may differ.  Names the first field that does.
+    """
+    if not isinstance(batch, pa.RecordBatch):
+        raise mismatch(batch, "a pyarrow.RecordBatch")
+    if not batch.schema.equals(schema):
+        raise _schema_mismatch(batch, schema)
+    for field, column in zip(schema, batch.columns, strict=True):
+        if column.null_count and not field.nullable:
+            raise ValueMismatchError(f"holds null, declared is {field}", field.name)
+    return batch.serialize()
+
+
+def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
+    """What ``message_of_batch`` was given, in the memory of ``data``.
+
+    Raises:
+        SerdeError: this is no such message.
+    """
+    try:
+        message = pa.ipc.read_message(data)
+        if _is_compressed(memoryview(message.metadata)):
+            raise SerdeError("a record batch that is compressed, which senders do not do")
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, EOFError, OSError, ValueError, struct.error) as error:
+        raise SerdeError(f"no record batch of this schema: {type(error).__name__}: {error}") from error
+    for field, column in zip(schema, batch.columns, strict=True):
+        if column.null_count and not field.nullable:
+            raise SerdeError(f"no record batch of this schema: field {field.name!r} holds null")
+    return batch
+
+
+def _is_compressed(metadata: memoryview) -> bool:
+    """Whether the header of a message is a record batch with a codec; pyarrow does not tell."""
+    message = _U32.unpack_from(metadata, 0)[0]
+    header = _field(metadata, message, _HEADER_OF_MESSAGE)
+    if header is None:
+        return False
+    return _field(metadata, header + _U32.unpack_from(metadata, header)[0], _COMPRESSION_OF_BATCH) is not None
+
+
+def _field(data: memoryview, table: int, slot: int) -> int | None:
+    """Where a field of a table is; None: it is not there."""
+    places = table - _I32.unpack_from(data, table)[0]
+    if slot >= _U16.unpack_from(data, places)[0]:
+        return None
+    offset: int = _U16.unpack_from(data, places + slot)[0]
+    return table + offset if offset else None
+
+
+def _schema_mismatch(batch: Any, declared: pa.Schema) -> ValueMismatchError:
+    """Names the first field that differs."""
+    found = batch.schema
+    if found.names != declared.names:
+        return ValueMismatchError(f"a record batch of the fields {found.names!r}, declared are {declared.names!r}")
+    for index, field in enumerate(declared):
+        if not found.field(index).equals(field):
+            values = preview(batch.column(index).slice(0, 3).to_pylist())
+            return ValueMismatchError(f"{values} of type {found.field(index)}, declared is {field}", field.name)
+    raise AssertionError("schemas with equal fields are equal")
 
 
 class ArrowSerializer(TypeSerializer):
@@ -38,34 +113,13 @@ class ArrowSerializer(TypeSerializer):
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """The batch must have exactly the schema; metadata may differ."""
-        if not isinstance(value, pa.RecordBatch):
-            raise mismatch(value, "a pyarrow.RecordBatch")
-        if not value.schema.equals(self._schema):
-            raise self._schema_mismatch(value)
-        data = value.serialize()
+        data = message_of_batch(value, self._schema)
         output.write_int(len(data))
         output.write(memoryview(data))
 
     def deserialize(self, source: DataInput) -> Any:
         """The next batch."""
-        data = pa.py_buffer(source.read(source.read_count("bytes", min_bytes_each=1)))
-        try:
-            batch = pa.ipc.read_record_batch(data, self._schema)
-            batch.validate(full=True)
-        except (pa.ArrowException, EOFError, OSError, ValueError) as error:
-            raise SerdeError(f"no record batch of this schema: {type(error).__name__}: {error}") from error
-        return batch
-
-    def _schema_mismatch(self, batch: Any) -> ValueMismatchError:
-        """Names the first field that differs."""
-        found, declared = batch.schema, self._schema
-        if found.names != declared.names:
-            return ValueMismatchError(f"a record batch of the fields {found.names!r}, declared are {declared.names!r}")
-        for index, field in enumerate(declared):
-            if not found.field(index).equals(field):
-                values = preview(batch.column(index).slice(0, 3).to_pylist())
-                return ValueMismatchError(f"{values} of type {found.field(index)}, declared is {field}", field.name)
-        raise AssertionError("schemas with equal fields are equal")
+        return batch_of_message(pa.py_buffer(source.read(source.read_count("bytes", min_bytes_each=1))), self._schema)
 
     def __repr__(self) -> str:
         return f"ArrowSerializer({', '.join(f'{field.name}: {field.type}' for field in self._schema)})"

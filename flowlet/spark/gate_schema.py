@@ -4,6 +4,7 @@ Side:       pure.
 Invariants: types are compared, never widened: what goes in is what comes out, and a column that does not fit is named.
 Rules:      a row type with names of its own takes columns by name, in any order; a tuple, or a row type without names, by position; any
             other type takes the one column that there is.  ``PICKLED_BYTE_ARRAY`` as the type of the gate takes rows of any columns.
+            An Arrow schema takes its fields by name; the gate's records are then batches of them.
 Units:      a Spark ``timestamp`` is a point in time: it becomes a ``datetime`` in UTC without a zone (``SQL_TIMESTAMP``) or an ``Instant``;
             a ``timestamp_ntz`` keeps its fields (``LOCAL_DATE_TIME``).
 Absent:     intervals, variants, and Python's big integers, which Spark does not have.
@@ -14,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as st
+from pyspark.sql.pandas.types import from_arrow_type
 
 from flowlet.common.typeinfo import (
     ArrowTypeInfo,
@@ -94,8 +97,8 @@ class GateSchema:
             case PickledBytesTypeInfo():
                 return cls(gate, type_info, None, is_by_name=True, arrow_schema=None)
             case ArrowTypeInfo():
-                reason = "takes whole record batches, which producers may not send: declare rows, they travel as columns anyway"
-                raise SchemaMismatchError(f"gate {gate!r} {reason} (type_info_of(df.schema))")
+                columns = tuple([_arrow_column(gate, each) for each in type_info.schema])
+                return cls(gate, type_info, columns, is_by_name=True, arrow_schema=type_info.schema)
             case RowTypeInfo():
                 names = type_info.get_field_names()
                 pairs = list(zip(names, type_info.get_field_types(), strict=True))
@@ -111,7 +114,12 @@ class GateSchema:
     @property
     def is_single(self) -> bool:
         """Whether a record is the value of the only column."""
-        return not isinstance(self.type_info, RowTypeInfo | TupleTypeInfo | PickledBytesTypeInfo)
+        return not isinstance(self.type_info, RowTypeInfo | TupleTypeInfo | PickledBytesTypeInfo | ArrowTypeInfo)
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether a record is a whole batch."""
+        return isinstance(self.type_info, ArrowTypeInfo)
 
     def check_spark(self, schema: st.StructType) -> tuple[int, ...]:
         """Where in ``schema`` each of the gate's columns is.
@@ -225,6 +233,19 @@ def _column(gate: str, name: str, type_info: TypeInformation) -> GateColumn:
     except SchemaMismatchError as error:
         raise SchemaMismatchError(f"column {name!r} of gate {gate!r}: {error}; declare the gate with a type that Spark has") from None
     return GateColumn(name, type_info, arrow_type_of(type_info) if type_info in _SPARK else None)
+
+
+def _arrow_column(gate: str, field: pa.Field) -> GateColumn:
+    """A field of an Arrow schema, if Spark has a column of exactly such values."""
+    arrow = field.type
+    try:
+        if pa.types.is_dictionary(arrow) or (pa.types.is_timestamp(arrow) and arrow.unit != "us"):
+            raise SchemaMismatchError(f"Spark has no type for {arrow}")  # not without a conversion
+        type_info = type_info_of(from_arrow_type(arrow, prefer_timestamp_ntz=True))
+    except (SchemaMismatchError, PySparkTypeError) as error:
+        text = f"column {field.name!r} of gate {gate!r} is {arrow}: {error}"
+        raise SchemaMismatchError(f"{text}; declare the schema that Spark's batches have") from None
+    return GateColumn(field.name, type_info, arrow)
 
 
 def _common_schema(columns: Iterable[GateColumn]) -> pa.Schema | None:

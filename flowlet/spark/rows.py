@@ -51,8 +51,8 @@ class RowConverter:
         self._fields: list[str] | None = None  # of the rows whose order is known
         self._order: tuple[int, ...] = ()
 
-    def convert(self, rows: list[Any]) -> Columns | list[Any]:
-        """Columns, or records one by one, of ``Row``s of a DataFrame, or of an RDD's tuples or single values; at least one.
+    def convert(self, rows: list[Any]) -> Columns | pa.RecordBatch | list[Any]:
+        """Columns, a whole batch, or records one by one, of ``Row``s of a DataFrame, or of an RDD's tuples or single values; at least one.
 
         Raises:
             SchemaMismatchError: a row or a value does not fit.
@@ -75,9 +75,11 @@ class RowConverter:
             raise SchemaMismatchError(f"the row {preview(odd)} does not fit gate {schema.gate!r}, which takes the columns {takes}")
         return self._payload([transposed[position] for position in self._order])
 
-    def _payload(self, values: Sequence[Sequence[Any]]) -> Columns | list[Any]:
+    def _payload(self, values: Sequence[Sequence[Any]]) -> Columns | pa.RecordBatch | list[Any]:
         schema = self._schema
         pairs = list(zip(schema.columns or (), values, strict=True))
+        if schema.takes_batches:
+            return pa.RecordBatch.from_arrays([self._array(column, each) for column, each in pairs], schema=schema.arrow_schema)
         if schema.arrow_schema is None:
             return records_of(schema, [self._converted(column, each) for column, each in pairs])
         return shaped(tuple([self._column(column, each) for column, each in pairs]), schema.type_info)
@@ -148,10 +150,18 @@ class BatchConverter:
         if self._arrow_schema is None:
             return self._records(batch)
         arrays = [batch.column(position) for position in self._order]
-        fitting = [
-            array if array.type == field.type else array.cast(field.type) for array, field in zip(arrays, self._arrow_schema, strict=True)
-        ]
+        fitting = [self._fitting(array, field) for array, field in zip(arrays, self._arrow_schema, strict=True)]
         return pa.RecordBatch.from_arrays(fitting, schema=self._arrow_schema)
+
+    def _fitting(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        """In the form of Arrow that the gate has; the values stay as they are."""
+        if array.type == field.type:
+            return array
+        try:
+            return array.cast(field.type)
+        except pa.ArrowException as error:
+            text = f"column {field.name!r}: {array.type} is no {field.type}, which gate {self._schema.gate!r} takes there"
+            raise SchemaMismatchError(f"{text}: {error}") from error
 
     def _records(self, batch: pa.RecordBatch) -> list[Any]:
         columns = self._schema.columns or ()

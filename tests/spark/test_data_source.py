@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
@@ -10,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
 from flowlet.spark import type_info_of
-from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster
+from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
 from tests.spark.test_gate_sink import AT, ROWS, ROWS_DDL
 from tests.waiting import Stopwatch
 
@@ -35,6 +36,24 @@ def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> 
     utc = AT.replace(tzinfo=None)
     wanted = [Row(*df.columns)(*(utc if value is AT else value for value in row)) for row in ROWS]
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+@ON_LOCAL
+def test_a_gate_of_an_arrow_schema_takes_dataframes_and_rows(spark: Any, cluster: GateCluster) -> None:
+    """Whole batches come out, of exactly the declared schema; a column that is not of it is named before anything runs."""
+    declared = pa.schema([("name", pa.large_string()), ("at", pa.timestamp("us", "UTC")), ("id", pa.int64())])
+    df = spark.createDataFrame([(1, "a", AT), (2, None, None)], "id bigint, name string, at timestamp")
+
+    with cluster.collect(Types.ARROW(declared), producers=4) as results:
+        with pytest.raises(Exception, match="column 'id' is int, gate 'clicks' takes bigint"):
+            write(df.withColumn("id", df.id.cast("int")), cluster)
+        write(df.repartition(2), cluster)
+        df.repartition(2).foreachPartition(into(cluster, schema=df.schema))
+        found = list(results)
+
+    assert {batch.schema for batch in found} == {declared}
+    one, two = {"name": "a", "at": AT, "id": 1}, {"name": None, "at": None, "id": 2}
+    assert sorted(pa.Table.from_batches(found).to_pylist(), key=lambda row: row["id"]) == [one, one, two, two]
 
 
 @ON_LOCAL

@@ -1,6 +1,7 @@
 """Record batches as records of a gate: in columns, in the gate's shape, exactly the values of the batch."""
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +11,11 @@ from flowlet.columns import ArrayColumn, ArrowColumn
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
 from flowlet.datastream.closeable_iterator import CloseableIterator
-from flowlet.ingest import PartitionOffer, open_gate
+from flowlet.ingest import GateTypeError, PartitionOffer, open_gate
 from flowlet.ingest.batches import chunk_of_batch
-from tests.flowlet.ingest.conftest import GateCluster
+from flowlet.records import Chunk
+from tests.flowlet.ingest.conftest import GateCluster, collecting
+from tests.waiting import PATIENCE_S
 
 NOON = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001 - a time on the wall
 PAIRS = pa.record_batch([pa.array([1, 2]), pa.array(["a", None])], names=["number", "text"])
@@ -90,3 +93,70 @@ def test_batches_and_records_come_out_of_a_keyed_gate_alike(cluster: GateCluster
             writer.write_records([Row(number=3, text="c")])
             writer.finish(10.0)
         assert list(results) == [Row(number=1, text="a"), Row(number=2, text=None), Row(number=3, text="c")]
+
+
+SCHEMA = pa.schema([("user", pa.int64()), pa.field("name", pa.string(), nullable=False)])
+BATCH = pa.record_batch({"user": pa.array([1, None]), "name": ["ann", "bob"]}, schema=SCHEMA)
+
+
+def test_a_gate_of_an_arrow_schema_gives_out_whole_batches(cluster: GateCluster) -> None:
+    """The very batches that went in, by either call; several subtasks, whose producers share nothing but the schema."""
+    stream = cluster.environment().from_remote_gate("clicks", type_info=Types.ARROW(SCHEMA), producers=1)
+    with collecting(stream) as results, cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
+        writer.write_batch(BATCH)
+        writer.write_records([BATCH.slice(0, 0), BATCH.slice(1)])
+        writer.finish(PATIENCE_S)
+        found = list(results)
+
+    assert len(found) == 3
+    assert [each.equals(wanted) for each, wanted in zip(found, [BATCH, BATCH.slice(0, 0), BATCH.slice(1)], strict=True)] == [True] * 3
+
+
+def test_behind_a_gate_of_batches_the_job_routes_by_key(make_cluster: Callable[..., GateCluster]) -> None:
+    """Selectors want batches, and producers have messages."""
+    cluster = make_cluster(2)
+    stream = cluster.environment().from_remote_gate("clicks", type_info=Types.ARROW(SCHEMA), producers=1)
+    counted = stream.key_by(lambda batch: batch.num_rows).map(lambda batch: batch.num_rows)
+    with collecting(counted) as results, cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
+        writer.write_records([BATCH, BATCH.slice(1)] * 10)
+        writer.finish(PATIENCE_S)
+
+        assert sorted(results) == [1] * 10 + [2] * 10
+
+
+def test_a_batch_of_another_schema_is_refused_with_its_column(cluster: GateCluster) -> None:
+    client = cluster.environment()
+    client.from_remote_gate("clicks", type_info=Types.ARROW(SCHEMA), producers=1).print()
+    job = client.execute_async()
+    nullable = pa.record_batch({"user": [1], "name": ["a"]})  # and holds no null
+    wide = pa.record_batch({"user": pa.array([1], pa.int32()), "name": ["a"]})
+    null = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([None], pa.string())], schema=SCHEMA)
+    with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
+        with pytest.raises(GateTypeError, match=r"column 'user': \[1\] of type .*int32.*, declared is .*int64.*; gate 'clicks'"):
+            writer.write_batch(wide)
+        with pytest.raises(GateTypeError, match=r"column 'name': holds null, declared is .*; gate 'clicks'"):
+            writer.write_batch(null)
+        with pytest.raises(GateTypeError, match=r"column 'nobody' stands where gate 'clicks' .* has 'name'"):
+            writer.write_batch(BATCH.rename_columns(["user", "nobody"]))
+        with pytest.raises(GateTypeError, match=r"of type int, not a pyarrow.RecordBatch; gate 'clicks'"):
+            writer.write_records([1])
+        writer.write_batch(nullable)
+        writer.finish(PATIENCE_S)
+    job.get_job_execution_result().result()
+
+
+def test_bytes_that_are_no_batch_abort_their_attempt(cluster: GateCluster) -> None:
+    """A gate of batches reads no pickles, and follows no offsets: its token lets nobody run code."""
+    env = cluster.environment()
+    env.from_remote_gate("clicks", type_info=Types.ARROW(SCHEMA), producers=1).print()
+    job = env.execute_async()
+    gate = cluster.open()
+    for attempt, wrong in enumerate([b"no message", b"", "text", [BATCH]]):
+        with gate.open_partition(PartitionOffer("job", 0, attempt)) as writer:
+            writer._write(Chunk([wrong]))
+            with pytest.raises(GateTypeError, match="gate 'clicks'"):
+                writer.finish(PATIENCE_S)
+    with gate.open_partition(PartitionOffer("job", 0, 9)) as writer:
+        writer.write_batch(BATCH)
+        writer.finish(PATIENCE_S)
+    job.get_job_execution_result().result()

@@ -19,6 +19,7 @@ from flowlet.common.time import Instant
 from flowlet.common.typeinfo import LocalTimeTypeInfo, TypeInformation, Types
 from flowlet.common.types import Row, RowKind
 from flowlet.errors import SerdeError
+from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
 from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.serializers import serializer_for
 from flowlet.serde.type_serializer import ValueMismatchError
@@ -461,3 +462,33 @@ def test_texts_of_any_length(text: str) -> None:
     serializer = serializer_for(Types.STRING())
 
     assert serializer.from_bytes(serializer.to_bytes(text)) == text
+
+
+def test_a_message_that_would_grow_is_not_read() -> None:
+    """A few compressed bytes may stand for as much memory as their sender likes."""
+    schema = pa.schema([("a", pa.int64())])
+    batch = pa.record_batch({"a": [0] * 10_000})
+    data = batch.serialize()
+    assert batch_of_message(data, schema).equals(batch)
+
+    with pytest.raises(SerdeError, match="is compressed"):
+        batch_of_message(_compressed(batch), schema)
+
+
+def _compressed(batch: pa.RecordBatch) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_batch(batch)
+    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    reader.read_next_message()  # the schema
+    return reader.read_next_message().serialize()
+
+
+def test_null_in_a_field_that_has_none_is_refused_on_both_sides() -> None:
+    strict, lax = pa.schema([pa.field("a", pa.int64(), nullable=False)]), pa.schema([("a", pa.int64())])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, None])], schema=strict)
+
+    with pytest.raises(ValueMismatchError, match="field 'a': holds null"):
+        message_of_batch(batch, strict)
+    with pytest.raises(SerdeError, match="field 'a' holds null"):
+        batch_of_message(pa.RecordBatch.from_arrays([pa.array([1, None])], schema=lax).serialize(), strict)

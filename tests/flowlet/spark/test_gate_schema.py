@@ -124,9 +124,41 @@ def test_a_gate_that_declares_nothing_takes_everything() -> None:
     assert gate.check_spark(schema("a bigint, b map<string,double>")) == (0, 1)
 
 
-def test_a_gate_of_record_batches_says_what_to_declare_instead() -> None:
-    with pytest.raises(SchemaMismatchError, match=r"gate 'clicks' takes whole record batches, .*: declare rows"):
-        GateSchema.of("clicks", ArrowTypeInfo(pa.schema([("value", pa.int64())])))
+ARROW = ArrowTypeInfo(pa.schema([("user", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.list_(pa.large_string()))]))
+
+
+def test_a_gate_of_record_batches_takes_its_fields_by_name() -> None:
+    gate = GateSchema.of("clicks", ARROW)
+
+    assert gate.check_spark(_struct(at=st.TimestampType(), tags=st.ArrayType(st.StringType()), user=st.LongType())) == (2, 0, 1)
+    assert gate.takes_batches
+    assert not gate.is_single
+    assert gate.arrow_schema == ARROW.schema
+
+
+def test_what_does_not_fit_a_gate_of_record_batches_is_named() -> None:
+    gate = GateSchema.of("clicks", ARROW)
+    tags = st.ArrayType(st.StringType())
+    with pytest.raises(SchemaMismatchError, match=r"column 'user' is int, gate 'clicks' takes bigint: cast it"):
+        gate.check_spark(_struct(user=st.IntegerType(), at=st.TimestampType(), tags=tags))
+    with pytest.raises(SchemaMismatchError, match=r"column 'at' is timestamp_ntz, gate 'clicks' takes timestamp: cast it"):
+        gate.check_spark(_struct(user=st.LongType(), at=st.TimestampNTZType(), tags=tags))
+    with pytest.raises(SchemaMismatchError, match=r"column 'tags' is missing"):
+        gate.check_spark(_struct(user=st.LongType(), at=st.TimestampType()))
+
+
+@pytest.mark.parametrize(
+    "arrow",
+    [pa.uint64(), pa.timestamp("ms"), pa.dictionary(pa.int32(), pa.string()), pa.null(), pa.time64("us"), pa.duration("us")],
+    ids=str,
+)
+def test_a_field_that_spark_lacks_is_named(arrow: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatchError, match=r"column 'value' of gate 'clicks' is .*; declare the schema that Spark's batches have"):
+        GateSchema.of("clicks", ArrowTypeInfo(pa.schema([("value", arrow)])))
+
+
+def _struct(**columns: st.DataType) -> st.StructType:
+    return st.StructType([st.StructField(name, data_type) for name, data_type in columns.items()])
 
 
 @pytest.mark.parametrize(

@@ -250,3 +250,25 @@ def test_decimals_keep_their_scale() -> None:
     records = converted(named(Types.BIG_DEC()), [(decimal.Decimal("1.50"),), (decimal.Decimal("2.5"),)])
 
     assert [str(record[0]) for record in records] == ["1.50", "2.5"]
+
+
+ARROW = Types.ARROW(pa.schema([("user", pa.int64()), ("name", pa.large_string()), ("at", pa.timestamp("us", "UTC"))]))
+
+
+def test_a_gate_of_record_batches_gets_the_same_batch_either_way() -> None:
+    """Of rows in any order of their fields, and of a batch as Spark makes them."""
+    rows = [SparkRow(name="ann", at=NOON, user=1), SparkRow(name=None, at=None, user=2)]
+    columns = st.StructType(
+        [st.StructField("name", st.StringType()), st.StructField("at", st.TimestampType()), st.StructField("user", st.LongType())]
+    )
+    at = pa.array([NOON, None], pa.timestamp("us", "UTC"))
+    batch = pa.record_batch({"name": ["ann", None], "at": at, "user": [1, 2]})
+
+    of_rows = converted(ARROW, rows)
+    of_batch = BatchConverter(GateSchema.of("clicks", ARROW), columns).convert(batch)
+
+    wanted = pa.record_batch([pa.array([1, 2]), pa.array(["ann", None], pa.large_string()), at], schema=ARROW.schema)
+    assert of_rows.equals(wanted)
+    assert isinstance(of_batch, pa.RecordBatch)
+    assert of_batch.equals(wanted)
+    assert "column 'user': " in refusal(ARROW, SparkRow(name="ann", at=NOON, user="1"))
