@@ -4,6 +4,7 @@ from flowlet.columns.column import ArrayColumn, ArrowColumn, CodedColumn, Column
 from flowlet.columns.concatenation import try_concatenate
 from flowlet.columns.inspection import column_of, columns_of
 from flowlet.columns.narrow import OffsetColumn, narrowed
+from flowlet.columns.short_texts import ShortTextColumn
 from flowlet.columns.table import Columns, Shape
 from flowlet.columns.word_column import WordColumn
 
@@ -18,6 +19,7 @@ __all__ = [
     "NameTable",
     "OffsetColumn",
     "Shape",
+    "ShortTextColumn",
     "WordColumn",
     "column_of",
     "columns_of",

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from flowlet.columns.column import ArrayColumn, CodedColumn, Column, ConstantColumn, ListColumn
+from flowlet.columns.short_texts import ShortTextColumn
 from flowlet.columns.table import Columns
+from flowlet.columns.word_column import WordColumn
 
 _ARRAY_TYPE_OF: dict[type, "np.dtype[Any]"] = {int: np.dtype(np.int64), bool: np.dtype(np.bool_)}
 _INT64 = np.iinfo(np.int64)
@@ -52,6 +54,14 @@ def _try_concatenate(columns: list[Column]) -> Column | None:
             return CodedColumn(np.concatenate([column.codes for column in coded]), names) if len(coded) == len(columns) else None
         case ListColumn() | ConstantColumn():
             return _try_list(columns)
+        case WordColumn(separator=separator):
+            words = [column for column in columns if isinstance(column, WordColumn) and column.separator == separator]
+            if separator is None or len(words) < len(columns):
+                return None
+            return WordColumn(separator.join([column.text for column in words]), separator, sum(map(len, words)))
+        case ShortTextColumn():
+            short = [column.heads for column in columns if isinstance(column, ShortTextColumn)]
+            return ShortTextColumn(np.concatenate(short)) if len(short) == len(columns) else None
         case _:
             return None
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
-from flowlet.columns import ArrayColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, WordColumn
+from flowlet.columns import ArrayColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, ShortTextColumn, WordColumn
 from flowlet.fusing.generated import GeneratedFunction
 from flowlet.fusing.unchanging import UNCHANGING
 from flowlet.records import Chunk
@@ -56,7 +56,9 @@ def _is_column_unchanging(column: Column) -> bool:
         return column.value_type in UNCHANGING or (column.value_type is None and UNCHANGING.issuperset(map(type, column.values)))
     if isinstance(column, CodedColumn):
         return column.names.types <= UNCHANGING
-    return isinstance(column, ArrayColumn | WordColumn) or (isinstance(column, ConstantColumn) and type(column.value) in UNCHANGING)
+    if isinstance(column, ConstantColumn):
+        return type(column.value) in UNCHANGING
+    return isinstance(column, ArrayColumn | ShortTextColumn | WordColumn)
 
 
 @lru_cache(maxsize=64)

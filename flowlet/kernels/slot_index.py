@@ -1,7 +1,7 @@
 """From a column of keys to the slot of each key's state.
 
 Hot path.  Dictionary codes are looked up in an array per table of names, integers in a hash table in numpy, Arrow's texts once per distinct
-one; anything else in a dictionary (``bench shuffle``, ``bench shuffle-columnar``).
+one; short texts in a hash table in numpy, anything else in a dictionary (``bench shuffle``, ``bench shuffle-columnar``).
 
 Side:       pure.
 Invariants: slots are 0, 1, 2, ... in the order in which keys were first seen; two keys share one exactly if they are the same key
@@ -16,11 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.column_key import NULL_KEY
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    ConstantColumn,
+    ListColumn,
+    NameTable,
+    ShortTextColumn,
+    WordColumn,
+)
 from flowlet.columns.inspection import exact_type
 from flowlet.errors import KeyTypeError
 from flowlet.kernels.column_values import Numbers, numbers_of
 from flowlet.kernels.int64_codes import Int64Codes
+from flowlet.kernels.text_codes import TextCodes
 from flowlet.keys import are_plain, exact_key, exact_keys
 
 SlotArray = NDArray[np.intp]
@@ -28,6 +39,7 @@ SlotArray = NDArray[np.intp]
 
 _CANONICAL_NAN: Final = 0x7FF8 << 48
 _UNKNOWN: Final = -1
+_MIN_TEXTS: Final = 256  # fewer are quicker in a dictionary; not measured closely
 _FLOAT_FIELDS: Final = 2  # of the exact key of a float: its type, its bits
 
 
@@ -56,13 +68,14 @@ class SlotIndex:
         allows_null: whether a missing value (None) is a key, too, and an instant; so it is where the key is a column.
     """
 
-    __slots__ = ("_allows_null", "_are_plain", "_kind", "_null_slot", "_numbers", "_objects", "_tables")
+    __slots__ = ("_allows_null", "_are_plain", "_kind", "_null_slot", "_numbers", "_objects", "_tables", "_texts")
 
     def __init__(self, *, allows_null: bool = False) -> None:
         self._allows_null = allows_null
         self._kind: KeyKind | None = None  # from the first key on
         self._are_plain = True
         self._objects = Slots()
+        self._texts: TextCodes | None = None  # in the place of objects, while all keys are short texts; made when needed, too
         self._numbers = Int64Codes()  # ints, instants in their unit, or the bits of floats
         self._null_slot: int | None = None  # among numbers
         # Code -> slot, as far as the table was known.  A table goes when its channel begins the next one.  Not made before it is needed:
@@ -75,7 +88,8 @@ class SlotIndex:
     @property
     def num_slots(self) -> int:
         """How many keys there are."""
-        return len(self._objects) + self._numbers.num_codes + (self._null_slot is not None)
+        num_texts = 0 if self._texts is None else self._texts.num_codes
+        return len(self._objects) + num_texts + self._numbers.num_codes + (self._null_slot is not None)
 
     @property
     def are_plain(self) -> bool:
@@ -85,7 +99,7 @@ class SlotIndex:
     def keys(self) -> list[Any]:
         """The exact key of each slot (``flowlet.keys.exact_key``; of a null ``NULL_KEY``)."""
         if self._kind is KeyKind.OBJECT:
-            return list(self._objects)
+            return list(self._objects) if self._texts is None else list[Any](self._texts.texts())
         keys: list[Any] = self._numbers.keys.tolist()
         if self._kind is KeyKind.FLOAT:
             keys = [exact_key(key) for key in self._numbers.keys.view(np.float64).tolist()]
@@ -104,6 +118,8 @@ class SlotIndex:
             values, self._kind = [bits - (bits >> 63 << 64) for _, bits in plain], KeyKind.FLOAT
         else:
             self._kind = KeyKind.OBJECT
+            if kinds == {str} and len(plain) == len(keys) and self._try_texts(keys) is not None:
+                return True
             self._objects.update(zip(keys, range(len(keys)), strict=True))
             self._are_plain = kinds == {str}
             return int not in kinds
@@ -123,6 +139,8 @@ class SlotIndex:
             case ConstantColumn(value=value):
                 slots = self._of_values([value])
                 return None if slots is None else np.full(len(column), slots[0], np.intp)
+            case ShortTextColumn() | WordColumn():
+                return self._of_texts(column)
             case ListColumn(values=values, value_type=value_type):
                 return self._of_values(values, value_type)
             case ArrowColumn(array=array):
@@ -184,6 +202,10 @@ class SlotIndex:
             return self._of_numbers(ArrayColumn(np.fromiter(values, np.float64, len(values))))
         if int in set(map(type, values)) or not self._is_of(KeyKind.OBJECT):
             return None
+        slots = self._try_texts(values) if kind is str else None
+        if slots is not None:
+            return slots
+        self._leave_texts()
         try:
             exact = self._exact_with_nulls(values) if kind in (None, type(None)) else exact_keys(values)
         except KeyTypeError:
@@ -191,6 +213,26 @@ class SlotIndex:
         # Nulls are replaced, and are the same nevertheless.
         self._are_plain = self._are_plain and (exact is values or are_plain([value for value in values if value is not None]))
         return np.fromiter(map(self._objects.__getitem__, exact), np.intp, len(values))
+
+    def _of_texts(self, column: ShortTextColumn | WordColumn) -> SlotArray | None:
+        short = column if isinstance(column, ShortTextColumn) else column.short
+        if short is None or self._objects or not self._is_of(KeyKind.OBJECT):
+            return self._of_values(column.to_list(), str)
+        if self._texts is None:
+            self._texts = TextCodes()
+        return self._texts.add(short.heads)
+
+    def _try_texts(self, values: list[str]) -> SlotArray | None:
+        """The slots of texts that are all short, as others were; None: they are objects."""
+        if self._objects or (self._texts is None and len(values) < _MIN_TEXTS):
+            return None
+        words = WordColumn.joined(values)
+        return None if words is None or words.short is None else self._of_texts(words.short)
+
+    def _leave_texts(self) -> None:
+        if self._texts is not None:
+            self._objects.update(zip(self._texts.texts(), range(self._texts.num_codes), strict=True))
+            self._texts = None
 
     def _exact_with_nulls(self, values: list[Any]) -> list[Any]:
         if not self._allows_null:

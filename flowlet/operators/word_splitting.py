@@ -53,20 +53,21 @@ class WordSplitter:
         sizes = list(map(len, lines))
         if sum(sizes) < MIN_CHARACTERS or max(sizes) > MAX_CHARACTERS:
             return None
-        texts = [self._text(lines[start:stop]) for start, stop in _parts(sizes)]
+        separator = self._split.separator or " "
+        texts = [separator.join(lines[start:stop]) for start, stop in _parts(sizes)]
+        # Before their case is changed: the upper case of some other characters is ASCII.
         if not all(text.isascii() and _NUL not in text for text in texts):
             return None
         return self._chunks(texts, sizes, timestamps)
 
-    def _text(self, lines: list[str]) -> str:
-        text = (self._split.separator or " ").join(lines)
+    def _in_case(self, text: str) -> str:
         for case in self._split.cases:
             text = getattr(text, case)()
         return text
 
     def _chunks(self, texts: list[str], sizes: list[int], timestamps: list[int] | None) -> Iterator[Chunk]:
         for text, (start, stop) in zip(texts, _parts(sizes), strict=True):
-            words = WordColumn(text, self._split.separator)
+            words = WordColumn(self._in_case(text), self._split.separator)
             if len(words):
                 stamps = None if timestamps is None else _spread(words, sizes[start:stop], timestamps[start:stop])
                 yield Chunk.of_columns(self._columns(words), stamps)

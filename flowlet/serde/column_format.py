@@ -10,8 +10,9 @@ Format: ``u8 kind, u32 size, size bytes``.  PICKLE: cloudpickle of the list.  CO
         for each.  ROWS: the same behind a column of field names.  CODED: u32 generation, u32 number of texts known before, u32 number
         of new ones, a column of these if there are any, then u16 codes; see ``channel_dictionary``.  ARRAY: u8 index of a numpy type
         (``ARRAY_TYPES``), then raw.  ARROW: a record batch of one field as an Arrow IPC stream.  PACKED: msgpack of a few tuples.
-        OFFSETS: i64 base, u8 bytes per offset, then for each int what it is above the base, unsigned.
-        CODED, ARRAY and ARROW are fields of records, or records, PACKED is records; they are nowhere deeper.
+        OFFSETS: i64 base, u8 bytes per offset, then for each int what it is above the base, unsigned.  SHORT_TEXTS: u8 bytes per text
+        (1 to 16), then ASCII, each text filled up with NULs.
+        CODED, ARRAY, ARROW and SHORT_TEXTS are fields of records, or records, PACKED is records; they are nowhere deeper.
 """
 
 import struct
@@ -22,7 +23,7 @@ import numpy as np
 from flowlet.errors import SerdeError
 
 (PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL) = range(8)
-(TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS) = range(8, 18)
+(TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS, SHORT_TEXTS) = range(8, 19)
 ENCODING: Final = "utf-8"
 SURROGATES: Final = "surrogatepass"
 NUMBERS: Final[dict[int, "np.dtype[Any]"]] = {

@@ -28,6 +28,7 @@ from flowlet.serde.column_format import (
     PACKED,
     PICKLE,
     ROWS,
+    SHORT_TEXTS,
     TEXT,
     TEXT_SIZES,
     TUPLES,
@@ -37,6 +38,7 @@ from flowlet.serde.column_format import (
 )
 from flowlet.serde.columns import decode_column, decode_payload
 from flowlet.serde.int_columns import INTS, decode_ints
+from flowlet.serde.short_text_columns import decode_short_texts
 
 _FIELD_DEPTH: Final = 1
 _TIMESTAMP_BITS: Final = 63  # without the sign
@@ -133,6 +135,8 @@ def _read(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDi
         return ArrayColumn(_truth_values(payload))
     if kind == ARRAY:
         return ArrayColumn(_array(payload))
+    if kind == SHORT_TEXTS:
+        return decode_short_texts(payload)
     if kind == ARROW:
         return ArrowColumn(_arrow_array(payload))
     values = decode_payload(kind, payload, num_values, _FIELD_DEPTH)

@@ -21,6 +21,8 @@ from flowlet.columns import (
     ListColumn,
     OffsetColumn,
     Shape,
+    ShortTextColumn,
+    WordColumn,
     narrowed,
 )
 from flowlet.errors import SerdeError
@@ -42,6 +44,7 @@ from flowlet.serde.column_format import (
 )
 from flowlet.serde.columns import encode_column, encode_texts
 from flowlet.serde.int_columns import encode_narrowed
+from flowlet.serde.short_text_columns import encode_short_texts
 
 # Of a field: it stands in the tuple of all fields, and a constant in one more column.
 _FIELD_DEPTH: Final = 1
@@ -109,6 +112,10 @@ def _encode(column: Column, codes: CodeWriter | None) -> bytes:
             return one if len(column) == 1 else framed(CONSTANT, one)
         case ListColumn(values=values, value_type=value_type):
             return encode_texts(values) if value_type is str else encode_column(values, depth=_FIELD_DEPTH)
+        case ShortTextColumn(heads=heads):
+            return encode_short_texts(heads)
+        case WordColumn():
+            return encode_texts(column.to_list()) if column.short is None else encode_short_texts(column.short.heads)
         case ArrowColumn(array=array):
             return framed(ARROW, _arrow_stream(array))
         case _:

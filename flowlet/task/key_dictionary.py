@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.columns import CodedColumn, NameTable, WordColumn
-from flowlet.columns.word_column import HEAD_BYTES
+from flowlet.columns.short_texts import HEAD_BYTES
 from flowlet.key_columns import ChannelTable, try_hashes
 from flowlet.serde.channel_dictionary import encode_codes
 from flowlet.task.word_codes import UNKNOWN, WordCodes
@@ -128,7 +128,7 @@ class KeyDictionary:
         """The same for words of a text, of which objects are made only as far as they are new, or too long."""
         if self._words is None:
             self._words = WordCodes()
-        heads = words.heads()
+        heads = words.heads
         codes = self._words.codes_of(heads)
         is_long = words.lengths > HEAD_BYTES
         if is_long.any():

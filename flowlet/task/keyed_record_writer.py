@@ -8,7 +8,7 @@ Invariants: every way sends a key to the same channel; dictionaries are bounded;
 Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.  ``key_routes``, ``key_dictionary``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import is_
 from typing import Any, Final
@@ -16,7 +16,19 @@ from typing import Any, Final
 import numpy as np
 
 from flowlet.column_key import ColumnKey, column_key_hashes
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, WordColumn, column_of
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    Columns,
+    ConstantColumn,
+    ListColumn,
+    Shape,
+    ShortTextColumn,
+    WordColumn,
+    column_of,
+)
 from flowlet.columns.inspection import exact_type, try_transpose
 from flowlet.columns.number_tuples import MIN_NUMBER_TUPLES, try_number_columns
 from flowlet.errors import KeyTypeError, UserFunctionError
@@ -27,6 +39,7 @@ from flowlet.key_columns import ChannelTable, column_hashes, try_hashes
 from flowlet.keys import exact_key, exact_keys, key_group, operator_index
 from flowlet.operators.user_function import last_of, preview
 from flowlet.records import Chunk
+from flowlet.short_text_keys import short_text_hashes
 from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, ChannelCodes, KeyDictionary
 from flowlet.task.key_routes import Detour, Routes
 from flowlet.task.pending_columns import LaneArray, LanesOf
@@ -60,7 +73,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # then nulls and instants are keys, too
         self._max_parallelism = partitioner.max_parallelism
         self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
-        self._number_lanes: dict[int, LanesOf] = {}  # by the position of the key
+        self._lanes_of: dict[Any, LanesOf] = {}  # by the position of the key, and how
         self._routes = Routes(self._appends, self._channel_of)
         self._timestamp_routes = Routes(self._timestamp_appends, self._channel_of)
         self._detour = Detour()
@@ -103,21 +116,23 @@ class KeyGroupsRecordWriter(RecordWriter):
                 recoded = self._usable_dictionary().try_recode(column)
                 return None if recoded is None else self._with_codes(recoded, column)
             case ListColumn(values=values, value_type=value_type) if value_type is str:
-                return self._coded(values)
+                return self._coded(values, position)
             case WordColumn():
-                return self._coded(column)
+                return self._coded(column, position)
+            case ShortTextColumn():
+                return self._coded(column.to_list(), position)
             case ArrayColumn(array=array) if array.dtype.kind != _INSTANT:
-                return column, self._lanes_of_numbers(position)
+                return column, self._lanes_at(position, _lanes_of_numbers)
             case ArrowColumn(array=array):
                 return self._try_arrow(column, array)
             case _:
                 return None
 
-    def _lanes_of_numbers(self, position: int) -> LanesOf:
-        """The same one for the same position."""
-        found = self._number_lanes.get(position)
+    def _lanes_at(self, position: int, lanes_of: Callable[[ChannelTable, Column], LaneArray]) -> LanesOf:
+        """The same one for the same arguments."""
+        found = self._lanes_of.get((position, lanes_of))
         if found is None:
-            found = self._number_lanes[position] = partial(_lanes_of_numbers, self._channels, position)
+            found = self._lanes_of[position, lanes_of] = partial(_lanes_at, self._channels, position, lanes_of)
         return found
 
     def _try_arrow(self, column: Column, array: Any) -> _KeyedColumn | None:
@@ -127,18 +142,23 @@ class KeyGroupsRecordWriter(RecordWriter):
         except KeyTypeError:
             return None  # looked at one by one, the record is found
 
-    def _coded(self, keys: Sequence[str] | WordColumn) -> _KeyedColumn:
+    def _coded(self, keys: Sequence[str] | WordColumn, position: int) -> _KeyedColumn:
         """Text keys: as codes, or past the dictionary."""
         if len(keys) > MAX_CHUNK_KEYS or self._dictionary_detour.is_taken():
-            texts = keys.to_list() if isinstance(keys, WordColumn) else list(keys)
-            hashes = try_hashes(texts)
-            assert hashes is not None, "texts have a way past the dictionary"
-            return ListColumn(texts, str), self._channels.of_hashes(hashes)
+            return self._past_dictionary(keys.to_list() if isinstance(keys, WordColumn) else keys, position)
         dictionary = self._usable_dictionary()
         num_known = len(dictionary)
         codes = dictionary.encode_words(keys) if isinstance(keys, WordColumn) else dictionary.encode(keys)
         self._dictionary_detour.judge(len(keys), len(dictionary) - num_known, is_full=dictionary.is_full)
         return self._with_codes(codes, keys)
+
+    def _past_dictionary(self, keys: Sequence[str], position: int) -> _KeyedColumn:
+        words = WordColumn.joined(keys)
+        if words is not None:
+            return words, self._lanes_at(position, _lanes_of_words)
+        hashes = try_hashes(keys)
+        assert hashes is not None, "texts have a way past the dictionary"
+        return ListColumn(list(keys), str), self._channels.of_hashes(hashes)
 
     def _usable_dictionary(self) -> KeyDictionary:
         """The dictionary, with room for the keys of one more chunk."""
@@ -193,7 +213,7 @@ class KeyGroupsRecordWriter(RecordWriter):
     def _try_columns(self, fields: _Fields, position: int, shape: Shape) -> tuple[Columns, LaneArray | LanesOf] | None:
         keys = fields[position]
         kind = exact_type(keys)
-        keyed = self._coded(keys) if kind is str else self._try_keyed(column_of(keys), position) if kind in _NUMBERS else None
+        keyed = self._coded(keys, position) if kind is str else self._try_keyed(column_of(keys), position) if kind in _NUMBERS else None
         if keyed is None:
             return None
         columns = [keyed[0] if index == position else column_of(field) for index, field in enumerate(fields)]
@@ -250,10 +270,22 @@ class KeyGroupsRecordWriter(RecordWriter):
             raise self._failure(next(value for key, value in zip(keys, values, strict=True) if not _can_be_key(key))) from error
 
 
-def _lanes_of_numbers(channels: ChannelTable, position: int, columns: Columns) -> LaneArray:
-    key = columns.fields[position]
+def _lanes_at(channels: ChannelTable, position: int, lanes_of: Callable[[ChannelTable, Column], LaneArray], columns: Columns) -> LaneArray:
+    return lanes_of(channels, columns.fields[position])
+
+
+def _lanes_of_numbers(channels: ChannelTable, key: Column) -> LaneArray:
     assert isinstance(key, ArrayColumn), "so were all that were joined"
     return channels.of_keys(key.array)
+
+
+def _lanes_of_words(channels: ChannelTable, key: Column) -> LaneArray:
+    assert isinstance(key, WordColumn), "so were all that were joined"
+    if key.short is not None:
+        return channels.of_hashes(short_text_hashes(key.short.heads))
+    hashes = try_hashes(key.to_list())
+    assert hashes is not None, "texts have a way past the dictionary"
+    return channels.of_hashes(hashes)
 
 
 def _fields_of(values: list[Any]) -> tuple[_Fields | None, Shape]:

@@ -16,19 +16,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowlet.columns.short_texts import HeadArray, bytes_of, differ, mixed, take_heads
+
 CodeArray = NDArray[np.uint16]
-HeadArray = NDArray[np.uint64]
 
 UNKNOWN: Final = (1 << 16) - 1  # never a code
 _NUM_BITS: Final = 17  # 16 are as quick, with twice as many words in the dictionary
 _NUM_PLACES: Final = 1 << _NUM_BITS
 _SHIFT: Final = np.uint64(64 - _NUM_BITS)
-# Odd multipliers whose upper halves depend on all bits (Fibonacci hashing; the second one is that of MurmurHash3's finalizer).
-_FIRST_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
-_SECOND_FACTOR: Final = np.uint64(0xFF51AFD7ED558CCD)
-_HALF: Final = np.uint64(32)
-_HEAD: Final = np.dtype(np.complex128)  # numpy moves its 16 bytes at once; nobody computes with it
-_WORD: Final = np.dtype("S16")  # gives the bytes without the NULs behind them
 
 
 class WordCodes:
@@ -38,7 +33,7 @@ class WordCodes:
 
     def __init__(self) -> None:
         self._codes = np.full(_NUM_PLACES, UNKNOWN, np.uint16)  # by place
-        self._heads = np.zeros(UNKNOWN + 1, _HEAD)  # by code
+        self._heads = np.zeros((UNKNOWN + 1, 2), np.uint64)  # by code
         self._beside: dict[bytes, int] = {}  # words whose places others have
         self._num_words = 0
 
@@ -48,37 +43,24 @@ class WordCodes:
     def codes_of(self, heads: HeadArray) -> CodeArray:
         """The code of each word; ``UNKNOWN`` for those that are not here."""
         codes: CodeArray = self._codes.take(_places(heads))
-        found = self._heads.take(codes).view(np.uint64).reshape(-1, 2)
-        is_other = found[:, 0] != heads[:, 0]
-        is_other |= found[:, 1] != heads[:, 1]
-        others = is_other.nonzero()[0]
+        others = np.flatnonzero(differ(take_heads(self._heads, codes), heads))
         if len(others):
             get = self._beside.get
-            codes[others] = [get(word, UNKNOWN) for word in _bytes_of(heads[others])]
+            codes[others] = [get(word, UNKNOWN) for word in bytes_of(heads[others])]
         return codes
 
     def add(self, heads: HeadArray, codes: CodeArray) -> None:
         """Keep the codes of words that are not here, and all different."""
         self._num_words += len(codes)
-        self._heads[codes] = heads.view(_HEAD)[:, 0]
+        self._heads[codes] = heads
         places = _places(heads)
         # Of several words with one place the first one has it.
         taken, first = np.unique(places, return_index=True)
         is_free = self._codes.take(taken) == UNKNOWN
         self._codes[taken[is_free]] = codes[first[is_free]]
         others = self._codes.take(places) != codes
-        self._beside.update(zip(_bytes_of(heads[others]), codes[others].tolist(), strict=True))
+        self._beside.update(zip(bytes_of(heads[others]), codes[others].tolist(), strict=True))
 
 
-def _bytes_of(heads: HeadArray) -> list[bytes]:
-    words: list[bytes] = heads.view(_WORD)[:, 0].tolist()
-    return words
-
-
-def _places(heads: HeadArray) -> NDArray[np.intp]:
-    mixed = heads[:, 0] * _FIRST_FACTOR
-    mixed ^= heads[:, 1] * _SECOND_FACTOR
-    mixed ^= mixed >> _HALF
-    mixed *= _FIRST_FACTOR
-    mixed >>= _SHIFT
-    return mixed.view(np.int64)
+def _places(heads: HeadArray) -> NDArray[np.int64]:
+    return (mixed(heads) >> _SHIFT).view(np.int64)

@@ -21,6 +21,8 @@ from flowlet.columns import (
     ListColumn,
     NameTable,
     Shape,
+    ShortTextColumn,
+    WordColumn,
     column_of,
     columns_of,
 )
@@ -46,6 +48,9 @@ EXAMPLES: list[Column] = [
     ConstantColumn("x", 4),
     coded(["b", "a", "b", "c"]),
     CodedColumn(np.array([0, 1, 1, 0], np.uint32), NameTable([(1, 2), b"x"])),
+    WordColumn(" to be\tor not", None),
+    WordColumn("a,,a longer text than sixteen,", ","),
+    ShortTextColumn(WordColumn("key-0,,key-00000000002,x", ",").heads),
     ArrowColumn(pa.array(["a", None, "c", "d"])),
     ArrowColumn(pa.array([1, None, 3, 4], pa.int8())),
     ArrowColumn(pa.array(["a", "b", None, "a"]).dictionary_encode()),

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowlet.columns import WordColumn
-from flowlet.columns.word_column import HEAD_BYTES
+from flowlet.columns.short_texts import HEAD_BYTES
 
 ASCII = st.text(st.characters(min_codepoint=1, max_codepoint=127), max_size=60)
 SPACED = st.text(st.sampled_from(" \t\n\v\f\r\x1c\x1d\x1e\x1f\x1b\x0e!ab,"), max_size=60)
@@ -46,7 +46,7 @@ def test_heads_are_the_first_bytes(text: str, separator: str | None) -> None:
     """Of a long word not all of them, of a short one with NULs behind."""
     column = WordColumn(text, separator)
 
-    heads = [bytes(head) for head in column.heads().view(np.uint8)]
+    heads = [bytes(head) for head in column.heads.view(np.uint8)]
 
     assert heads == [word.encode()[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0") for word in column.to_list()]
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.column_key import NULL_KEY
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable, column_of
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable, WordColumn, column_of
+from flowlet.kernels import slot_index
 from flowlet.kernels.slot_index import SlotIndex
 from flowlet.keys import exact_key
 
@@ -114,6 +115,39 @@ def test_codes_of_tables_that_grow(chunks: list[list[int]], extra: list[str]) ->
         found.append(index.slots(column).tolist())  # type: ignore[union-attr]  # asserted by the comparison
 
     assert (found, index.keys()) == expected(values)
+
+
+def texts_as(kind: str, texts: list[str]) -> Column:
+    words = WordColumn.joined(texts)
+    if kind == "words" and words is not None:
+        return words
+    if kind == "short texts" and words is not None and words.short is not None:
+        return words.short
+    return ListColumn(texts, str)
+
+
+@pytest.mark.parametrize("min_texts", [1, 4, 256])
+@given(
+    chunks=st.lists(st.lists(TEXTS | st.text(st.sampled_from("ab"), max_size=18), min_size=1, max_size=12), max_size=5),
+    kinds=st.lists(st.sampled_from(["words", "short texts", "list"]), min_size=5, max_size=5),
+    bytes_at=st.integers(0, 9),
+)
+def test_texts_have_the_same_slots_however_they_come(min_texts: int, chunks: list[list[str]], kinds: list[str], bytes_at: int) -> None:
+    """Short ones, until there is one that is not, or a key that is no text."""
+    columns = [texts_as(kind, texts) for kind, texts in zip(kinds, chunks, strict=False)]
+    keys: list[list[Any]] = list(chunks)
+    if bytes_at < len(chunks):
+        columns.insert(bytes_at, ListColumn([b"a", b""], bytes))
+        keys.insert(bytes_at, [b"a", b""])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slot_index, "_MIN_TEXTS", min_texts)
+        index = SlotIndex()
+        check(index, columns, keys)
+        restored = SlotIndex()
+        assert restored.load(index.keys())
+    assert restored.keys() == index.keys()
+    assert restored.num_slots == index.num_slots
 
 
 def test_tables_that_nobody_uses_any_more_are_let_go() -> None:

@@ -24,6 +24,7 @@ from flowlet.columns import (
     ListColumn,
     NameTable,
     Shape,
+    ShortTextColumn,
     WordColumn,
     columns_of,
 )
@@ -361,6 +362,34 @@ class TestColumns:
         for channel in range(2):
             arrived = [word for element in rig.elements(channel) if isinstance(element, Chunk) for word in element.values]
             assert arrived == [word for word in words if channel_of(word, 2) == channel]
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("as_list", [True, False], ids=["list", "short texts"])
+    @pytest.mark.parametrize("suffix", ["", " of a key that is not short", "ß", "\0x"], ids=["short", "long", "not ASCII", "NUL"])
+    def test_texts_that_never_come_back_arrive(self, make: Make, suffix: str, as_list: bool) -> None:
+        """In columns of bytes where they are short, several chunks together."""
+        rig = make(KeyGroups(first), 2)
+        records = [(f"{number}{suffix}", number) for number in range(3 * MAX_KEYS)]
+        arrived: list[list[Any]] = [[], []]
+        kinds = set()
+
+        for start in range(0, len(records), 2_000):
+            part = records[start : start + 2_000]
+            words = None if as_list else WordColumn.joined([key for key, _ in part])
+            if words is None or words.short is None:
+                rig.collect(*part)
+            else:
+                fields = (words.short, ArrayColumn(np.array([number for _, number in part])))
+                rig.writer.collect(Chunk.of_columns(Columns(len(part), fields, Shape.TUPLE)))
+                rig.writer.flush_pending()
+            for channel in range(2):
+                for chunk in rig.elements(channel):
+                    assert isinstance(chunk, Chunk)
+                    kinds |= set() if chunk.columns is None else {type(chunk.columns.fields[0])}
+                    arrived[channel] += chunk.values
+
+        assert arrived == [[each for each in records if channel_of(each[0], 2) == channel] for channel in range(2)]
+        assert (ShortTextColumn in kinds) == (not suffix)
 
     def test_a_text_key_is_sent_once(self, make: Make) -> None:
         """Then it is two bytes; and the consumer has one table."""

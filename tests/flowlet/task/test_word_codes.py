@@ -4,14 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import WordColumn
+from flowlet.columns.short_texts import HeadArray
 from flowlet.task import word_codes
-from flowlet.task.word_codes import UNKNOWN, HeadArray, WordCodes
+from flowlet.task.word_codes import UNKNOWN, WordCodes
 
 WORDS = st.lists(st.text(st.sampled_from("abc"), min_size=1, max_size=16), min_size=1, max_size=30)
 
 
 def heads_of(words: list[str]) -> HeadArray:
-    return WordColumn(" ".join(words)).heads()
+    return WordColumn(" ".join(words)).heads
 
 
 @given(st.lists(WORDS, max_size=6), WORDS)
@@ -46,7 +47,7 @@ def test_all_words_of_a_large_dictionary_are_found() -> None:
 
 def test_an_empty_word_is_no_free_place() -> None:
     """Its bytes are those of a place that nobody took."""
-    empty = WordColumn(",", ",").heads()
+    empty = WordColumn(",", ",").heads
     table = WordCodes()
 
     assert table.codes_of(empty).tolist() == [UNKNOWN, UNKNOWN]

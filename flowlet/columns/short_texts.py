@@ -1,0 +1,99 @@
+"""Texts of a few ASCII characters, each in 16 bytes.
+
+Hot path: C code per column; numpy moves and compares such texts as if they were numbers (``bench shuffle``).
+
+Side:       pure.
+Invariants: behind the end of a text are NULs, and none is its last character; so two texts are equal exactly if all 16 bytes are.
+Absent:     other and longer texts: who makes columns keeps them in lists.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.columns.column import IndexArray, MaskArray
+
+HeadArray = NDArray[np.uint64]  # two integers for each text
+
+HEAD_BYTES: Final = 16
+HEAD: Final = np.dtype(np.complex128)  # numpy moves its 16 bytes at once; nobody computes with it
+_TEXT: Final = np.dtype(f"S{HEAD_BYTES}")  # gives the bytes without the NULs behind them
+# Odd multipliers whose upper halves depend on all bits (Fibonacci hashing; the second one is that of MurmurHash3's finalizer).
+_FIRST_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+_SECOND_FACTOR: Final = np.uint64(0xFF51AFD7ED558CCD)
+_HALF: Final = np.uint64(32)
+
+
+class ShortTextColumn:
+    """Texts of at most 16 ASCII characters, the last one no NUL.
+
+    Ownership: nobody writes into the array any more.
+
+    Args:
+        heads: the bytes, of shape (number of texts, 2).
+    """
+
+    __slots__ = ("heads",)
+
+    def __init__(self, heads: HeadArray) -> None:
+        assert heads.dtype == np.uint64, f"texts in an array of {heads.dtype}"
+        self.heads = heads
+
+    def __repr__(self) -> str:
+        return f"<ShortTextColumn of {len(self)}>"
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def to_list(self) -> list[Any]:
+        """New texts."""
+        return texts_of(self.heads)
+
+    def take(self, indices: IndexArray) -> "ShortTextColumn":
+        """The texts at these positions."""
+        return ShortTextColumn(take_heads(self.heads, indices))
+
+    def compress(self, mask: MaskArray) -> "ShortTextColumn":
+        """The texts where the mask is true."""
+        return self.take(np.flatnonzero(mask))
+
+    def slice(self, start: int, stop: int) -> "ShortTextColumn":
+        """A part, in the same memory."""
+        return ShortTextColumn(self.heads[start:stop])
+
+
+def take_heads(heads: HeadArray, indices: NDArray[Any]) -> HeadArray:
+    """Those at these positions."""
+    return heads.view(HEAD)[:, 0].take(indices).view(np.uint64).reshape(-1, 2)
+
+
+def differ(heads: HeadArray, others: HeadArray) -> MaskArray:
+    """Where they are not the same."""
+    is_other: MaskArray = heads[:, 0] != others[:, 0]
+    is_other |= heads[:, 1] != others[:, 1]
+    return is_other
+
+
+def mixed(heads: HeadArray) -> NDArray[np.uint64]:
+    """For each text a number whose upper bits are good for a place in a table."""
+    mixed = heads[:, 0] * _FIRST_FACTOR
+    mixed ^= heads[:, 1] * _SECOND_FACTOR
+    mixed ^= mixed >> _HALF
+    mixed *= _FIRST_FACTOR
+    return mixed
+
+
+def bytes_of(heads: HeadArray) -> list[bytes]:
+    """The characters of each text."""
+    texts: list[bytes] = heads.view(_TEXT)[:, 0].tolist() if len(heads) else []
+    return texts
+
+
+def texts_of(heads: HeadArray) -> list[str]:
+    """Each text."""
+    texts = bytes_of(heads)
+    joined = b"\0".join(texts)
+    if not texts or joined.count(b"\0") != len(texts) - 1:  # a NUL inside of a text
+        return [text.decode("ascii") for text in texts]
+    return joined.decode("ascii").split("\0")
