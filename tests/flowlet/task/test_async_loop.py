@@ -56,7 +56,8 @@ def test_what_is_released_too_often_is_a_bug_of_ours() -> None:
 def test_a_loop_that_is_blocked_is_left_behind_with_an_error() -> None:
     """The next one starts another."""
     unblock = threading.Event()
-    shared = SharedAsyncLoop(lambda name: _Impatient.start(name))
+    kinds = iter([_Impatient, EventLoopThread])
+    shared = SharedAsyncLoop(lambda name: next(kinds).start(name))
 
     async def block() -> None:
         unblock.wait(PATIENCE_S)

@@ -8,7 +8,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.source import CollectionSource, SourceOperator
 from flowlet.operators.transform import MapOperator
 from flowlet.task.stream_task import StreamTask
-from netstack.errors import NetstackError, ProducerFailedError
+from netstack.errors import ProducerFailedError
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, is_parked, run, source
@@ -208,14 +208,13 @@ class TestCancel:
         partition = network.partition(max_buffers=2)
         task = tasks.source(source(["x" * (10 * SEGMENT_BYTES)]), outputs=[edge(partition)])
         thread = Thread(task.invoke)
-        spin_until(lambda: task.metrics().accumulated_back_pressured_ms > 0)
-        assert "1 threads wait for a buffer" in repr(task)
+        spin_until(lambda: "1 threads wait for a buffer" in repr(task))
 
         task.cancel()
 
-        with pytest.raises(TaskCancelled) as caught:
+        with pytest.raises(TaskCancelled):  # out of that wait, or of the mailbox if a buffer of the failed partition came first
             thread.result()
-        assert isinstance(caught.value.__cause__, NetstackError)
+        assert partition.is_released
 
     def test_while_waiting_for_the_acknowledgement(self, network: LocalNetwork, tasks: Tasks) -> None:
         partition = network.partition()
