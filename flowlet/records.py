@@ -111,7 +111,11 @@ class Chunk:
         return Chunk.of_columns(self._columns.slice(start, stop), None if timestamps is None else timestamps[start:stop])
 
     def __len__(self) -> int:
-        return len(self.values) if self._columns is None else self._columns.num_rows
+        values = self._values
+        if values is not None:
+            return len(values)
+        assert self._columns is not None, "a chunk is a list or columns"
+        return self._columns.num_rows
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Chunk) and self.values == other.values and self.timestamps == other.timestamps

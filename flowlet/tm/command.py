@@ -100,6 +100,7 @@ def taskmanager(
         bool,
         typer.Option(
             "--latency-mode",
+            envvar="FLOWLET_LATENCY_MODE",
             help="What makes single records quick, alone and beside busy tasks: --keep-awake, --task-driver loop, short time slices, and "
             "task threads that turn out busy at nice 19.",
         ),

@@ -126,9 +126,8 @@ class MessageEncoder(ChannelHandler):
             raise LocalProtocolError(f"{type(message).__name__} is no message that can be written")
 
 
-def encode_buffer(message: OutboundBuffer) -> bytes:
-    """The whole frame, for whoever sends it past the pipeline; the buffer stays the caller's."""
-    receiver, subpartition, sequence_number, backlog, buffer, _ = message
+def encode_buffer(receiver: InputChannelID, subpartition: int, sequence_number: int, backlog: int, buffer: PayloadBuffer) -> bytes:
+    """The whole frame of one buffer, for whoever sends it past the pipeline; the buffer stays the caller's."""
     view = buffer.view
     size = len(view)
     header = _pack_header(

@@ -115,15 +115,17 @@ class PartitionRequestQueue(ChannelHandler):
         if self._loop.is_current_thread() or not direct.try_begin():
             return False
         try:
-            # Readers that are ready come first.  One that becomes ready now finds the turn taken, and then what is left.
+            # Readers that are ready come first, and have the credit that they were seen with.  One cannot become ready now.
             if len(self._ready) or self._is_closed or not reader.has_little(MAX_DIRECT_BYTES):
                 return False
             next_one = reader.next_buffer()
             if next_one is None:  # its partition was released meanwhile
                 return False
             buffer, backlog, next_data_type, sequence_number = next_one
-            reader.last_sequence_number = sequence_number = _wrapped(sequence_number)
-            direct.write(encode_buffer(OutboundBuffer(reader.receiver, reader.subpartition, sequence_number, backlog, buffer)))
+            if sequence_number > _MAX_SEQUENCE_NUMBER:
+                sequence_number = _wrapped(sequence_number)
+            reader.last_sequence_number = sequence_number
+            direct.write(encode_buffer(reader.receiver, reader.subpartition, sequence_number, backlog, buffer))
         finally:
             direct.end()
         buffer.recycle()
@@ -134,12 +136,14 @@ class PartitionRequestQueue(ChannelHandler):
         if reader.is_released or self._is_closed or reader in self._ready:
             return
         try:
-            is_available, backlog = reader.availability()
+            with self._turn:  # nobody spends the credit between the look and the place in the queue, nor as long as it is in the queue
+                is_available, backlog = reader.availability()
+                is_first = is_available and self._ready.add(reader)
         except Exception as error:  # noqa: BLE001 - what cannot be read (a view of several reads ahead) is this receiver's misfortune
             self._fail_reader(reader, error)
             return
         if is_available:
-            if self._ready.add(reader) and not self._is_continuation_scheduled and not self._is_reading:
+            if is_first and not self._is_continuation_scheduled and not self._is_reading:
                 # All readers that the present pass of the loop brings share its writes.
                 self._loop.after_batch(self._write_available)
         elif backlog > 0 and reader.needs_backlog_announcement:

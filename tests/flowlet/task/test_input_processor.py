@@ -17,9 +17,12 @@ from flowlet.records import (
 )
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task import input_processor
 from flowlet.task.input_processor import InputProcessor
 from flowlet.task.input_selection import InputStatus
+from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ProducerFailedError, RemoteProtocolError
+from netstack.gate.gate_api import BufferOrEvent
 from netstack.gate.input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode
@@ -382,3 +385,43 @@ def test_what_was_read_and_not_processed_is_in_flight(network: LocalNetwork) -> 
     assert rig.head.values == ["a"]
     assert [value for element in elements if isinstance(element, Chunk) for value in element.values] == ["b", "c", large]
     assert list(processor.in_flight(0, 0)) == []
+
+
+@pytest.mark.parametrize(("num_records", "is_given_back_before"), [(1, False), (300, True)])
+def test_a_little_buffer_is_given_back_after_its_records_and_a_larger_one_before(
+    network: LocalNetwork, monkeypatch: pytest.MonkeyPatch, num_records: int, *, is_given_back_before: bool
+) -> None:
+    """Credit for much shall be on its way while the chain works; for a record that comes alone it is not worth waking the loop first."""
+    monkeypatch.setattr(input_processor, "_LITTLE_BYTES", 100)
+    rig = Rig(network, 1)
+    polled: list[NetworkBuffer] = []
+    holders: list[int] = []
+    poll_next = rig.gates[0].poll_next
+
+    def poll() -> BufferOrEvent | None:
+        found = poll_next()
+        if found is not None and found.buffer is not None:
+            polled.append(found.buffer)
+        return found
+
+    monkeypatch.setattr(rig.gates[0], "poll_next", poll)
+    monkeypatch.setattr(rig.head, "process_chunk", lambda _chunk: holders.append(polled[0].lease.count))
+    send(rig.producers[0], list(range(num_records)))
+
+    rig.process()
+
+    assert (holders[0] == polled[0].lease.count) is is_given_back_before
+
+
+def test_a_little_buffer_is_given_back_also_when_its_records_fail(network: LocalNetwork) -> None:
+    """As is every other one: the network checks at its end."""
+    rig = Rig(network, 1)
+
+    def fail(chunk: Chunk) -> None:
+        raise ValueError("of a user's function")
+
+    rig.head.process_chunk = fail  # type: ignore[method-assign]  # the user's function
+    send(rig.producers[0], [1])
+
+    with pytest.raises(ValueError, match="of a user's function"):
+        rig.process()

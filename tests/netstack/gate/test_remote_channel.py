@@ -480,3 +480,22 @@ def test_a_response_without_segments_is_never_taken() -> None:
 
     with pytest.raises(RemoteProtocolError, match="1 buffers sent, 0 credits granted"):
         channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, False, (), None))
+
+
+def test_the_next_poll_is_known_to_find_data_only_if_it_does(it: Fixture) -> None:
+    """Whoever works in the task's place leaves events and errors to it."""
+    channel = it.channel
+    seen = [channel.next_is_data]
+    channel.on_response(data(channel, 0))
+    seen.append(channel.next_is_data)
+    channel.on_response(event(channel, 1, EndOfData(StopMode.DRAIN)))
+    seen.append(channel.next_is_data)
+
+    found = channel.next_buffer()
+    assert found is not None
+    found.buffer.recycle()
+    seen.append(channel.next_is_data)
+    channel.on_error(LocalProtocolError("broken"))
+    seen.append(channel.next_is_data)
+
+    assert seen == [False, True, True, False, False]

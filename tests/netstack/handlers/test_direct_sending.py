@@ -9,6 +9,7 @@ import pytest
 from netstack.channel.direct_writer import DirectWriter
 from netstack.handlers import request_queue
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
@@ -265,6 +266,43 @@ def test_a_release_waits_for_a_buffer_that_is_being_sent(server: DirectServer) -
 
     assert reader.is_released
     assert contents(server.sent_directly()) == [(0, b"one")]
+
+
+def test_the_last_credit_is_spent_once(server: DirectServer) -> None:
+    """The loop finds data and credit while a thread is about to send with it: whoever comes second finds neither, or both again."""
+    partition = server.partition()
+    server.receive(request(credit=1))
+    reader = server.queue.reader(receiver_of(1))
+    assert reader is not None
+    has_looked, may_go_on = threading.Event(), threading.Event()
+    assert reader._view is not None
+    view: ResultSubpartitionView = reader._view
+
+    class SlowView:
+        def has_little(self, max_bytes: int) -> bool:
+            has_looked.set()
+            assert may_go_on.wait(PATIENCE_S)
+            return view.has_little(max_bytes)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(view, name)
+
+    reader._view = SlowView()  # type: ignore[assignment]  # a double
+    server.queue._turn = AnnouncedTurn(server.channel.turn, may_go_on.set)  # type: ignore[assignment]  # a double
+    partition.emit_record(b"one", 0)
+    task = threading.Thread(target=partition.flush, args=(0,))
+    task.start()
+    assert has_looked.wait(PATIENCE_S)
+    server.queue.enqueue_available_reader(reader)
+    task.join()
+    reader._view = view
+    partition.emit_record(b"two", 0)
+    partition.flush(0)
+
+    assert contents(server.sent_directly()) == [(0, b"one")]
+    assert server.sent() == []
+    server.receive(AddCredit(receiver_of(1), 1))
+    assert server.data() == [(1, 1)]
 
 
 class AnnouncedTurn:
