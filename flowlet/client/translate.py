@@ -44,6 +44,7 @@ from flowlet.graph.transformation import (
     ToColumnsTransformation,
     ToRecordsTransformation,
 )
+from flowlet.ingest.event_time import EventTimeColumn
 from flowlet.operators.async_wait import AsyncWaitOperator
 from flowlet.operators.base import StreamOperator
 from flowlet.operators.blocking_source import BlockingSource
@@ -217,7 +218,9 @@ def _reading(step: SourceTransformation) -> Source:
     if isinstance(step.source, FileSource):
         return TextLineSource(step.source.paths, step.source.stream_format.charset_name)
     if isinstance(step.source, RemoteGate):
-        return RemoteGateSource(step.source.name, step.source.type_info, step.source.producers, step.source.key_groups)
+        gate = step.source
+        event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)
+        return RemoteGateSource(gate.name, gate.type_info, gate.producers, gate.key_groups, event_time)
     if isinstance(step.source, SourceFunction):
         return BlockingSource(step.source)
     source: Source = step.source

@@ -7,13 +7,14 @@ Source: ours; PyFlink has nothing like it.
 from dataclasses import dataclass
 
 from flowlet.common.checks import is_name, is_whole_number
-from flowlet.common.typeinfo import TypeInformation
+from flowlet.common.typeinfo import LocalTimeTypeInfo, RowTypeInfo, TypeInformation, Types
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 
 __all__ = ["RemoteGate"]
 
 MAX_NAME_BYTES = 255
+_TIMES = (Types.LONG(), Types.SQL_TIMESTAMP(), Types.INSTANT(), LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,11 @@ class RemoteGate:
     producers: int | None = None
     key_groups: KeyGroups | None = None
     """By what producers route; set when the job starts, if a ``key_by`` follows."""
+    event_time: str | None = None
+    """The column that says when a record happened; None: nobody does."""
 
     def __post_init__(self) -> None:
-        """Check name and number.
+        """Check name, number and column.
 
         Raises:
             JobGraphError: one of them is not valid.
@@ -39,3 +42,24 @@ class RemoteGate:
             raise JobGraphError(f"a remote gate needs a name of 1 to {MAX_NAME_BYTES} printable bytes, got {self.name!r}")
         if self.producers is not None and (not is_whole_number(self.producers) or self.producers < 1):
             raise JobGraphError(f"gate {self.name!r}: producers must be a number of partitions, from 1, or None, got {self.producers!r}")
+        if self.event_time is not None:
+            self._check_event_time()
+
+    @property
+    def event_time_position(self) -> int:
+        """Where in a record the column of ``event_time`` is."""
+        assert isinstance(self.type_info, RowTypeInfo), "checked when it was made"
+        assert self.event_time is not None, "whoever asks has looked"
+        position: int = self.type_info.get_field_names().index(self.event_time)
+        return position
+
+    def _check_event_time(self) -> None:
+        wanted = f"gate {self.name!r}: event_time names a column of rows that is a timestamp, an instant or a Long of milliseconds"
+        if not isinstance(self.type_info, RowTypeInfo):
+            raise JobGraphError(f"{wanted}, got {self.event_time!r} of {self.type_info!r}")
+        names = self.type_info.get_field_names()
+        if self.event_time not in names:
+            raise JobGraphError(f"{wanted}; {self.event_time!r} is none of {', '.join(names)}")
+        found = self.type_info.get_field_types()[self.event_time_position]
+        if found not in _TIMES:
+            raise JobGraphError(f"{wanted}; {self.event_time!r} is {found!r}")

@@ -252,12 +252,16 @@ class StreamExecutionEnvironment:
         type_info: TypeInformation | None = None,
         producers: int | None = None,
         watermark_strategy: WatermarkStrategy | None = None,
+        event_time: str | None = None,
     ) -> DataStream:
         """What producers outside the cluster push into the gate ``name``, such as the tasks of a Spark job.  Not in PyFlink.
 
         They find the gate by its name (``flowlet.ingest.open_gate``), any number of them, whenever they like.  The gate ends after
         ``producers`` partitions, or, whatever that says, when the job is told to finish it (``JobClient.finish_gate``).  A ``key_by``
         right behind it routes at the producers, so that its records travel only once.
+
+        ``event_time`` names the column of its rows that says when they happened: a timestamp (in UTC), an instant, or milliseconds since
+        1970.  ``watermark_strategy`` needs no assigner then.  A record without a time ends its producer's attempt.
 
         Raises:
             JobGraphError: an argument is not of its kind.
@@ -270,7 +274,7 @@ class StreamExecutionEnvironment:
         return self._source(
             SourceTransformation(
                 name=f"Gate {name}",
-                source=RemoteGate(name, output_type, producers),
+                source=RemoteGate(name, output_type, producers, event_time=event_time),
                 strategy=watermark_strategy,
                 is_bounded=False,
                 output_type=output_type,

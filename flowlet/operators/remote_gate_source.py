@@ -18,6 +18,7 @@ import structlog
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
 from flowlet.errors import FlowletError, SerdeError
 from flowlet.graph.partitioner import KeyGroups
+from flowlet.ingest.event_time import EventTimeColumn
 from flowlet.ingest.gate_type import holds_any_object, type_fingerprint
 from flowlet.operators.source import Source, SourceReader
 from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
@@ -43,12 +44,21 @@ class RemoteGateSource(Source):
         type_info: of its records.
         producers: how many partitions there will be; None: it ends when it is told to.
         key_groups: by what producers route their records to the subtasks; None: in turns.
+        event_time: what gives the records their timestamps; None: those that their producer gave them, if any.
     """
 
     is_bounded = False
 
-    def __init__(self, name: str, type_info: TypeInformation, producers: int | None = None, key_groups: KeyGroups | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        type_info: TypeInformation,
+        producers: int | None = None,
+        key_groups: KeyGroups | None = None,
+        event_time: EventTimeColumn | None = None,
+    ) -> None:
         self.name = name
+        self._event_time = event_time
         self.type_info = type_info
         self.producers = producers
         self.key_groups = key_groups
@@ -82,7 +92,7 @@ class RemoteGateSource(Source):
         """
         if self._gate is None:
             raise FlowletError(f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster")
-        restore = None
+        restore = None if self._event_time is None else self._event_time.stamped
         if isinstance(self.type_info, ArrowTypeInfo):
             from flowlet.ingest.batches import batches_of_messages  # with it comes pyarrow, which most jobs do without
 
@@ -169,7 +179,7 @@ class RemoteGateReader:
             name = f"gate {self._gate.shape.name!r}, {self._gate.offer_of(index)}"
             deserializer = self._deserializers[index] = ElementDeserializer(name, is_sender_trusted=self._are_producers_trusted)
         try:
-            # Event time is the source's business: what producers may say of it is for a later version.
+            # Watermarks are the source's business: what producers may say of them is for a later version.
             chunks = [element for element in deserializer.feed(view) if isinstance(element, Chunk)]
             if self._restore is not None:
                 chunks = list(map(self._restore, chunks))

@@ -10,7 +10,9 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
+from flowlet.datastream.functions import ProcessFunction
 from flowlet.spark import type_info_of
+from tests.flowlet.ingest.conftest import collecting
 from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
 from tests.spark.test_gate_sink import AT, ROWS, ROWS_DDL
 from tests.waiting import Stopwatch
@@ -54,6 +56,25 @@ def test_a_gate_of_an_arrow_schema_takes_dataframes_and_rows(spark: Any, cluster
     assert {batch.schema for batch in found} == {declared}
     one, two = {"name": "a", "at": AT, "id": 1}, {"name": None, "at": None, "id": 2}
     assert sorted(pa.Table.from_batches(found).to_pylist(), key=lambda row: row["id"]) == [one, one, two, two]
+
+
+@ON_LOCAL
+def test_a_column_of_the_dataframe_is_the_event_time(spark: Any, cluster: GateCluster) -> None:
+    """Whatever the session's zone, and whether rows or batches travel."""
+    df = spark.createDataFrame([(1, AT)], "id bigint, at timestamp").coalesce(1)
+    declared = type_info_of(df.schema)
+    stream = cluster.environment().from_remote_gate("clicks", type_info=declared, producers=2, event_time="at")
+
+    with collecting(stream.process(TimestampOf())) as results:
+        write(df, cluster)
+        df.foreachPartition(into(cluster))
+
+        assert list(results) == [int(AT.timestamp() * 1000)] * 2
+
+
+class TimestampOf(ProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield ctx.timestamp()
 
 
 @ON_LOCAL

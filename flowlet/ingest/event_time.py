@@ -1,0 +1,90 @@
+"""Timestamps of records out of one of their columns.
+
+Hot path: nothing per record where the column is an array.
+
+Side:       pure.
+Invariants: a record without a time is refused; a point in time is rounded down to milliseconds.
+Units:      milliseconds since 1970 in UTC; what has no zone is in UTC.
+"""
+
+import datetime
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.columns import ArrayColumn, Column, Columns
+from flowlet.common.time import Instant
+from flowlet.errors import SerdeError
+from flowlet.records import Chunk
+from flowlet.serde.type_serializer import preview
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+_MICROS_PER_MILLI: Final = 1000
+
+
+class EventTimeColumn:
+    """Gives records the time that their column says.
+
+    Threading: any; it has no state.
+
+    Args:
+        name: of the column, for people.
+        position: where it is in a record.
+    """
+
+    __slots__ = ("name", "position")
+
+    def __init__(self, name: str, position: int) -> None:
+        self.name = name
+        self.position = position
+
+    def __repr__(self) -> str:
+        return f"<EventTimeColumn {self.name!r}>"
+
+    def stamped(self, chunk: Chunk) -> Chunk:
+        """The same records with their times; the chunk is given away.
+
+        Raises:
+            SerdeError: a record has no such column, or no time in it.
+        """
+        return chunk.with_timestamps(self._times(chunk)) if len(chunk) else chunk
+
+    def _times(self, chunk: Chunk) -> NDArray[np.int64] | list[int]:
+        columns = chunk.columns
+        if columns is None:
+            return self._of_values([self._value_of(record) for record in chunk.values])
+        return self._of_column(self._column_of(columns))
+
+    def _column_of(self, columns: Columns) -> Column:
+        if self.position >= len(columns.fields):
+            raise SerdeError(f"records of {len(columns.fields)} fields, among which there is no column {self.name!r}")
+        return columns.fields[self.position]
+
+    def _value_of(self, record: Any) -> Any:
+        try:
+            return record[self.position]
+        except (TypeError, LookupError) as error:
+            raise SerdeError(f"the record {preview(record)} has no column {self.name!r}") from error
+
+    def _of_column(self, column: Column) -> NDArray[np.int64] | list[int]:
+        if isinstance(column, ArrayColumn):
+            array = column.array
+            if array.dtype.kind == "M" and not np.isnat(array).any():
+                return array.view(np.int64) // _MICROS_PER_MILLI
+            if array.dtype.kind == "i":
+                return array.astype(np.int64)
+        return self._of_values(column.to_list())
+
+    def _of_values(self, values: list[Any]) -> list[int]:
+        return [self._time_of(value) for value in values]
+
+    def _time_of(self, value: Any) -> int:
+        if type(value) is int and -(2**63) <= value < 2**63:
+            return value
+        if isinstance(value, Instant):
+            return value.to_epoch_milli()
+        if isinstance(value, datetime.datetime) and value.tzinfo is None:
+            return (value - _EPOCH) // _MILLISECOND
+        raise SerdeError(f"column {self.name!r} holds {preview(value)}, which is no time of a record")
