@@ -135,11 +135,6 @@ FORMS: Final[dict[str, Callable[[DataStream], DataStream]]] = {
     "sum": built_in_sum,
     "columns": columns,
 }
-    "called": called,
-    "lambdas": lambdas,
-    "sum": built_in_sum,
-    "columns": columns,
-}
 
 
 @dataclass(frozen=True)
