@@ -6,6 +6,7 @@ Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkSta
         control elements, never a single one.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,17 +28,19 @@ class Chunk:
     Timestamps are milliseconds since the epoch, one per record; or no record has one.
 
     Ownership: the operator that holds a chunk owns it, and passing it on gives it away.  The owner may change the list of a chunk
-    without columns.  Where there are columns, nobody changes list, columns or timestamps.
+    without columns, and then passes on the list in another chunk.  Where there are columns, nobody changes list, columns or timestamps.
 
     Args:
         values: one object per record.
         timestamps: one per record, or None.
+        is_unchanging: whether somebody has seen that no record can change; saves others a look.
     """
 
-    __slots__ = ("_columns", "_timestamp_array", "_timestamps", "_values")
+    __slots__ = ("_columns", "_timestamp_array", "_timestamps", "_values", "is_unchanging")
 
-    def __init__(self, values: list[Any], timestamps: list[int] | None = None) -> None:
+    def __init__(self, values: list[Any], timestamps: list[int] | None = None, *, is_unchanging: bool = False) -> None:
         assert timestamps is None or len(timestamps) == len(values), "one timestamp per record"
+        self.is_unchanging = is_unchanging
         self._values: list[Any] | None = values
         self._columns: Columns | None = None
         self._timestamps = timestamps
@@ -48,6 +51,7 @@ class Chunk:
         """A chunk whose records are the rows of a table."""
         assert timestamps is None or len(timestamps) == columns.num_rows, "one timestamp per record"
         chunk = cls.__new__(cls)
+        chunk.is_unchanging = False
         chunk._values = None
         chunk._columns = columns
         chunk._timestamp_array = timestamps if isinstance(timestamps, np.ndarray) else None
@@ -93,7 +97,8 @@ class Chunk:
         """Another chunk with the same records; columns are shared."""
         if self._columns is not None:
             return Chunk.of_columns(self._columns, self._timestamps if self._timestamp_array is None else self._timestamp_array)
-        return Chunk(self.values.copy(), None if self._timestamps is None else self._timestamps.copy())
+        timestamps = None if self._timestamps is None else self._timestamps.copy()
+        return Chunk(self.values.copy(), timestamps, is_unchanging=self.is_unchanging)
 
     def with_timestamps(self, timestamps: Int64Array | list[int] | None) -> "Chunk":
         """The same records with these timestamps, in the same representation; this chunk is given away."""
@@ -102,6 +107,14 @@ class Chunk:
         chunk = Chunk.of_columns(self._columns, timestamps)
         chunk._values = self._values
         return chunk
+
+    def parts(self, max_records: int) -> Iterator["Chunk"]:
+        """The records in order, at most so many in a chunk; this chunk is given away."""
+        if len(self) <= max_records:
+            yield self
+            return
+        for start in range(0, len(self), max_records):
+            yield self.slice(start, start + max_records)
 
     def slice(self, start: int, stop: int) -> "Chunk":
         """Some of the records, in the same representation."""

@@ -23,6 +23,8 @@ def copy_chunk(chunk: Chunk) -> Chunk:
     Raises:
         FlowletError: a record cannot be copied.
     """
+    if chunk.is_unchanging:
+        return chunk.copy()
     if has_unchanging_columns(chunk):
         return chunk  # nobody changes the list of a chunk with columns
     if chunk.columns is not None and has_unchanging_fields(chunk.columns):

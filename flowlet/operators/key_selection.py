@@ -35,8 +35,8 @@ class KeyedInput:
         Raises:
             UserFunctionError: the selector failed, or gave something that cannot be a key.
         """
-        keys = self._select(values)
-        self._exact(keys, values)
+        keys = self.selected(values)
+        self.exact(keys, values)
         return keys
 
     def exact_keys(self, values: list[Any]) -> list[Any]:
@@ -45,16 +45,26 @@ class KeyedInput:
         Raises:
             UserFunctionError: as ``keys``.
         """
-        return self._exact(self._select(values), values)
+        return self.exact(self.selected(values), values)
 
-    def _select(self, values: list[Any]) -> list[Any]:
+    def selected(self, values: list[Any]) -> list[Any]:
+        """What the selector gives for each record, which may not be keys.
+
+        Raises:
+            UserFunctionError: the selector failed.
+        """
         records = iter(values)
         try:
             return self._map.results(self._selector.call, records)
         except Exception as error:
             raise self._operator._failure(values, records) from error
 
-    def _exact(self, keys: list[Any], values: list[Any]) -> list[Any]:
+    def exact(self, keys: list[Any], values: list[Any]) -> list[Any]:
+        """The stand-ins of what was selected.
+
+        Raises:
+            UserFunctionError: something cannot be a key.
+        """
         try:
             return exact_keys(keys)
         except KeyTypeError as error:

@@ -8,26 +8,25 @@ Source:     Flink ``SumAggregator``; PyFlink ``KeyedStream.sum``.  Plain loops w
             dictionary beats them by more than a few per cent (hot-path measurements, 1.4).
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from operator import is_
+from typing import Any
 
 from flowlet.column_key import ColumnKey
+from flowlet.columns import CodedColumn, Column, Columns
 from flowlet.datastream.aggregations import Aggregation, KnownReduction
 from flowlet.errors import JobGraphError
 from flowlet.fusing.known_reductions import known_reduction
 from flowlet.fusing.switch import is_fusing, is_traced
-from flowlet.fusing.unchanging import UNCHANGING, can_change
+from flowlet.fusing.unchanging import can_change
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.kernels.slot_index import SlotIndex, Slots
 from flowlet.keys import are_plain
-from flowlet.operators.copying import copy_value
 from flowlet.operators.record_fields import checked_number, field_to_sum, with_field
 from flowlet.operators.reduce_loop import MISSING, ReduceLoop
 from flowlet.operators.running import RunningOperator
 from flowlet.operators.user_function import last_of
 from flowlet.records import Chunk
-
-_PAIR: Final = 2
 
 
 class KeyedReduceOperator(RunningOperator):
@@ -67,39 +66,43 @@ class KeyedReduceOperator(RunningOperator):
         if self._is_users and is_traced():
             self._columnar = None  # so that breakpoints in the function are met
 
-    def _advance_chunk(self, chunk: Chunk) -> list[Any]:
+    def _advance_chunk(self, chunk: Chunk) -> tuple[list[Any], bool]:
         values = chunk.values
         slots = self._state_slots(chunk)
-        results: list[Any] = []
-        append: Callable[[Any], None] = results.append
         function = self._reduce_function.call
-        if self.ctx.copies_results and (can_change(values[0]) or (self._is_users and not self._loop.keeps_unchanging(function))):
-            # The function may change what it returned before and return it again.
-            append = _append_copies(results)
+        # The function may change what it returned before and return it again.
+        copies = self.ctx.copies_results and (can_change(values[0]) or (self._is_users and not self._loop.keeps_unchanging(function)))
         records = iter(values)
         try:
-            self._loop.run(function, slots, records, self._results, append)
+            return self._loop.run(function, slots, records, self._results, copies=copies)
         except Exception as error:
             raise self._failure(values, records) from error
-        return results
 
     # -- the state: a slot for each key, and a list of results by slot
 
     def _state_slots(self, chunk: Chunk) -> list[int]:
         """The slot of each record; there is a place for each."""
-        key = None if chunk.columns is None or self._index is None else self._key_column(chunk.columns)
-        found = None if key is None or self._index is None else self._index.slots(key)
-        slots: list[int]
-        if found is not None:
-            slots = found.tolist()
-            num_slots = self._index.num_slots if self._index is not None else 0
-        else:
-            self._leave_index()
-            slots = [self._slots[exact] for exact in self._keys(chunk.values)]
-            num_slots = len(self._slots)
+        slots = self._indexed_slots(chunk)
+        num_slots = len(self._slots) if self._index is None else self._index.num_slots
         if num_slots > len(self._results):
             self._results.extend([MISSING] * (num_slots - len(self._results)))
         return slots
+
+    def _indexed_slots(self, chunk: Chunk) -> list[int]:
+        """By the column that is the key, if there is one; else record by record."""
+        keys, column = None, None
+        if chunk.columns is not None and self._index is not None:
+            column = self._key_column(chunk.columns)
+            if column is None:
+                keys = self._key_input.selected(chunk.values)
+                column = _column_of(keys, chunk.columns)
+        found = None if column is None or self._index is None else self._index.slots(column)
+        if found is not None:
+            slots: list[int] = found.tolist()
+            return slots
+        self._leave_index()
+        exact = self._keys(chunk.values) if keys is None else self._key_input.exact(keys, chunk.values)
+        return [self._slots[key] for key in exact]
 
     def _leave_index(self) -> None:
         """From now on keys are looked up one by one: not all are in columns of one kind."""
@@ -129,22 +132,14 @@ class KeyedReduceOperator(RunningOperator):
         super().close()
 
 
-def _append_copies(results: list[Any]) -> Callable[[Any], None]:
-    """Appends what cannot change, and a copy of anything else: 100 ns per pair that cannot change."""
-    append = results.append
-
-    def append_copy(result: Any) -> None:
-        if type(result) in UNCHANGING:
-            append(result)
-            return
-        if type(result) is tuple and len(result) == _PAIR:
-            first, second = result
-            if type(first) in UNCHANGING and type(second) in UNCHANGING:
-                append(result)
-                return
-        append(copy_value(result))
-
-    return append_copy
+def _column_of(keys: list[Any], columns: Columns) -> Column | None:
+    """The column with texts that are these very keys; so it is where a selector that is called gives a field."""
+    for column in columns.fields:
+        if isinstance(column, CodedColumn):
+            texts = column.to_list()
+            if texts[0] is keys[0] and all(map(is_, texts, keys)):
+                return column
+    return None
 
 
 class KeyedSumOperator(RunningOperator):
@@ -184,8 +179,8 @@ class KeyedSumOperator(RunningOperator):
         self._holds_tuples = isinstance(position, int)
         self._holds_pairs = position == 1
 
-    def _advance_chunk(self, chunk: Chunk) -> list[Any]:
-        return self._advance(chunk.values)
+    def _advance_chunk(self, chunk: Chunk) -> tuple[list[Any], bool]:
+        return self._advance(chunk.values), False
 
     def _advance(self, values: list[Any]) -> list[Any]:
         if self._holds_sums and list(map(type, values)).count(tuple) == len(values):

@@ -13,6 +13,10 @@ from flowlet.fusing.generated import GeneratedFunction, failed_call
 from flowlet.fusing.inlined_map import is_same_function
 from flowlet.fusing.inlining import inline_expression
 from flowlet.fusing.switch import is_fusing, is_traced
+from flowlet.fusing.unchanging import UNCHANGING
+from flowlet.operators.copying import copy_value
+
+_PAIR: Final = 2
 
 
 class _Missing:
@@ -51,26 +55,33 @@ class ReduceLoop:
         return self._keeps_unchanging
 
     def run(
-        self, function: Callable[[Any, Any], Any], slots: list[int], records: Iterator[Any], state: list[Any], append: Callable[[Any], None]
-    ) -> None:
-        """Reduce each record into the state of its slot.
+        self, function: Callable[[Any, Any], Any], slots: list[int], records: Iterator[Any], state: list[Any], *, copies: bool
+    ) -> tuple[list[Any], bool]:
+        """Reduce each record into the state of its slot; the result after each, and whether it was seen that none of them can change.
 
         Args:
             function: the user's, of the result so far and the next record.
             slots: one per record; ``state`` has that many places, ``MISSING`` where there was no record.
             records: stands behind the record that failed, when the function raises.
             state: by slot.
-            append: takes each result.
+            copies: give copies of results that can change.
         """
         self._look_at(function)
+        results: list[Any] = []
+        copier = Copier(results) if copies else None
+        append = results.append if copier is None else copier.append
         if self._inlined is None or is_traced():
-            _run(function, slots, records, state, append)
-            return
+            if copier is None:
+                _run(function, slots, records, state, append)
+            else:
+                _run_and_copy(function, slots, records, state, copier)
+            return results, copier is not None and not copier.has_copied
         try:
             self._inlined(slots, records, state, append)
         except Exception as error:
             failed_call(error)
             raise
+        return results, copier is not None and not copier.has_copied
 
     def _look_at(self, function: Callable[[Any, Any], Any]) -> None:
         if not is_same_function(function, self._function):
@@ -87,6 +98,51 @@ def _run(
         result = record if so_far is MISSING else function(so_far, record)
         state[slot] = result
         append(result)
+
+
+def _run_and_copy(
+    function: Callable[[Any, Any], Any], slots: list[int], records: Iterator[Any], state: list[Any], copier: "Copier"
+) -> None:
+    """As ``_run``.  A pair with fields of the same types as those of the last pair that could not change is not looked at any closer."""
+    append, append_copy = copier.results.append, copier.append
+    first_type = second_type = None
+    for slot, record in zip(slots, records):  # noqa: B905 - as above
+        so_far = state[slot]
+        result = record if so_far is MISSING else function(so_far, record)
+        state[slot] = result
+        if type(result) is tuple and len(result) == _PAIR:
+            first, second = result
+            if type(first) is first_type and type(second) is second_type:
+                append(result)
+                continue
+            if type(first) in UNCHANGING and type(second) in UNCHANGING:
+                first_type, second_type = type(first), type(second)
+        append_copy(result)
+
+
+class Copier:
+    """Results that nobody can change through the state: copies, where they could be changed.
+
+    Args:
+        results: the list that they go into.
+    """
+
+    __slots__ = ("has_copied", "results")
+
+    def __init__(self, results: list[Any]) -> None:
+        self.results = results
+        self.has_copied = False  # whether some result can change
+
+    def append(self, result: Any) -> None:
+        """Keep what cannot change, and a copy of anything else: 100 ns per pair that cannot change."""
+        if type(result) is tuple and len(result) == _PAIR:
+            first, second = result
+            if type(first) in UNCHANGING and type(second) in UNCHANGING:
+                self.results.append(result)
+                return
+        copied = copy_value(result)
+        self.has_copied = self.has_copied or copied is not result
+        self.results.append(copied)
 
 
 def _inlined(function: Any) -> Loop | None:

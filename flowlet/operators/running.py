@@ -26,6 +26,8 @@ from flowlet.records import MAX_TIMESTAMP, Chunk
 
 FINAL_CHUNK_RECORDS: Final = 1_000
 FINAL_CHUNK_ROWS: Final = 16_384  # of columns
+# More Python objects at a time leave the cache: 16,000 pairs cost 410 ns each in a reduce function that is called, 2,000 cost 210.
+MAX_RECORDS: Final = 2_000
 # Smaller chunks are done record by record, as long as the state is a dictionary: columns cost 60 us each time, a record 0.2 us.
 MIN_COLUMN_ROWS: Final = 256
 
@@ -83,11 +85,13 @@ class RunningOperator(KeyedOperator, ABC):
             self._has_timestamps = True
         if self._columnar is not None and self._process_columns(chunk, self._columnar):
             return
-        results = self._advance_chunk(chunk)
         if self._emits_batches:
-            self._emit_last(chunk, results)
-        elif not self._emit_on_finish:
-            self.output.collect(Chunk(results, chunk.timestamps))
+            self._emit_last(chunk, self._advance_chunk(chunk)[0])
+            return
+        for part in chunk.parts(MAX_RECORDS):
+            results, are_unchanging = self._advance_chunk(part)
+            if not self._emit_on_finish:
+                self.output.collect(Chunk(results, part.timestamps, is_unchanging=are_unchanging))
 
     def finish(self) -> None:
         """Emit what ``emit_on_finish`` kept back; as Flink does, at the end of event time."""
@@ -136,8 +140,8 @@ class RunningOperator(KeyedOperator, ABC):
     # -- records
 
     @abstractmethod
-    def _advance_chunk(self, chunk: Chunk) -> list[Any]:
-        """The result after each record."""
+    def _advance_chunk(self, chunk: Chunk) -> tuple[list[Any], bool]:
+        """The result after each record, and whether it was seen that none of them can change."""
 
     def _records(self) -> tuple[list[Any], list[Any]]:
         """Keys and what is kept of them, as a snapshot has it; lists of the caller's own."""

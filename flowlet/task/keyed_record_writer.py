@@ -31,6 +31,7 @@ from flowlet.columns import (
 )
 from flowlet.columns.inspection import exact_type, try_transpose
 from flowlet.columns.number_tuples import MIN_NUMBER_TUPLES, try_number_columns
+from flowlet.columns.short_texts import HEAD_BYTES
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.fusing.field_selector import field_selected_by, selects_record
 from flowlet.fusing.inlined_map import InlinedMap
@@ -48,6 +49,8 @@ from netstack.partition.result_partition import ResultPartition
 
 # Fewer records are routed one by one: numpy's calls cost more than they save.  Not measured closely.
 _MIN_COLUMNS: Final = 32
+# So many texts are joined to find their codes in numpy: of 2,000 it takes two thirds of a probe for each.  Not measured closely.
+_MIN_WORDS: Final = 500
 _NUMBERS: Final = frozenset({int, float, bool})
 _SCALARS: Final = _NUMBERS | {str}
 _INSTANT: Final = "M"  # a numpy kind that cannot be a key
@@ -148,7 +151,7 @@ class KeyGroupsRecordWriter(RecordWriter):
             return self._past_dictionary(keys.to_list() if isinstance(keys, WordColumn) else keys, position)
         dictionary = self._usable_dictionary()
         num_known = len(dictionary)
-        codes = dictionary.encode_words(keys) if isinstance(keys, WordColumn) else dictionary.encode(keys)
+        codes = self._encoded(keys)
         self._dictionary_detour.judge(len(keys), len(dictionary) - num_known, is_full=dictionary.is_full)
         return self._with_codes(codes, keys)
 
@@ -159,6 +162,14 @@ class KeyGroupsRecordWriter(RecordWriter):
         hashes = try_hashes(keys)
         assert hashes is not None, "texts have a way past the dictionary"
         return ListColumn(list(keys), str), self._channels.of_hashes(hashes)
+
+    def _encoded(self, keys: Sequence[str] | WordColumn) -> LaneArray:
+        if isinstance(keys, WordColumn):
+            return self._dictionary.encode_words(keys)
+        words = WordColumn.joined(keys) if len(keys) >= _MIN_WORDS else None
+        if words is None or len(words.text) > HEAD_BYTES * len(keys):
+            return self._dictionary.encode(keys)  # too few, or so long that their first bytes do not tell them apart
+        return self._dictionary.encode_words(words)
 
     def _usable_dictionary(self) -> KeyDictionary:
         """The dictionary, with room for the keys of one more chunk."""

@@ -15,6 +15,7 @@ from bench.jobs.checked import (
     check_last_values,
     check_num_outputs,
 )
+from flowlet.columns import columns_of
 from flowlet.operators.base import OperatorContext
 from flowlet.records import Chunk
 from flowlet.testing.recording_output import RecordingOutput
@@ -22,25 +23,36 @@ from flowlet.testing.recording_output import RecordingOutput
 ALL = Keep(0, 1_000_000)
 
 
-def report_of(folder: Path, chunks: list[list[tuple[Any, Any]]], keep: Keep = ALL, *, inspects_all: bool = False) -> Reports:
+def report_of(
+    folder: Path, chunks: list[list[tuple[Any, Any]]], keep: Keep = ALL, *, inspects_all: bool = False, has_columns: bool = False
+) -> Reports:
     """What a sink writes down about these chunks."""
     sink = CheckedSink(folder, keep, inspects_all=inspects_all)
     sink.setup(OperatorContext("task", 0, 1, 128, sink.name), RecordingOutput())
     (folder / "start-0").write_text("1", encoding="ascii")
     for values in chunks:
-        sink.process_chunk(Chunk(list(values)))
+        columns = columns_of(values) if has_columns else None
+        sink.process_chunk(Chunk(list(values)) if columns is None else Chunk.of_columns(columns))
     sink.finish()
     return Reports.read(folder)
 
 
-def test_a_sink_keeps_whole_chunks_that_cover_the_last_records(tmp_path: Path) -> None:
+def test_a_sink_keeps_whole_chunks_of_columns_that_cover_the_last_records(tmp_path: Path) -> None:
     chunks = [[(number, number), (number + 1, number)] for number in range(0, 20, 2)]
 
-    reports = report_of(tmp_path, chunks, Keep(4, 3))
+    reports = report_of(tmp_path, chunks, Keep(4, 3), has_columns=True)
 
     assert reports.sinks[0].num_records == 20
     assert reports.sinks[0].last == {16: 16, 17: 16, 18: 18, 19: 18}  # four: two chunks of two, so that three are there
     assert reports.seconds > 0
+
+
+def test_a_sink_keeps_the_last_values_of_single_records(tmp_path: Path) -> None:
+    chunks = [[(number % 4, number), (9, number)] for number in range(10)]
+
+    reports = report_of(tmp_path, chunks, Keep(14, 3))
+
+    assert reports.sinks[0].last == {9: 9, 3: 7, 0: 8, 1: 9}
 
 
 def test_a_sink_keeps_nothing_before_its_first_record_to_keep(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
+import copy
 import traceback
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 import pytest
@@ -30,10 +32,10 @@ def fuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.mark.parametrize("function", [subtract, subtract_in_steps])
 def test_each_record_is_reduced_into_its_slot(function: Callable[[Any, Any], Any], fuse: str) -> None:
-    state, results = [("a", 1), MISSING, None], list[Any]()
+    state = [("a", 1), MISSING, None]
     records = iter([("a", 2), ("b", 3), ("b", 4), ("a", 5)])
 
-    ReduceLoop().run(function, [0, 1, 1, 0], records, state, results.append)
+    results, _ = ReduceLoop().run(function, [0, 1, 1, 0], records, state, copies=False)
 
     assert results == [("a", -1), ("b", 3), ("b", -1), ("a", -6)]
     assert state == [("a", -6), ("b", -1), None]
@@ -43,22 +45,61 @@ def test_another_function_gets_another_loop(fuse: str) -> None:
     loop, state, results = ReduceLoop(), [("a", 1)], list[Any]()
 
     for function in (subtract, lambda so_far, record: record, subtract):
-        loop.run(function, [0], iter([("a", 5)]), state, results.append)
+        results += loop.run(function, [0], iter([("a", 5)]), state, copies=False)[0]
 
     assert results == [("a", -4), ("a", 5), ("a", 0)]
 
 
 def test_the_record_that_failed_is_the_last_one_taken_and_the_users_line_is_shown(fuse: str) -> None:
     records = iter([("a", 1), ("b", 1), ("a", None), ("b", 2)])
-    state, results = [MISSING, MISSING], list[Any]()
+    state = [MISSING, MISSING]
 
     with pytest.raises(TypeError) as caught:
-        ReduceLoop().run(subtract, [0, 1, 0, 1], records, state, results.append)
+        ReduceLoop().run(subtract, [0, 1, 0, 1], records, state, copies=False)
 
     assert list(records) == [("b", 2)]
-    assert results == [("a", 1), ("b", 1)]
+    assert state == [("a", 1), ("b", 1)]
     last = traceback.extract_tb(caught.value.__traceback__)[-1]
     assert (last.name, last.line) == ("subtract", "return (so_far[0], so_far[1] - record[1])")
+
+
+def extend(so_far: Any, record: Any) -> Any:
+    """Changes what it returned before, where it can be changed."""
+    if type(so_far) is tuple and type(so_far[1]) is list:
+        so_far[1].append(record[1])
+        return so_far
+    if type(so_far) is list:
+        so_far.append(record)
+        return so_far
+    return record
+
+
+@pytest.mark.parametrize(
+    ("records", "expected", "are_unchanging"),
+    [
+        ([("a", 1), ("a", 2)], [("a", 1), ("a", 2)], True),
+        ([("a", [1]), ("a", 2), ("a", 3)], [("a", [1]), ("a", [1, 2]), ("a", [1, 2, 3])], False),
+        ([("a", 1), ("a", [2]), ("a", 3)], [("a", 1), ("a", [2]), ("a", [2, 3])], False),
+        ([("a", 1, 2), ("a", 3, 4)], [("a", 1, 2), ("a", 3, 4)], True),
+        ([[1], 2, 3], [[1], [1, 2], [1, 2, 3]], False),
+        ([("a", 1), ("a", None), (None, "x"), 5], [("a", 1), ("a", None), (None, "x"), 5], True),
+    ],
+)
+def test_results_that_can_change_are_copied_and_others_are_the_very_objects(
+    records: list[Any], expected: list[Any], are_unchanging: bool, fuse: str
+) -> None:
+    state = [MISSING]
+
+    records = copy.deepcopy(records)
+
+    results, seen = ReduceLoop().run(extend, [0] * len(records), iter(records), state, copies=True)
+
+    assert results == expected
+    assert seen is are_unchanging
+    if are_unchanging:
+        assert all(map(is_, results, records))
+    else:
+        assert results[-1] is not state[0]
 
 
 def coded(*pairs: tuple[str, Any], names: NameTable) -> Chunk:
@@ -66,6 +107,28 @@ def coded(*pairs: tuple[str, Any], names: NameTable) -> Chunk:
 
     codes = np.array([names.names.index(key) for key, _ in pairs], np.uint16)
     return Chunk.of_columns(Columns(len(pairs), (CodedColumn(codes, names), column_of([value for _, value in pairs])), Shape.TUPLE))
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        lambda record: [record[0]][0],
+        lambda record: "".join([*record[0]]),
+        lambda record: record[1],
+        lambda record: record[0] if record[1] % 2 else record[0] + "!",
+    ],
+)
+def test_a_key_selector_that_is_called_gives_the_same_with_columns_and_records(selector: Callable[[Any], Any], fuse: str) -> None:
+    table = NameTable(["a", "b", "c"])
+    chunks = [[("a", 1), ("b", 2), ("a", 3)], [("c", 2), ("b", 5), ("a", 6), ("b", 8)]]
+    by_columns, by_records = (Harness(KeyedReduceOperator(selector, subtract_in_steps)) for _ in range(2))
+
+    for pairs in chunks:
+        by_columns.operator.process_chunk(coded(*pairs, names=table))
+        by_records.process(*pairs)
+
+    assert by_columns.output.values == by_records.output.values
+    assert by_columns.operator.snapshot_state(1) == by_records.operator.snapshot_state(1)
 
 
 def test_codes_lists_and_odd_keys_share_one_state(fuse: str) -> None:
