@@ -18,6 +18,7 @@ from typing import Any, TypeGuard
 from flowlet.errors import UserFunctionError
 from flowlet.fusing.generated import failed_call
 from flowlet.fusing.inlined_map import is_same_function
+from flowlet.fusing.projection import Projection, projection_of
 from flowlet.fusing.stages import Stage, Step, StepKind, flat_stage, has_inlined, list_stage, stages_of
 from flowlet.fusing.switch import is_traced
 from flowlet.fusing.unchanging_records import chunk_is_unchanging
@@ -107,14 +108,17 @@ class _Stage:
         self._output = output
         self._way_in = links[stage.start].way_in
         self._loops: dict[bool, Callable[..., Any]] = {}  # by whether there are timestamps
-        is_split = stage.stop - stage.start == 1 and following is None and _splits_words(steps[stage.start])
-        self._splitter = WordSplitter.of(steps[stage.start].function) if is_split else None
+        only = steps[stage.start] if stage.stop - stage.start == 1 else None
+        # What is behind must not make a list of them again.
+        stays_columns = following is None or following._projection is not None
+        self._splitter = WordSplitter.of(only.function) if only is not None and stays_columns and _splits_words(only) else None
+        self._projection: Projection | None = projection_of(only.function) if only is not None and only.kind is StepKind.MAP else None
 
     def enter(self, chunk: Chunk) -> None:
         """Process records that the first operator has counted."""
         if self._stage.must_not_change and not chunk_is_unchanging(chunk):
             self._operators[self._stage.start].process_chunk(chunk)
-        else:
+        elif not self._try_project(chunk):
             self._run(chunk.values, chunk.timestamps)
 
     def take(self, chunk: Chunk) -> None:
@@ -124,6 +128,8 @@ class _Stage:
             self._way_in.collect(chunk)
             return
         self._operators[self._stage.start].ctx.counters.num_records_in += len(chunk)
+        if self._try_project(chunk):
+            return
         # The list of a chunk that others see, too, is not passed on.
         self._run(chunk.values, chunk.timestamps.copy() if self._way_in.copies and chunk.timestamps is not None else chunk.timestamps)
 
@@ -144,14 +150,17 @@ class _Stage:
             raise self._failure(error) from error
         self._count(len(values), len(results))
         if results:
-            self._pass(results, stamps)
+            self._pass(Chunk(results, stamps))
 
     def _run_flat(self, values: list[Any], timestamps: list[int] | None) -> None:
         words = None if self._splitter is None else self._splitter.try_split(values, timestamps)
         if words is not None:
             self._count(len(values), 0)
+            last = self._operators[self._stage.stop - 1].ctx.counters
             for chunk in words:
-                self._output.collect(chunk)
+                if self._following is not None:
+                    last.num_records_out += len(chunk)
+                self._pass(chunk)
             return
         loop = self._loop(has_timestamps=timestamps is not None)
         limit = transform.FLAT_MAP_CHUNK_RECORDS
@@ -170,13 +179,22 @@ class _Stage:
             results, stamps = (batch, None) if timestamps is None else batch
             if self._following is not None:
                 last.num_records_out += len(results)
-            self._pass(results, stamps)
+            self._pass(Chunk(results, stamps))
 
-    def _pass(self, results: list[Any], timestamps: list[int] | None) -> None:
+    def _try_project(self, chunk: Chunk) -> bool:
+        """Put together the columns of a chunk, if it has any, and the stage does nothing else."""
+        columns = None if self._projection is None or chunk.columns is None else self._projection.try_apply(chunk.columns)
+        if columns is None:
+            return False
+        self._count(len(chunk), len(chunk))
+        self._pass(Chunk.of_columns(columns, chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array))
+        return True
+
+    def _pass(self, chunk: Chunk) -> None:
         if self._following is None:
-            self._output.collect(Chunk(results, timestamps))
+            self._output.collect(chunk)
         else:
-            self._following.take(Chunk(results, timestamps))
+            self._following.take(chunk)
 
     def _count(self, num_in: int, num_out: int) -> None:
         """``num_in`` for each operator up to the filter, ``num_out`` from there on; who emits to the outside is counted there."""

@@ -223,7 +223,7 @@ class KeyGroupsRecordWriter(RecordWriter):
 
     def _try_columns(self, fields: _Fields, position: int, shape: Shape) -> tuple[Columns, LaneArray | LanesOf] | None:
         keys = fields[position]
-        kind = exact_type(keys)
+        kind = type(keys[0]) if shape is Shape.SCALAR else exact_type(keys)  # scalars were looked at before
         keyed = self._coded(keys, position) if kind is str else self._try_keyed(column_of(keys), position) if kind in _NUMBERS else None
         if keyed is None:
             return None

@@ -10,7 +10,7 @@ from flowlet.fusing import switch
 from flowlet.operators import fused, word_splitting
 from flowlet.operators.base import OperatorContext
 from flowlet.operators.chain import ChainedOperator, OperatorChain
-from flowlet.operators.transform import FilterOperator, FlatMapOperator
+from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator, TransformOperator
 from flowlet.records import Chunk
 from tests.flowlet.operators.harness import RecordingOutput
 from tests.flowlet.serde.exact import exact
@@ -41,11 +41,12 @@ LINES = st.text(st.sampled_from(" \t\n,aBc"), max_size=12)
 ODD_LINES = LINES | LINES.map(Text) | st.sampled_from(["ß", "İ a", "a\0b", "x\u2003y"])
 
 
-def chain_of(function: Callable[[Any], Any], *, fuses: bool) -> tuple[OperatorChain, RecordingOutput]:
+def chain_of(*operators: TransformOperator, fuses: bool = True, copies: bool = True) -> tuple[OperatorChain, RecordingOutput]:
     output = RecordingOutput()
+    chained = [ChainedOperator(operator, index - 1, copies=copies) for index, operator in enumerate(operators)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(switch.FUSE_VARIABLE, "1" if fuses else "0")
-        chain = OperatorChain([ChainedOperator(FlatMapOperator(function))], {(0, None): [output]}, context)
+        chain = OperatorChain(chained, {(len(chained) - 1, None): [output]}, context)
     chain.open()
     return chain, output
 
@@ -55,20 +56,19 @@ def context(index: int, name: str) -> OperatorContext:
 
 
 def results(
-    function: Callable[[Any], Any], lines: list[Any], timestamps: list[int] | None, *, fuses: bool, max_characters: int = 40
-) -> tuple[list[Any], tuple[int, int]]:
+    operators: list[TransformOperator], lines: list[Any], timestamps: list[int] | None, *, fuses: bool
+) -> tuple[list[Any], list[tuple[int, int]]]:
     """Records with their timestamps, and what was counted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "is_traced", lambda: False)
         patch.setattr(word_splitting, "MIN_CHARACTERS", 0)
-        patch.setattr(word_splitting, "MAX_CHARACTERS", max_characters)
-        chain, output = chain_of(function, fuses=fuses)
+        patch.setattr(word_splitting, "MAX_CHARACTERS", 40)
+        chain, output = chain_of(*operators, fuses=fuses)
         chain.process_chunk(Chunk(lines.copy(), timestamps and timestamps.copy()))
-    counters = chain.counters()[0]
     records = [
         (exact(value), chunk.timestamps and chunk.timestamps[index]) for chunk in output.chunks for index, value in enumerate(chunk.values)
     ]
-    return records, (counters.num_records_in, counters.num_records_out)
+    return records, [(each.num_records_in, each.num_records_out) for each in chain.counters().values()]
 
 
 @given(
@@ -77,13 +77,41 @@ def results(
 def test_words_are_those_that_the_function_gives(name: str, lines: list[Any], is_timed: bool) -> None:
     """With their types, timestamps and counts; whatever the lines are, and in texts of any length."""
     timestamps = list(range(len(lines))) if is_timed else None
-    function = FUNCTIONS[name]
+    operators: list[TransformOperator] = [FlatMapOperator(FUNCTIONS[name])]
 
-    assert results(function, lines, timestamps, fuses=True) == results(function, lines, timestamps, fuses=False)
+    assert results(operators, lines, timestamps, fuses=True) == results(operators, lines, timestamps, fuses=False)
+
+
+MAPS: dict[str, Callable[[Any], Any]] = {
+    "to a pair": lambda record: (record, 1),
+    "a field": lambda record: (record[0], "x"),
+    "no field": lambda record: (2, 3),
+    "called": lambda record: (str(record), 1),
+}
+
+
+@given(
+    split=st.sampled_from(list(FUNCTIONS)),
+    maps=st.lists(st.sampled_from(list(MAPS)), min_size=1, max_size=2),
+    lines=st.lists(LINES.map(lambda line: f"a {line} b"), min_size=1, max_size=8),
+    is_timed=st.booleans(),
+)
+def test_maps_behind_see_the_same_words(split: str, maps: list[str], lines: list[Any], is_timed: bool) -> None:
+    """Whether they are more than a choice of fields, or not."""
+    timestamps = list(range(len(lines))) if is_timed else None
+    if "fields" in split:
+        lines = ["a"] * len(lines)  # an empty field has no first character
+
+    fused_results, plain_results = (
+        results([FlatMapOperator(FUNCTIONS[split]), *(MapOperator(MAPS[name]) for name in maps)], lines, timestamps, fuses=fuses)
+        for fuses in (True, False)
+    )
+
+    assert fused_results == plain_results
 
 
 def emitted(function: Callable[[Any], Any], lines: list[Any]) -> list[Chunk]:
-    chain, output = chain_of(function, fuses=True)
+    chain, output = chain_of(FlatMapOperator(function))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "is_traced", lambda: False)
         chain.process_chunk(Chunk(lines))
@@ -122,7 +150,7 @@ def test_long_chunks_are_split_in_parts() -> None:
 
 def test_a_debugger_sees_the_function() -> None:
     """Then it is called."""
-    chain, output = chain_of(FUNCTIONS["words"], fuses=True)
+    chain, output = chain_of(FlatMapOperator(FUNCTIONS["words"]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "is_traced", lambda: True)
         chain.process_chunk(Chunk(["to be or not to be"] * 200))
@@ -130,12 +158,21 @@ def test_a_debugger_sees_the_function() -> None:
     assert all(chunk.columns is None for chunk in output.chunks)
 
 
+def test_pairs_that_a_map_makes_are_columns() -> None:
+    """As PyFlink's word count has it."""
+    chain, output = chain_of(FlatMapOperator(FUNCTIONS["words"]), MapOperator(lambda word: (word, 1)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "is_traced", lambda: False)
+        chain.process_chunk(Chunk(["to be or not to be"] * 200))
+
+    (chunk,) = output.chunks
+    assert chunk.columns is not None
+    assert list(map(type, chunk.columns.fields)) == [WordColumn, ConstantColumn]
+
+
 def test_words_for_an_operator_behind_are_the_same() -> None:
     """In one run of operators the function goes into the loop, or is called."""
-    output = RecordingOutput()
-    operators = [FlatMapOperator(FUNCTIONS["words"]), FilterOperator(lambda word: word > "b")]
-    chain = OperatorChain([ChainedOperator(each, index - 1) for index, each in enumerate(operators)], {(1, None): [output]}, context)
-    chain.open()
+    chain, output = chain_of(FlatMapOperator(FUNCTIONS["words"]), FilterOperator(lambda word: word > "b"), copies=False)
 
     chain.process_chunk(Chunk(["a b c d"] * 1_000))
 
