@@ -31,7 +31,7 @@ from netstack.handlers.request_queue import PartitionRequestQueue
 from netstack.handlers.request_server import PartitionRequestServerHandler
 from netstack.ids import ConnectionID
 from netstack.partition.result_partition import ResultPartition
-from netstack.security import SecurityConfig
+from netstack.security import SecurityConfig, TlsConfig
 from netstack.wire.codec import OFFERING_MESSAGE_IDS
 from netstack.wire.offers import PartitionOffer
 
@@ -79,6 +79,14 @@ class OfferingNetwork:
     """All gates that one process offers to.
 
     Threading: ``create_partition`` on any thread; everything else on the loop thread.
+
+    Args:
+        environment: where the partitions are.
+        loop: its loop.
+        clock: for idle connections, in seconds.
+        clock_ms: the wall clock, for tokens.
+        tls: this process's certificate and the CA of the TaskManagers', for those that other machines can reach; the token is shown inside
+            of TLS then.  None: loopback only.
     """
 
     def __init__(
@@ -87,11 +95,14 @@ class OfferingNetwork:
         loop: EventLoopThread,
         clock: Callable[[], float] = time.monotonic,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        *,
+        tls: TlsConfig | None = None,
     ) -> None:
         self._environment = environment
         self._loop = loop
         self._clock = clock
         self._clock_ms = clock_ms
+        self._tls = tls
         self._attempts: dict[tuple[ConnectionID, bytes, str], _Attempt] = {}
         self._retired: list[_Attempt] = []  # others took their places, offers may still be under way over them
         self._timer: asyncio.TimerHandle | None = None
@@ -179,7 +190,8 @@ class OfferingNetwork:
 
     async def _connect(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> _Connection:
         environment = self._environment
-        config = replace(environment.config, security=SecurityConfig.hmac(access.token))
+        security = SecurityConfig.hmac(access.token) if self._tls is None else SecurityConfig.mutual_tls(self._tls, access.token)
+        config = replace(environment.config, security=security)
         handler = OfferingHandler()
 
         def handlers() -> tuple[ChannelHandler, ...]:

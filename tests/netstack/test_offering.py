@@ -6,10 +6,13 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
+import trustme
 
 from netstack.channel.client import connect
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
@@ -21,6 +24,7 @@ from netstack.errors import AuthenticationError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.gate_access import GateIdentity, gate_token
 from netstack.flow.offer_book import GateShape
+from netstack.flow.offer_progress import Stage
 from netstack.gate.offered_gates import OfferedGates
 from netstack.handlers.offers import OfferedPartitionClient, OfferedPartitionsHandler
 from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, partition_id
@@ -29,6 +33,7 @@ from netstack.security import SecurityConfig
 from netstack.wire.codec import OFFERING_MESSAGE_IDS
 from netstack.wire.messages import CancelPartitionRequest, Message, PartitionRequest
 from netstack.wire.offers import OfferRefused, PartitionOffer, RefusalCode
+from tests.netstack.channel.test_tls import Authority
 from tests.netstack.connections import until
 from tests.netstack.wire.samples import PARTITION
 from tests.waiting import PATIENCE_S
@@ -190,6 +195,34 @@ async def test_offers_with_a_younger_token_go_over_a_connection_that_lives_longe
     gate.close()
 
 
+async def test_producers_of_other_machines_offer_inside_of_mutual_tls(tmp_path: Path) -> None:
+    """With a certificate of the TaskManagers' CA and a token; neither alone is enough."""
+    authority, stranger = Authority(tmp_path, trustme.CA()), Authority(tmp_path, trustme.CA())
+    door = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
+    security = replace(SecurityConfig.mutual_tls(authority.issue("taskmanager"), SECRET), failure_delay_s=0.0)
+    environment = NetworkEnvironment(replace(CONFIG, security=security), door)
+    address = await environment.start("127.0.0.1", 0)
+    gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+    gate.request_partitions()
+    known, unknown = authority.issue("producer"), stranger.issue("stranger")
+
+    for tls, token in ((None, gate_token(SECRET, GATE)), (unknown, gate_token(SECRET, GATE)), (known, bytes(32))):
+        refused = OfferingNetwork(environment, door, tls=tls)
+        with pytest.raises(AuthenticationError):
+            await refused.offer(GateAccess(GATE, token), [(address, offer_of())], never_offered(), PATIENCE_S)
+        await refused.close()
+    offering = OfferingNetwork(environment, door, tls=known)
+    partition = await offered(environment, offering, GATE, address, 1)
+
+    await until(lambda: partition.late_subtasks(Stage.REQUESTED) == [1])
+    partition.withdraw()
+    partition.partition.close()
+    await offering.close()
+    gate.close()
+    await environment.close()
+    door.close()
+
+
 async def test_producers_keep_no_taskmanager_out() -> None:
     """However many connections one token makes, half of them are left for those who know the secret."""
     door = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
@@ -265,6 +298,12 @@ async def offered(
     offer = replace(offer, result_partition=result.partition_id)
     await offering.offer(GateAccess(gate, gate_token(SECRET, gate)), [(address, offer)], partition, PATIENCE_S)
     return partition
+
+
+def never_offered() -> OfferedPartition:
+    """Stands where a partition would be, if it came to an offer."""
+    nobody: Any = None
+    return OfferedPartition(nobody, 2)
 
 
 def result_partition_id(name: str) -> ResultPartitionID:
