@@ -39,5 +39,5 @@ def short_text_hashes(heads: HeadArray) -> Int32Array:
         sums += later
     whole = sums[:, 0] * _HALF_POWER
     whole += sums[:, 1]
-    lengths = np.strings.str_len(heads.view(f"S{HEAD_BYTES}")[:, 0])
+    lengths = np.char.str_len(heads.view(f"S{HEAD_BYTES}")[:, 0])
     return (whole.astype(np.uint32) * _SURPLUS.take(lengths)).view(np.int32)

@@ -23,6 +23,8 @@ _TEXT: Final = np.dtype(f"S{HEAD_BYTES}")  # gives the bytes without the NULs be
 _FIRST_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SECOND_FACTOR: Final = np.uint64(0xFF51AFD7ED558CCD)
 _HALF: Final = np.uint64(32)
+# Different in each process, as the hashes of its texts are: who chooses texts cannot choose those that meet in tables.
+_FIRST_SEED, _SECOND_SEED = (np.uint64(hash(name) & 0xFFFFFFFFFFFFFFFF) for name in ("first", "second"))
 
 
 class ShortTextColumn:
@@ -76,9 +78,12 @@ def differ(heads: HeadArray, others: HeadArray) -> MaskArray:
 
 
 def mixed(heads: HeadArray) -> NDArray[np.uint64]:
-    """For each text a number whose upper bits are good for a place in a table."""
-    mixed = heads[:, 0] * _FIRST_FACTOR
-    mixed ^= heads[:, 1] * _SECOND_FACTOR
+    """For each text a number whose upper bits are good for a place in a table of this process."""
+    mixed = heads[:, 0] ^ _FIRST_SEED
+    mixed *= _FIRST_FACTOR
+    second = heads[:, 1] ^ _SECOND_SEED
+    second *= _SECOND_FACTOR
+    mixed ^= second
     mixed ^= mixed >> _HALF
     mixed *= _FIRST_FACTOR
     return mixed
