@@ -12,7 +12,7 @@ from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import KeyedProcessFunction, ProcessFunction, RuntimeContext, StreamExecutionEnvironment, TimeDomain
 from flowlet.datastream.connectors import DiscardingSink, Source
 from flowlet.records import MAX_TIMESTAMP, Chunk
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, spin_until
 
 WINDOW_MS = 10
 NUM_LAST = 50
@@ -178,13 +178,6 @@ def collected(stream: Any) -> list[Any]:
         return sorted(results, key=repr)
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("is_behind", [False, True], ids=["in the source", "behind the source"])
 def test_records_out_of_order_end_up_in_their_windows(environment: StreamExecutionEnvironment, is_behind: bool) -> None:
     """Also where the watermark comes by the clock: the bound says that no record is late."""
@@ -241,7 +234,7 @@ def test_a_fast_source_waits_for_a_slow_one_of_its_group(environment: StreamExec
         document = client._job.metrics()
         return {vertex["name"].split(" ")[1]: vertex["subtasks"][0]["metrics"] for vertex in document["vertices"][:2]}
 
-    wait_until(lambda: "alignment group" in (sources()["fast"]["waiting_for"] or ""))
+    spin_until(lambda: "alignment group" in (sources()["fast"]["waiting_for"] or ""))
     before = STAGES[stage].num_read["fast"]
 
     assert sources()["fast"]["watermark_alignment_drift_ms"] > 0
@@ -262,8 +255,8 @@ def test_latency_markers_and_watermarks_are_in_the_job_document(environment: Str
         vertices = client._job.metrics()["vertices"]
         return {each["name"]: each for vertex in vertices for each in vertex["subtasks"][0]["metrics"]["operators"]}
 
-    wait_until(lambda: operators() and any(each["latencies"] for each in operators().values()))
-    wait_until(lambda: operators()["windows"]["current_output_watermark"] == 989)
+    spin_until(lambda: operators() and any(each["latencies"] for each in operators().values()))
+    spin_until(lambda: operators()["windows"]["current_output_watermark"] == 989)
     found = operators()
     is_over.set()
     client.get_job_execution_result().result()
