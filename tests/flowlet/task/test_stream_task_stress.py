@@ -19,8 +19,8 @@ from tests.stress import Opponent, num_rounds
 
 pytestmark = pytest.mark.slow
 
-NUM_SOURCES = num_rounds(6_000)
-NUM_SINKS = num_rounds(3_000)
+NUM_SOURCES = num_rounds(3_000)
+NUM_SINKS = num_rounds(1_600)
 PER_BATCH = 200
 FORCED_EVERY = 50  # so often each of the two orders is forced; in between chance decides
 

@@ -18,7 +18,7 @@ from tests.stress import Opponent, num_rounds
 
 pytestmark = pytest.mark.slow
 
-NUM_ROUNDS = num_rounds(4_000)
+NUM_ROUNDS = num_rounds(2_000)
 PER_BATCH = 200
 NUM_READY = 2  # buffers that are there when a round begins
 FORCED_EVERY = 50  # so often one of the orders is forced, in turns; in between chance decides

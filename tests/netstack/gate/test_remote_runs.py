@@ -385,7 +385,7 @@ def test_the_gate_is_told_if_nothing_is_left_of_what_was_there_before(it: Fixtur
 def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
     """One thread receives runs, another one polls them and sleeps on the gate's future only: everything arrives, in order."""
     it = Fixture(gate=SingleInputGate("reduce"))
-    gate, rng, num_total = it.gate, random.Random(seed), 20_000
+    gate, rng, num_total = it.gate, random.Random(seed), 8_000
     assert isinstance(gate, SingleInputGate)
     is_over = threading.Event()
 
