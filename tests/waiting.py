@@ -5,9 +5,12 @@ Units:  seconds.
 Absent: fixed times.  Nobody may assume how long a machine that is busy with something else takes.
 """
 
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,17 +34,22 @@ def spin_tightly_until(condition: Callable[[], object]) -> None:
 
 
 class Stopwatch:
-    """How long something took, less the time in which the machine did not run this process: what a promise of time is measured with.
+    """How long something took, less the time in which the machine did other things: what a promise of time is measured with.
 
-    A thread that should wake every few milliseconds tells of it: how late it is, so long did everything stand still.
+    Who waits for an event or for a time is not forgiven.  A thread that should wake every few milliseconds is late while everything stands
+    still; and the kernel knows how long threads that could run waited for a processor.
 
     Threading: one thread.
     Life cycle: a context manager; ``seconds`` is right at its end.
+
+    Args:
+        pids: the processes that take part, besides this one.
     """
 
     _TICK_S: Final = 0.02
 
-    def __init__(self) -> None:
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids or (os.getpid(),)
         self._is_over = threading.Event()
         self._stalled_s = 0.0
         self._thread = threading.Thread(target=self._watch, name="stopwatch")
@@ -66,9 +74,22 @@ class Stopwatch:
         return self._end_s - self._start_s - self._stalled_s
 
     def _watch(self) -> None:
-        last_s, is_over = self._start_s, False
+        last_s, waited_s, is_over = self._start_s, dict.fromkeys(self._pids, 0.0), False
+        before_s = {pid: _waited_for_processor_s(pid) for pid in self._pids}
         while not is_over:
             is_over = self._is_over.wait(self._TICK_S)
             self._end_s = time.monotonic()
             self._stalled_s += max(0.0, self._end_s - last_s - 2 * self._TICK_S)
             last_s = self._end_s
+            for pid, before in before_s.items():  # threads and processes that have ended are forgotten by the kernel, not by us
+                waited_s[pid] = max(waited_s[pid], _waited_for_processor_s(pid) - before)
+        self._stalled_s += sum(waited_s.values())
+
+
+def _waited_for_processor_s(pid: int) -> float:
+    """All threads of a process together."""
+    total_ns = 0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # it ended just now
+            total_ns += int(file.read_text().split()[1])
+    return total_ns / 1e9

@@ -47,7 +47,7 @@ def test_the_example_runs_on_processes_started_by_hand_and_control_c_ends_each_o
     assert code == 0, example.stderr
     assert output.read_text() == "word,count\nb,2\na,1\n"
     for process in [*cluster.task_managers, cluster.job_manager]:
-        with Stopwatch() as watch:
+        with Stopwatch(process.pid) as watch:
             assert process.interrupt(PATIENCE_S) == 0, process.stderr
         assert watch.seconds < STOP_S
         assert "Traceback" not in process.stderr
@@ -63,7 +63,7 @@ def test_each_stops_within_two_seconds_while_a_job_runs(cluster: Cluster, tmp_pa
 
         codes = []
         for process in [cluster.job_manager, *cluster.task_managers]:
-            with Stopwatch() as watch:
+            with Stopwatch(process.pid) as watch:
                 process.send(number)
                 codes.append(process.wait(PATIENCE_S))
             assert watch.seconds < STOP_S
@@ -148,7 +148,7 @@ def test_a_lost_taskmanager_fails_the_job_within_ten_seconds_and_is_named(cluste
         client = user_job(cluster, "endless", signals)
         pid = int(signals.wait())
 
-        with Stopwatch() as watch:
+        with Stopwatch(cluster.job_manager.pid, client.pid) as watch:
             os.kill(pid, signal.SIGKILL)
             code = client.wait(PATIENCE_S)
 
@@ -165,7 +165,7 @@ def test_the_client_hears_of_a_lost_taskmanager_although_a_function_is_blocked_e
         pids = {int(signals.wait()), int(signals.wait())}
 
         os.kill(min(pids), signal.SIGKILL)
-        with Stopwatch() as watch:
+        with Stopwatch(cluster.job_manager.pid, client.pid) as watch:
             code = client.wait(PATIENCE_S)
         os.kill(max(pids), signal.SIGKILL)
 
@@ -183,7 +183,7 @@ def test_a_frozen_taskmanager_is_lost_too(cluster: Cluster, tmp_path: Path) -> N
 
         os.kill(pid, signal.SIGSTOP)
         try:
-            with Stopwatch() as watch:
+            with Stopwatch(cluster.job_manager.pid, client.pid) as watch:
                 code = client.wait(PATIENCE_S)
         finally:
             os.kill(pid, signal.SIGCONT)

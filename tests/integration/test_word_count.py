@@ -178,7 +178,7 @@ def test_control_c_ends_the_example_and_its_cluster_within_two_seconds(tmp_path:
         process.wait_for_line("counting words: ")
         children = psutil.Process(process.pid).children(recursive=True)
 
-        with Stopwatch() as watch:
+        with Stopwatch(process.pid, *(child.pid for child in children)) as watch:
             code = process.interrupt(PATIENCE_S)
             alive = psutil.wait_procs(children, timeout=PATIENCE_S)[1]
 

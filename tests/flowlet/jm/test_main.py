@@ -47,7 +47,7 @@ def test_a_signal_ends_it_in_order(process: subprocess.Popen[str], number: signa
     """Exit code 0 within two seconds, one line on standard output, no traceback."""
     wait_until_ready(process)
 
-    with Stopwatch() as watch:
+    with Stopwatch(process.pid) as watch:
         process.send_signal(number)
         output, errors = process.communicate(timeout=PATIENCE_S)
 

@@ -297,7 +297,12 @@ class TestCancel:
             recorder = Recorder()
             producer = tasks.source(source(*([1, 2, 3] for _ in range(40))), outputs=[edge(partition)])
             consumer = tasks.sink(recorder, producers=[partition])
+            if number == 0:  # one order by force, and below the other one
+                producer.cancel()
             threads = [Thread(producer.invoke), Thread(consumer.invoke)]
+            if number == 1:
+                for thread in threads:
+                    thread.join(PATIENCE_S)
             enough = 3 * (number % 45)
             spin_until(lambda: len(recorder.values) >= enough or not threads[1].is_alive())
             for task in (producer, consumer) if number % 2 else (consumer, producer):

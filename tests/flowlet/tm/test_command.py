@@ -148,7 +148,7 @@ def test_the_ready_line_says_who_and_where(start: Start) -> None:
 def test_a_signal_ends_an_idle_process_with_code_0(start: Start, number: int) -> None:
     _, (task_manager,) = start_cluster(start)
 
-    with Stopwatch() as watch:
+    with Stopwatch(task_manager.pid) as watch:
         task_manager.interrupt(number)
         code, out, err = task_manager.result()
 
@@ -175,7 +175,7 @@ def test_a_signal_ends_running_tasks_first_and_the_job_names_the_lost_task_manag
     job = execute(endless_shuffle(), RemoteTarget("127.0.0.1", port, secret_file))
     wait_until_running(job)
 
-    with Stopwatch() as watch:
+    with Stopwatch(one.pid) as watch:
         one.interrupt()
         code, _, err = one.result()
     with pytest.raises(JobExecutionError, match=rf"TaskManager tm-\w+ \(127\.0\.0\.1:\d+, pid {one.pid}\) was lost"):
@@ -207,7 +207,7 @@ def test_a_task_that_does_not_let_go_is_named_and_left(start: Start, secret_file
     with open(fifo, encoding="ascii") as reached:
         assert reached.readline() == "here\n"
 
-    with Stopwatch() as watch:
+    with Stopwatch(task_manager.pid) as watch:
         task_manager.interrupt()
         code, _, err = task_manager.result()
     job.close()

@@ -1,8 +1,8 @@
 """A server that serves whom it knows, and strangers that try everything else, over real sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 
 from netstack.channel.client import connect
@@ -19,7 +19,7 @@ from tests.netstack.wire.samples import RECEIVER
 from tests.waiting import PATIENCE_S
 
 SECRET = bytes(range(32))
-SECURITY = replace(SecurityConfig.hmac(SECRET), failure_delay_s=0.02)
+SECURITY = replace(SecurityConfig.hmac(SECRET), failure_delay_s=0.02, handshake_timeout_s=PATIENCE_S)
 HMAC_CONFIG = replace(CONFIG, security=SECURITY)
 
 
@@ -32,6 +32,14 @@ class Victim:
         self.server = server
         self.address = address
         self.friend = friend
+
+    @contextmanager
+    def impatient(self, timeout_s: float) -> Iterator[None]:
+        """Who connects meanwhile has so much time for the handshake; friends have all the time they need."""
+        security = self.server._security
+        self.server._security = replace(security, handshake_timeout_s=timeout_s)
+        yield
+        self.server._security = security
 
     async def check_unharmed(self) -> None:
         """The friend is served as ever, a new friend too, and no stranger reached a handler."""
@@ -75,7 +83,10 @@ class Stranger:
 
     async def receive(self) -> list[Message]:
         """What comes next; nothing at the end of the connection."""
-        decoded = self._decoder.feed(await self.reader.read(4096))
+        try:
+            decoded = self._decoder.feed(await self.reader.read(4096))
+        except ConnectionResetError:
+            return []
         return [each for each in decoded if not isinstance(each, BufferRun)]  # without an allocator there are none
 
     async def rest(self) -> bytes:
