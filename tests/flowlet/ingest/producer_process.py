@@ -3,13 +3,23 @@
 import gc
 import multiprocessing
 import os
+import subprocess
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.ingest import GateLostError, PartitionOffer, open_gate
 from tests.waiting import PATIENCE_S
 
+if TYPE_CHECKING:
+    from tests.flowlet.ingest.conftest import GateCluster
+
 CHUNK: Final = list(range(1000))
+
+
+def producer_process(cluster: "GateCluster", what: str, **options: Any) -> "subprocess.Popen[str]":
+    """Start one; for tests."""
+    command = [sys.executable, "-m", "tests.flowlet.ingest.producer_process", what, cluster.address, str(cluster.secret_file)]
+    return subprocess.Popen(command, **options)
 
 
 def push_for_ever(jobmanager: str, secret_file: str) -> None:

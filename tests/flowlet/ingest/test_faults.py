@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,6 +50,7 @@ from netstack.offering import OfferedPartition
 from tests.flowlet.client.jobs import hold, reached, released
 from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, push, write_secret
 from tests.flowlet.ingest.cut import Cut
+from tests.flowlet.ingest.producer_process import producer_process
 from tests.waiting import PATIENCE_S, Stopwatch, spin_until
 
 PROMISED_S = 5.0  # every refusal comes within this time
@@ -295,11 +295,6 @@ def test_a_finish_that_takes_too_long_is_an_aborted_attempt(cluster: GateCluster
 # ---------------------------------------------------------------- the producer goes
 
 
-def producer_process(cluster: GateCluster, what: str, **options: Any) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.flowlet.ingest.producer_process", what, cluster.address, str(cluster.secret_file)]
-    return subprocess.Popen(command, **options)
-
-
 def test_a_producer_that_is_killed_made_an_aborted_attempt(cluster: GateCluster) -> None:
     """Its task reads on, its retry is a new attempt, and the gate ends after it."""
     client = running_gate(cluster, producers=1)
@@ -313,34 +308,6 @@ def test_a_producer_that_is_killed_made_an_aborted_attempt(cluster: GateCluster)
 
     client.get_job_execution_result().result()
     assert counts_of(client)["subtasks"] == [{"num_open": 0, "num_completed": 1, "num_aborted": 1, "num_refused": 0}]
-
-
-def test_the_child_of_a_killed_producer_does_not_keep_its_attempt_alive(cluster: GateCluster) -> None:
-    """The gate sees the end of the connection, although a forked child lives on."""
-    client = running_gate(cluster)
-    with producer_process(cluster, "fork-and-wait", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer:
-        assert producer.stdout is not None
-        child = int(producer.stdout.readline())
-        producer.send_signal(signal.SIGKILL)
-        with in_time():
-            spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
-        os.kill(child, 0)  # it is there
-    client.cancel()
-
-
-def test_a_forked_child_leaves_its_parents_connection_alone(cluster: GateCluster) -> None:
-    """It may not write to its parent's partition, and whatever it destroys at its end, its parent goes on."""
-    stream = cluster.environment().from_remote_gate("clicks", producers=1)
-    with collecting(stream) as results:
-        with producer_process(cluster, "fork-within", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as producer:
-            out, err = producer.communicate(timeout=PATIENCE_S)
-        received = list(results)
-
-    assert received == [1, 1, 3]
-    assert err == ""
-    assert producer.returncode == 0
-    assert len(out.splitlines()) == 2
-    assert all("gate 'clicks'" in line and "open a partition in this process" in line for line in out.splitlines())
 
 
 def test_a_connection_that_drops_aborts_its_attempts_on_both_sides(cluster: GateCluster) -> None:
@@ -361,15 +328,6 @@ def test_a_connection_that_drops_aborts_its_attempts_on_both_sides(cluster: Gate
     spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 2)
     for number in range(2):
         push(gate, [1], number, attempt=1)
-    client.get_job_execution_result().result()
-
-
-def test_a_forked_process_makes_connections_of_its_own(cluster: GateCluster) -> None:
-    client = running_gate(cluster, producers=3)
-
-    with producer_process(cluster, "fork") as producer:
-        assert producer.wait(PATIENCE_S) == 0
-
     client.get_job_execution_result().result()
 
 
