@@ -111,6 +111,8 @@ class TimerGauge:
 
     def mark_end(self) -> None:
         """The measurement ends; does nothing when none goes on."""
+        if self._start_ns is None:
+            return  # only the thread that marks ever changes that
         with self._lock:
             if self._start_ns is None:
                 return

@@ -12,7 +12,46 @@ _GATE: Final = "tests/netstack/gate/test_gate_orders.py"
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _RUNS: Final = "tests/netstack/handlers/test_handler_runs.py"
 
+_DIRECT: Final = "tests/netstack/handlers/test_direct_sending.py"
+
 OWN_BUGS: Final = (
+    # ---------------------------------------------------------------- threads that send past the loop: bugs of this stack's own
+    Mutant(
+        "the_last_credit_is_spent_twice",
+        "direct",
+        "a reader gets its place in the queue with credit that a thread is about to spend; the loop then fails the reader",
+        "netstack.handlers.request_queue",
+        "            with self._turn:  # nobody spends",
+        "            with contextlib.nullcontext():  # nobody spends",
+        f"{_DIRECT}::test_the_last_credit_is_spent_once",
+    ),
+    Mutant(
+        "a_thread_overtakes_ready_readers",
+        "direct",
+        "a thread sends while readers of the same connection wait for their turn",
+        "netstack.handlers.request_queue",
+        "            if len(self._ready) or self._is_closed",
+        "            if self._is_closed",
+        f"{_DIRECT}::test_nobody_overtakes_a_reader_that_is_ready",
+    ),
+    Mutant(
+        "a_thread_writes_into_the_middle_of_a_frame",
+        "direct",
+        "a thread sends while the socket has taken only a part of what was written before",
+        "netstack.channel.direct_writer",
+        "self._sock is None or self._outbound.pending_bytes or",
+        "self._sock is None or",
+        "tests/netstack/channel/test_direct_writer.py::test_nobody_overtakes_what_was_written_earlier",
+    ),
+    Mutant(
+        "the_rest_of_a_frame_is_forgotten",
+        "direct",
+        "what the socket does not take of a frame that goes past the loop is lost",
+        "netstack.channel.direct_writer",
+        "            self._outbound.add((memoryview(frame)[num_sent:],), None)\n",
+        "",
+        "tests/netstack/channel/test_direct_writer.py::test_what_the_kernel_does_not_take_goes_out_next_by_the_loop",
+    ),
     # ---------------------------------------------------------------- runs of several buffers: bugs of this stack's own
     Mutant(
         "run_overdraws_its_credit",

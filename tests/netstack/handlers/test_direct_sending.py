@@ -293,11 +293,15 @@ def test_the_last_credit_is_spent_once(server: DirectServer) -> None:
     task = threading.Thread(target=partition.flush, args=(0,))
     task.start()
     assert has_looked.wait(PATIENCE_S)
+    server.queue.start_read()  # of several messages, after which everything is written
     server.queue.enqueue_available_reader(reader)
+    may_go_on.set()
     task.join()
     reader._view = view
     partition.emit_record(b"two", 0)
     partition.flush(0)
+    server.loop.run_pending()
+    server.channel.pipeline.fire_channel_read_complete()
 
     assert contents(server.sent_directly()) == [(0, b"one")]
     assert server.sent() == []
