@@ -108,9 +108,9 @@ class CreditBasedSequenceNumberingViewReader:
         assert self._view is None, "a reader has one view"
         if self._initial_credit == 0:
             view.send_empty_buffers()
-        self._view = view
         self._poll_view = view.poller()
         self._poll_run = view.run_poller()
+        self._view = view  # last: the producer may notify already, and whoever sees a view polls it
 
     # ---------------------------------------------------------------- the queue
 

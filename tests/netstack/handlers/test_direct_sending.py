@@ -8,8 +8,9 @@ import pytest
 
 from netstack.channel.direct_writer import DirectWriter
 from netstack.handlers import request_queue
+from netstack.partition.pipelined import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.view import ResultSubpartitionView
+from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
@@ -210,6 +211,22 @@ def test_the_loops_own_thread_goes_the_usual_way(server: DirectServer) -> None:
 
     partition.emit_record(b"one", 0)
     partition.flush(0)
+
+    assert server.sent_directly() == []
+    assert server.data() == [(1, 0)]
+
+
+def test_a_producer_may_flush_while_the_loop_opens_its_view(server: DirectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view tells the reader from its first moment on; a reader that cannot poll yet leaves it to the loop."""
+    partition = server.partition()
+    poller = PipelinedSubpartitionView.poller
+
+    def slow(view: PipelinedSubpartitionView) -> Callable[[], BufferAndBacklog | None]:
+        emit(partition, b"one")
+        return poller(view)
+
+    monkeypatch.setattr(PipelinedSubpartitionView, "poller", slow)
+    server.receive(request(credit=9))
 
     assert server.sent_directly() == []
     assert server.data() == [(1, 0)]
