@@ -445,10 +445,14 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
 
 def _duplicate(sock: socket.socket | None) -> socket.socket | None:
-    """The same connection under a number of our own; None if there is no socket (a pretended transport)."""
+    """The same connection under a number of our own; None if there is no socket (a pretended transport), or no number left."""
     if sock is None or sock.fileno() < 0:
         return None
-    duplicate = socket.socket(sock.family, sock.type, sock.proto, fileno=os.dup(sock.fileno()))
+    try:
+        number = os.dup(sock.fileno())
+    except OSError:  # EMFILE: the connection works without
+        return None
+    duplicate = socket.socket(sock.family, sock.type, sock.proto, fileno=number)
     duplicate.settimeout(0)  # without waiting
     return duplicate
 

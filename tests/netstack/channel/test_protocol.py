@@ -1,6 +1,7 @@
 """``NetworkChannel`` on real sockets and both loops: backpressure, ownership, closing."""
 
 import asyncio
+import errno
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -762,5 +763,21 @@ def test_the_peer_is_named_as_in_urls(loop_name: str, peer: object, text: str) -
         assert channel.peer == text
         transport.abort()
         channel.connection_lost(None)
+
+    run(loop_name, main())
+
+
+def test_without_a_free_descriptor_the_loop_writes_everything(loop_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way past the loop is a convenience: the connection goes on without it, and has it as soon as there is one."""
+
+    def refuse(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def main() -> None:
+        async with connected() as pair:
+            with monkeypatch.context() as limited:
+                limited.setattr("netstack.channel.protocol.os.dup", refuse)
+                assert pair.server.direct_writer() is None
+            assert pair.server.direct_writer() is not None
 
     run(loop_name, main())
