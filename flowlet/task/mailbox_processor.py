@@ -8,6 +8,7 @@ Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxContr
 """
 
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from enum import Enum, auto
 from functools import partial
 from typing import NoReturn
@@ -110,6 +111,7 @@ class MailboxProcessor:
         self._state = LoopState.RUNNING  # Written by the mailbox thread.
         self._suspension: Suspension | None = None  # Written by the mailbox thread; read anywhere for display.
         self._num_mails = 0  # Written by the mailbox thread.
+        self._context = Context()  # Written by the mailbox thread before it parks: its own, for who stands in for it.
         self._action_executor = action_executor
         self._waiting_probe: LatencyProbe | None = None  # Mailbox thread, once the loop runs: starts after the first ordinary mail.
         self._probe: LatencyProbe | None = None
@@ -200,6 +202,7 @@ class MailboxProcessor:
 
     def _park(self, kind: WaitKind) -> Mail:
         self._timings.start_wait(kind)
+        self._context = copy_context()
         try:
             return self._mailbox.take(is_lending=True)
         finally:
@@ -208,6 +211,7 @@ class MailboxProcessor:
     def try_run_parked(self, suspension: Suspension, action: DefaultAction) -> bool:
         """Any thread: instead of resuming ``suspension``, run ``action`` in the place of the thread that waits; False if it does not wait.
 
+        ``action`` sees the context variables of that thread (decimal contexts, what its log lines name), and changes none of the caller's.
         ``action`` works as the default action does, and suspends it again if there is nothing left to do; if it does not, or raises,
         the mailbox's own thread goes on with the default action, or with the error.  It must not block, and takes no mails.
         """
@@ -224,7 +228,7 @@ class MailboxProcessor:
         self._timings.end_wait()
         self._suspension = None
         try:
-            action(self._controller)
+            self._context.run(action, self._controller)
         except BaseException as error:  # noqa: BLE001 - it belongs to the task, whose own thread raises it
             self.send_control_mail(partial(_raise, error), "raise what was raised in its place")
             return

@@ -1,5 +1,6 @@
 """Another thread stands in for a parked mailbox thread: one at a time, and never beside a mail."""
 
+import decimal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,8 +59,8 @@ class ParkedTask:
 
 
 @contextmanager
-def parked_task() -> Iterator[ParkedTask]:
-    task = ParkedTask()
+def parked_task(task: ParkedTask | None = None) -> Iterator[ParkedTask]:
+    task = ParkedTask() if task is None else task
     task.thread.start()
     task.wait_until_parked()
     yield task
@@ -139,6 +140,29 @@ def test_a_thread_that_works_is_left_alone() -> None:
 
 
 # ---------------------------------------------------------------- the loop
+
+
+def test_the_action_sees_the_contexts_of_the_thread_and_leaves_those_of_the_caller_alone() -> None:
+    """What a function set up when it was opened, as the precision of decimals, holds wherever it runs; the loop stays as it is."""
+    precision = decimal.getcontext().prec
+    found: list[int] = []
+
+    class PreciseTask(ParkedTask):
+        def _run(self) -> None:
+            decimal.getcontext().prec = 77
+            super()._run()
+
+    def action(controller: MailboxController) -> None:
+        found.append(decimal.getcontext().prec)
+        decimal.getcontext().prec = 78
+        task.suspend(controller)
+
+    with parked_task(PreciseTask()) as task:
+        assert task.try_run(action)
+        assert task.try_run(action)
+
+    assert found == [77, 78]
+    assert decimal.getcontext().prec == precision
 
 
 def test_the_action_runs_in_place_and_the_thread_sleeps_on() -> None:
