@@ -21,6 +21,7 @@ _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
 # Where a table of FlatBuffers says in which place its field is: two bytes each, behind four.  Arrow's Message.fbs.
 _HEADER_OF_MESSAGE: Final = 4 + 2 * 2
+_DATA_OF_DICTIONARY: Final = 4 + 2 * 1
 _COMPRESSION_OF_BATCH: Final = 4 + 2 * 3
 
 
@@ -48,8 +49,7 @@ def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
     """
     try:
         message = pa.ipc.read_message(data)
-        if _is_compressed(memoryview(message.metadata)):
-            raise SerdeError("a record batch that is compressed, which senders do not do")
+        refuse_compressed(message)
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
     except (pa.ArrowException, EOFError, OSError, ValueError, struct.error) as error:
@@ -60,13 +60,25 @@ def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
     return batch
 
 
-def _is_compressed(metadata: memoryview) -> bool:
-    """Whether the header of a message is a record batch with a codec; pyarrow does not tell."""
-    message = _U32.unpack_from(metadata, 0)[0]
-    header = _field(metadata, message, _HEADER_OF_MESSAGE)
-    if header is None:
-        return False
-    return _field(metadata, header + _U32.unpack_from(metadata, header)[0], _COMPRESSION_OF_BATCH) is not None
+def refuse_compressed(message: Any) -> None:
+    """Refuse a message with a record batch, or a dictionary, whose body has a codec; pyarrow does not tell.
+
+    Raises:
+        SerdeError: it is one.
+        struct.error: its header points outside of it.
+    """
+    metadata = memoryview(message.metadata)
+    batch = _table(metadata, _U32.unpack_from(metadata, 0)[0], _HEADER_OF_MESSAGE)
+    if message.type == "dictionary" and batch is not None:
+        batch = _table(metadata, batch, _DATA_OF_DICTIONARY)
+    if message.type != "schema" and batch is not None and _field(metadata, batch, _COMPRESSION_OF_BATCH) is not None:
+        raise SerdeError(f"a {message.type} that is compressed, which senders do not do")
+
+
+def _table(data: memoryview, table: int, slot: int) -> int | None:
+    """Where the table is that a field of another one refers to; None: the field is not there."""
+    field = _field(data, table, slot)
+    return None if field is None else field + int(_U32.unpack_from(data, field)[0])
 
 
 def _field(data: memoryview, table: int, slot: int) -> int | None:

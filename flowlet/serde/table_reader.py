@@ -7,6 +7,7 @@ Invariants: what comes out stands for the values that were sent, and lies in mem
 Format:     ``column_format``.
 """
 
+import struct
 from typing import Any, Final
 
 import numpy as np
@@ -159,12 +160,17 @@ def _array(payload: memoryview) -> Any:
 def _arrow_array(payload: memoryview) -> Any:
     import pyarrow as pa  # takes longer than all of this package, and who has no Arrow column does not need it
 
+    from flowlet.serde.arrow_serializer import refuse_compressed
+
+    stream = pa.py_buffer(bytes(payload))
     try:
-        with pa.ipc.open_stream(pa.py_buffer(bytes(payload))) as reader:
+        for message in pa.ipc.MessageReader.open_stream(stream):
+            refuse_compressed(message)  # what a few bytes would grow to is not allocated
+        with pa.ipc.open_stream(stream) as reader:
             batch = reader.read_next_batch()
         # Offsets that point outside of it are refused, not followed.
         batch.validate(full=True)
-    except (pa.ArrowException, EOFError, OSError, StopIteration, ValueError) as error:
+    except (pa.ArrowException, EOFError, OSError, StopIteration, ValueError, struct.error) as error:
         raise SerdeError(f"no Arrow array: {type(error).__name__}: {error}") from error
     if batch.num_columns != 1:
         raise SerdeError(f"a record batch of {batch.num_columns} fields instead of an Arrow array")

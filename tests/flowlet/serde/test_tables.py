@@ -302,6 +302,17 @@ class TestCorruptTables:
         with pytest.raises(SerdeError, match="a record batch of 2 fields"):
             decode_records(memoryview(module.framed(module.ARROW, sink.getvalue().to_pybytes())), 0, 1, ChannelDictionary())
 
+    @pytest.mark.parametrize("array", [pa.array(["a" * 1000] * 100), pa.array(["a" * 1000, None] * 9).dictionary_encode()], ids=str)
+    def test_compressed_arrays_are_refused(self, array: pa.Array) -> None:
+        """A few compressed bytes may stand for as much memory as their sender likes; also those of a dictionary."""
+        sink = pa.BufferOutputStream()
+        batch = pa.record_batch([array], names=[""])
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_batch(batch)
+
+        with pytest.raises(SerdeError, match="is compressed"):
+            decode_records(memoryview(module.framed(module.ARROW, sink.getvalue().to_pybytes())), 0, len(array), ChannelDictionary())
+
     @pytest.mark.parametrize("values", [["a"], [1.5], [True], [None], [2**63], [-(2**63) - 1]], ids=repr)
     def test_timestamps_that_are_none_are_refused(self, values: list[Any]) -> None:
         with pytest.raises(SerdeError, match="timestamps that are not all integers of 64 bits"):
