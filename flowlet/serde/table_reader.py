@@ -42,7 +42,7 @@ from flowlet.serde.int_columns import INTS, decode_ints
 from flowlet.serde.short_text_columns import decode_short_texts
 
 _FIELD_DEPTH: Final = 1
-_TIMESTAMP_BITS: Final = 63  # without the sign
+_INT64: Final = np.iinfo(np.int64)
 # What is read as a list; of texts, bytes and tuples the exact type is known.
 _LISTS: Final = {TEXT: str, TEXT_SIZES: str, BYTES: bytes, TUPLES: tuple}
 _NATIVE_TYPES: Final = tuple(dtype.newbyteorder("=") for dtype in ARRAY_TYPES)
@@ -85,7 +85,7 @@ def decode_timestamps(view: memoryview, offset: int, num_records: int) -> tuple[
         return array, end
     values = decode_payload(kind, payload, num_records, 0)
     check_length(kind, values, num_records)
-    if list(map(type, values)).count(int) != len(values) or max(map(int.bit_length, values), default=0) > _TIMESTAMP_BITS:
+    if list(map(type, values)).count(int) != len(values) or max(values, default=0) > _INT64.max or min(values, default=0) < _INT64.min:
         raise SerdeError("timestamps that are not all integers of 64 bits")
     return np.array(values, np.int64), end
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, NameTable, Shape, columns_of
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
-from flowlet.records import Chunk
+from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk
 from flowlet.serde import column_format as module
 from flowlet.serde.channel_dictionary import MAX_CHARACTERS, ChannelDictionary, encode_codes
 from flowlet.serde.columns import encode_column
@@ -320,6 +320,13 @@ class TestCorruptTables:
 
     def test_timestamps_may_be_a_constant(self) -> None:
         assert decode_timestamps(memoryview(encode_column([7] * 5)), 0, 5)[0].tolist() == [7] * 5
+
+    @pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP, MAX_TIMESTAMP])
+    def test_the_first_and_the_last_timestamp_of_all_come_back(self, timestamp: int) -> None:
+        """Also where all records have it, as those without a time of their own do in Flink."""
+        chunk = Chunk(["a", "b"], [timestamp, timestamp])
+
+        assert sent(chunk).timestamps == [timestamp, timestamp]
 
     def test_tuples_without_fields_are_a_list(self) -> None:
         assert decode_records(memoryview(encode_column([()] * 3)), 0, 3, ChannelDictionary())[0] == [()] * 3
