@@ -166,7 +166,7 @@ def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) 
         SerdeError, ValueError, struct.error: this is no such column.
     """
     if kind == TEXT:
-        return str(payload, ENCODING, SURROGATES).split("\0")
+        return str(payload, ENCODING, SURROGATES).split("\0", num_values)  # not many more objects than there may be
     if kind == CONSTANT:
         (value,), end = decode_column(payload, 0, 1, depth=depth + 1)
         check_end(end, payload)

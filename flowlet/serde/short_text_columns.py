@@ -28,15 +28,18 @@ def encode_short_texts(heads: HeadArray) -> bytes:
     return framed(SHORT_TEXTS, bytes((width,)), cells.tobytes())
 
 
-def decode_short_texts(payload: memoryview) -> ShortTextColumn:
-    """The texts of such a column.
+def decode_short_texts(payload: memoryview, num_texts: int) -> ShortTextColumn:
+    """The ``num_texts`` texts of such a column.
 
     Raises:
-        SerdeError, ValueError: it is corrupt.
+        SerdeError: it is corrupt.
     """
     width = payload[0] if payload else 0
     if not 0 < width <= HEAD_BYTES:
         raise SerdeError(f"short texts of {width} bytes each, they have 1 to {HEAD_BYTES}")
+    # Before they take their 16 bytes each.
+    if len(payload) - 1 != num_texts * width:
+        raise SerdeError(f"{len(payload) - 1} bytes of short texts, {num_texts} of {width} bytes each have {num_texts * width}")
     cells = np.frombuffer(payload[1:], np.uint8).reshape(-1, width)
     if cells.max(initial=0) > 0x7F:
         raise SerdeError("short texts that are not ASCII")

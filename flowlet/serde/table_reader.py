@@ -137,7 +137,7 @@ def _read(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDi
     if kind == ARRAY:
         return ArrayColumn(_array(payload))
     if kind == SHORT_TEXTS:
-        return decode_short_texts(payload)
+        return decode_short_texts(payload, num_values)
     if kind == ARROW:
         return ArrowColumn(_arrow_array(payload))
     values = decode_payload(kind, payload, num_values, _FIELD_DEPTH)

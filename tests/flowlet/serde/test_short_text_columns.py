@@ -1,10 +1,14 @@
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import SerdeError
-from flowlet.serde.column_format import SHORT_TEXTS, column_at
+from flowlet.serde.channel_dictionary import ChannelDictionary
+from flowlet.serde.column_format import SHORT_TEXTS, TEXT, column_at, framed
 from flowlet.serde.short_text_columns import decode_short_texts, encode_short_texts
+from flowlet.serde.table_reader import decode_records
 from tests.flowlet.columns.test_short_texts import SHORT, heads_of
 
 
@@ -18,20 +22,35 @@ def test_texts_come_back(texts: list[str], repeat: int) -> None:
     kind, payload, end = column_at(memoryview(data), 0)
     assert (kind, end) == (SHORT_TEXTS, len(data))
     assert len(payload) == 1 + len(texts) * max(1, *map(len, texts))
-    assert decode_short_texts(payload).to_list() == texts
+    assert decode_short_texts(payload, len(texts)).to_list() == texts
 
 
 @pytest.mark.parametrize(
     ("payload", "message"),
-    [(b"", "0 bytes each"), (b"\0ab", "0 bytes each"), (b"\x11" + b"a" * 17, "17 bytes each"), (b"\x02a\xc3", "not ASCII")],
+    [
+        (b"", "0 bytes each"),
+        (b"\0ab", "0 bytes each"),
+        (b"\x11" + b"a" * 17, "17 bytes each"),
+        (b"\x02a\xc3", "not ASCII"),
+        (b"\x02abc", "3 bytes of short texts, 1 of 2 bytes each have 2"),
+        (b"\x02", "0 bytes of short texts"),
+    ],
 )
 def test_a_corrupt_column_is_refused(payload: bytes, message: str) -> None:
     """With what is wrong."""
     with pytest.raises(SerdeError, match=message):
-        decode_short_texts(memoryview(payload))
+        decode_short_texts(memoryview(payload), 1)
 
 
-def test_half_a_text_is_refused() -> None:
-    """Its reader says so for all columns."""
-    with pytest.raises(ValueError, match="reshape"):
-        decode_short_texts(memoryview(b"\x02abc"))
+@pytest.mark.parametrize(("kind", "payload"), [(SHORT_TEXTS, b"\1" + bytes(1 << 20)), (TEXT, bytes(1 << 20))])
+def test_more_texts_than_records_are_refused_before_they_take_memory(kind: int, payload: bytes) -> None:
+    """A byte each on the wire would be 16 in the column, or a reference in a list."""
+    data = memoryview(framed(kind, payload))
+    tracemalloc.start()
+
+    with pytest.raises(SerdeError):
+        decode_records(data, 0, 2, ChannelDictionary())
+
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 4 * len(payload)
