@@ -7,6 +7,7 @@ Invariants: whoever writes to the socket holds the channel's ``turn``, the loop 
             kernel has it or it stands in the outbound buffer.  So what goes past the loop never comes between the parts of a frame, and
             never before something that was written earlier.  Nobody waits for anything but the interpreter while it holds the turn.
             The socket is a duplicate: the transport may close its own at any moment, and its number then means something else.
+            The main thread never has it: a signal handler that raises there (Ctrl-C) would leave the turn taken, and the loop waiting.
 Lock order: ``turn`` before the locks of subpartitions and pools; no callback of a handler runs on a foreign thread.
 """
 
@@ -20,6 +21,11 @@ from netstack.channel.outbound_buffer import ChannelOutboundBuffer
 
 MAX_DIRECT_BYTES: Final = 4096  # of payload; more is worth the loop's gather write.  Not measured.
 _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+def runs_signal_handlers() -> bool:
+    """Whether the calling thread is the one on which Python runs them, between any two calls."""
+    return threading.get_ident() == threading.main_thread().ident
 
 
 class FrameSocket(Protocol):
@@ -44,9 +50,10 @@ class DirectWriter:
         turn: the channel's.
         is_open: whether the channel still takes frames.
         flush_threadsafe: makes the loop write what is in ``outbound``.
+        is_interruptible: whether the calling thread may be torn out of a block that gives back what it took.
     """
 
-    __slots__ = ("_flush_threadsafe", "_is_open", "_outbound", "_sock", "_turn", "num_bytes_out", "num_writes")
+    __slots__ = ("_flush_threadsafe", "_is_interruptible", "_is_open", "_outbound", "_sock", "_turn", "num_bytes_out", "num_writes")
 
     def __init__(
         self,
@@ -55,12 +62,14 @@ class DirectWriter:
         turn: "threading.RLock",
         is_open: Callable[[], bool],
         flush_threadsafe: Callable[[], object],
+        is_interruptible: Callable[[], bool] = runs_signal_handlers,
     ) -> None:
         self._sock: FrameSocket | None = sock
         self._outbound = outbound
         self._turn = turn
         self._is_open = is_open
         self._flush_threadsafe = flush_threadsafe
+        self._is_interruptible = is_interruptible
         self.num_bytes_out = 0  # Both written under the turn; read anywhere, one write stale is fine.
         self.num_writes = 0
 
@@ -68,8 +77,8 @@ class DirectWriter:
         return f"<DirectWriter {'closed' if self._sock is None else 'open'}, {self.num_writes} writes>"
 
     def try_begin(self) -> bool:
-        """Take the turn; False if somebody has it, something written earlier is not out yet, or the channel ends."""
-        if not self._turn.acquire(blocking=False):
+        """Take the turn; False if somebody has it, something written earlier is not out yet, the channel ends, or on the main thread."""
+        if self._is_interruptible() or not self._turn.acquire(blocking=False):
             return False
         if self._sock is None or self._outbound.pending_bytes or not self._is_open():
             self._turn.release()

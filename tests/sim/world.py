@@ -130,7 +130,8 @@ class Link(Actor):
     def _direct_writer(self, channel: NetworkChannel, end: SimTransport) -> DirectWriter:
         """Producers that flush send a little past the loop, as in production."""
         flush = partial(self.server_node.loop.loop.call_soon, channel.transport_flush)
-        return DirectWriter(DirectSocket(end, self.ledger.note_direct), channel._outbound, channel.turn, lambda: channel.is_active, flush)
+        sock = DirectSocket(end, self.ledger.note_direct)
+        return DirectWriter(sock, channel._outbound, channel.turn, lambda: channel.is_active, flush, lambda: False)
 
     def _use_decoder(self, channel: NetworkChannel) -> FrameDecoder:
         """Decoders with tiny buffers, so that every way of reading is used."""

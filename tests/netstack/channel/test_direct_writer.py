@@ -22,8 +22,9 @@ class Connection:
         self.turn = threading.RLock()
         self.outbound = ChannelOutboundBuffer(2 * LARGE, LARGE)
         self.is_open = True
+        self.is_interruptible = False
         self.num_flushes = 0
-        self.writer = DirectWriter(sock, self.outbound, self.turn, lambda: self.is_open, self._flush)
+        self.writer = DirectWriter(sock, self.outbound, self.turn, lambda: self.is_open, self._flush, lambda: self.is_interruptible)
 
     def _flush(self) -> None:
         self.num_flushes += 1
@@ -99,6 +100,15 @@ def test_a_refused_attempt_leaves_the_turn_free(connection: Connection) -> None:
     assert can_begin_elsewhere(connection)
 
 
+def test_a_thread_that_may_be_interrupted_anywhere_never_has_the_turn(connection: Connection) -> None:
+    connection.is_interruptible = True
+
+    assert not connection.writer.try_begin()
+
+    connection.is_interruptible = False
+    assert can_begin_elsewhere(connection)
+
+
 def test_what_the_kernel_does_not_take_goes_out_next_by_the_loop(connection: Connection) -> None:
     """The rest of the frame stands in the outbound buffer, before everything that is written later."""
     frame = bytes(range(256)) * (LARGE // 128)
@@ -133,7 +143,7 @@ def test_a_loop_that_was_closed_is_no_error(connection: Connection) -> None:
     def closed() -> None:
         raise RuntimeError("Event loop is closed")
 
-    writer = DirectWriter(connection.sock, connection.outbound, connection.turn, lambda: True, closed)
+    writer = DirectWriter(connection.sock, connection.outbound, connection.turn, lambda: True, closed, lambda: False)
     assert writer.try_begin()
     writer.write(b"frame")
     writer.end()

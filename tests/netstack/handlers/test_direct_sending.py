@@ -1,8 +1,11 @@
 """A thread that notifies sends a little by itself; everything else is the loop's, and nothing comes out of order."""
 
+import contextlib
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -11,6 +14,7 @@ from netstack.handlers import request_queue
 from netstack.partition.pipelined import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
+from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
@@ -232,6 +236,40 @@ def test_a_producer_may_flush_while_the_loop_opens_its_view(server: DirectServer
     assert server.data() == [(1, 0)]
 
 
+def test_a_signal_in_the_users_thread_leaves_the_turn_free(server: DirectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the main thread writes a partition: the loop, which serves all the others, must not wait for ever."""
+    partition = server.partition()
+    server.receive(request(credit=9))
+    server.queue._direct = SlowWriter(server.direct, server.direct.write, interrupted(server.direct.try_begin))  # type: ignore[assignment]
+    monkeypatch.setattr(EmbeddedEventLoop, "is_current_thread", lambda _: False)
+
+    partition.emit_record(b"one", 0)
+    with contextlib.suppress(KeyboardInterrupt):
+        partition.flush(0)
+
+    monkeypatch.undo()
+    on_task_thread(partial(assert_is_free, server.channel.turn))
+    assert server.data() == [(1, 0)]
+
+
+def assert_is_free(turn: "threading.RLock") -> None:
+    """The calling thread is another one than the one that may have it."""
+    assert turn.acquire(blocking=False), "the main thread still has it"
+    turn.release()
+
+
+def interrupted(try_begin: Callable[[], bool]) -> Callable[[], bool]:
+    """A signal arrives as soon as the turn is taken."""
+
+    def begin() -> bool:
+        has_turn = try_begin()
+        if has_turn:
+            signal.raise_signal(signal.SIGINT)
+        return has_turn
+
+    return begin
+
+
 def test_nothing_is_sent_to_a_receiver_that_cancelled(server: DirectServer) -> None:
     partition = server.partition()
     server.receive(request(credit=9))
@@ -342,9 +380,9 @@ class AnnouncedTurn:
 
 
 class SlowWriter:
-    """A direct writer whose ``write`` the test decides."""
+    """A direct writer whose ``write``, and ``try_begin``, the test decides."""
 
-    def __init__(self, writer: DirectWriter, write: Callable[[bytes], None]) -> None:
-        self.try_begin = writer.try_begin
+    def __init__(self, writer: DirectWriter, write: Callable[[bytes], None], try_begin: Callable[[], bool] | None = None) -> None:
+        self.try_begin = try_begin or writer.try_begin
         self.end = writer.end
         self.write = write
