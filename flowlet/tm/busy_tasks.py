@@ -34,7 +34,8 @@ class WatchedThread:
     cpu_clock: int
     used_ns: int  # at the last look
     niceness: int  # what it came with
-    is_low: bool = False
+    is_busy: bool = False
+    is_low: bool = False  # it may stay so when it is calm again
 
 
 class BusyTasks:
@@ -83,7 +84,7 @@ class BusyTasks:
     def is_crowded(self) -> bool:
         """Whether a thread was busy at the last look."""
         with self._lock:
-            return any(thread.is_low for thread in self._threads.values())
+            return any(thread.is_busy for thread in self._threads.values())
 
     def look(self) -> None:
         """Lower who was busy since the last look, raise who was not."""
@@ -98,13 +99,12 @@ class BusyTasks:
                 self._judge_locked(thread, share)
 
     def _judge_locked(self, thread: WatchedThread, share: float) -> None:
-        is_low = share >= _BUSY_SHARE if not thread.is_low else share >= _CALM_SHARE
-        if is_low == thread.is_low:
+        is_busy = thread.is_busy = share >= (_CALM_SHARE if thread.is_busy else _BUSY_SHARE)
+        if is_busy == thread.is_low:
             return
-        niceness = LOW_NICENESS if is_low else thread.niceness
         with contextlib.suppress(OSError):
-            self._set_niceness(thread.native_id, niceness)
-            thread.is_low = is_low
+            self._set_niceness(thread.native_id, LOW_NICENESS if is_busy else thread.niceness)
+            thread.is_low = is_busy
 
 
 class Looks:

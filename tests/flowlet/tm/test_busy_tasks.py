@@ -55,14 +55,29 @@ def test_a_busy_thread_is_lowered_once_and_raised_when_it_is_calm(rig: Rig) -> N
 
 
 def test_without_the_right_to_raise_it_a_thread_stays_low(rig: Rig) -> None:
+    """But it is not busy any more: what rests beside busy threads must not rest for ever."""
     with rig.tasks.watched():
         rig.look_after(100)
         rig.is_allowed = False
         rig.look_after(0)
-        assert rig.tasks.is_crowded
+        assert repr(rig.tasks) == "<BusyTasks 1 of 1 threads are low>"
+        assert not rig.tasks.is_crowded
+
         rig.is_allowed = True
         rig.look_after(0)
-        assert not rig.tasks.is_crowded
+        assert repr(rig.tasks) == "<BusyTasks 0 of 1 threads are low>"
+
+
+def test_a_thread_that_stayed_low_is_busy_again_when_it_uses_its_core(rig: Rig) -> None:
+    with rig.tasks.watched():
+        rig.look_after(100)
+        rig.is_allowed = False
+        seen = []
+        for percent in (0, 29, 30, 10):
+            rig.look_after(percent)
+            seen.append(rig.tasks.is_crowded)
+
+    assert seen == [False, False, True, True]
 
 
 def test_a_thread_that_has_left_is_not_touched(rig: Rig) -> None:
