@@ -18,7 +18,7 @@ from flowlet.datastream.aggregations import Aggregation, KnownReduction
 from flowlet.errors import JobGraphError
 from flowlet.fusing.known_reductions import known_reduction
 from flowlet.fusing.switch import is_fusing, is_traced
-from flowlet.fusing.unchanging import can_change
+from flowlet.fusing.unchanging_records import are_unchanging, chunk_is_unchanging
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.kernels.slot_index import SlotIndex, Slots
 from flowlet.keys import are_plain
@@ -58,6 +58,7 @@ class KeyedReduceOperator(RunningOperator):
         self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)  # while all keys come in columns of one kind
         self._slots = Slots()  # afterwards: exact key -> slot
         self._results: list[Any] = []  # by slot
+        self._holds_changing = False  # records that can change
 
     def open(self) -> None:
         """Prepare; no function is pickled with its loop."""
@@ -71,12 +72,19 @@ class KeyedReduceOperator(RunningOperator):
         slots = self._state_slots(chunk)
         function = self._reduce_function.call
         # The function may change what it returned before and return it again.
-        copies = self.ctx.copies_results and (can_change(values[0]) or (self._is_users and not self._loop.keeps_unchanging(function)))
+        copies = self.ctx.copies_results and self._may_hold_changing(chunk, function)
         records = iter(values)
         try:
             return self._loop.run(function, slots, records, self._results, copies=copies)
         except Exception as error:
             raise self._failure(values, records) from error
+
+    def _may_hold_changing(self, chunk: Chunk, function: Any) -> bool:
+        """Whether something that can change may be in the state once the chunk is; then it stays so."""
+        if not self._holds_changing:
+            keeps = not self._is_users or self._loop.keeps_unchanging(function)
+            self._holds_changing = not keeps or not chunk_is_unchanging(chunk)
+        return self._holds_changing
 
     # -- the state: a slot for each key, and a list of results by slot
 
@@ -118,6 +126,7 @@ class KeyedReduceOperator(RunningOperator):
 
     def _take_records(self, keys: list[Any], records: list[Any]) -> None:
         self._results, self._slots = records, Slots()
+        self._holds_changing = not are_unchanging(records)
         self._index = SlotIndex(allows_null=self._allows_null)
         if not self._index.load(keys):
             self._index = None

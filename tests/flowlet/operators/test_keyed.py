@@ -1,3 +1,5 @@
+import copy
+import itertools
 from collections import namedtuple
 from collections.abc import Callable
 from decimal import Decimal
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 from flowlet.common.types import Row
 from flowlet.errors import JobGraphError, KeyTypeError, UserFunctionError
 from flowlet.keys import exact_key
+from flowlet.operators.base import OperatorContext
 from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
-from flowlet.records import MAX_TIMESTAMP
-from tests.flowlet.operators.harness import Harness, results
+from flowlet.records import MAX_TIMESTAMP, Chunk
+from tests.flowlet.operators.harness import Harness, RecordingOutput, results
 from tests.flowlet.serde.exact import exact
 
 Pair = namedtuple("Pair", "key value")
@@ -163,6 +166,50 @@ def test_rows_named_tuples_and_numbers() -> None:
         assert exact(found) == exact([Pair("a", 1), Pair("a", 3)])
 
     assert results(KeyedSumOperator(lambda number: number % 2, 0), [1, 2, 3, 4], size=3)[0] == [1, 2, 4, 6]
+
+
+class Bag:
+    """Changes where it is added to."""
+
+    def __init__(self, *items: int) -> None:
+        self.items = list(items)
+
+    def __add__(self, other: Any) -> Any:
+        self.items += other.items if isinstance(other, Bag) else [other]
+        return self
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [[("a", 1), ("b", Bag(1)), ("b", Bag(2))]],
+        [[("b", Bag(1)), ("a", 1), ("b", 2)]],
+        [[("b", Bag(1)), ("a", 1)], [("b", 2), ("b", 3)]],
+    ],
+    ids=["behind one that cannot", "in front of one", "in an earlier chunk"],
+)
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_results_that_can_change_are_copied_wherever_they_are(chunks: list[list[Any]], is_restored: bool) -> None:
+    """What was emitted stays as it was, though the records are of several kinds."""
+    output = RecordingOutput()
+    running: dict[str, list[Any]] = {}
+    expected = []
+    state = None
+
+    for run in [[records] for records in chunks] if is_restored else [chunks]:
+        reduce = KeyedReduceOperator(itemgetter(0), lambda so_far, record: (so_far[0], so_far[1] + record[1]))
+        reduce.setup(OperatorContext("task", 0, 1, 128, "Reduce", copies_results=True), output)
+        reduce.initialize_state(state)
+        reduce.open()
+        for records in run:
+            reduce.process_chunk(Chunk(copy.deepcopy(records)))
+        state = reduce.snapshot_state(1)
+    for key, value in itertools.chain.from_iterable(chunks):
+        running.setdefault(key, []).extend(value.items if isinstance(value, Bag) else [value])
+        expected.append((key, running[key].copy()))
+
+    results = [(key, value.items if isinstance(value, Bag) else [value]) for key, value in output.values]
+    assert results == expected
 
 
 def test_lists_are_not_changed_in_place() -> None:
