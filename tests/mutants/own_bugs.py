@@ -52,6 +52,24 @@ OWN_BUGS: Final = (
         "",
         "tests/netstack/channel/test_direct_writer.py::test_what_the_kernel_does_not_take_goes_out_next_by_the_loop",
     ),
+    Mutant(
+        "a_reader_has_a_view_before_it_can_poll",
+        "direct",
+        "a producer that flushes while the loop opens its view fails, because the reader has a view and cannot poll it yet",
+        "netstack.handlers.view_reader",
+        "        self._poll_view = view.poller()\n",
+        "        self._view = view\n        self._poll_view = view.poller()\n",
+        f"{_DIRECT}::test_a_producer_may_flush_while_the_loop_opens_its_view",
+    ),
+    Mutant(
+        "a_signal_leaves_the_turn_taken",
+        "direct",
+        "Ctrl-C in the main thread while it sends past the loop stops the loop for ever",
+        "netstack.channel.direct_writer",
+        "if self._is_interruptible() or not self._turn",
+        "if not self._turn",
+        f"{_DIRECT}::test_a_signal_in_the_users_thread_leaves_the_turn_free",
+    ),
     # ---------------------------------------------------------------- runs of several buffers: bugs of this stack's own
     Mutant(
         "run_overdraws_its_credit",
