@@ -71,6 +71,18 @@ def column_at(view: memoryview, offset: int) -> tuple[int, memoryview, int]:
     return kind, view[start:end], end
 
 
+def num_fields_of(payload: memoryview) -> int:
+    """How many fields the records of a column of TUPLES or ROWS have.
+
+    Raises:
+        SerdeError, struct.error: more than any sender puts into one.
+    """
+    num_fields: int = FIELDS.unpack_from(payload)[0]
+    if num_fields > MAX_FIELDS:
+        raise SerdeError(f"records of {num_fields} fields, at most {MAX_FIELDS} are sent in columns")
+    return num_fields
+
+
 def check_length(kind: int, values: Any, num_values: int) -> None:
     """Refuse a column with too many or too few values.
 

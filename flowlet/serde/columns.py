@@ -42,6 +42,7 @@ from flowlet.serde.column_format import (
     check_length,
     column_at,
     framed,
+    num_fields_of,
 )
 from flowlet.serde.data_pickle import load_values
 from flowlet.serde.int_columns import INTS, decode_ints, encode_narrowed
@@ -195,7 +196,7 @@ def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) 
 
 
 def _decode_tuples(payload: memoryview, num_values: int, depth: int) -> list[tuple[Any, ...]]:
-    (num_fields,) = FIELDS.unpack_from(payload)
+    num_fields = num_fields_of(payload)
     columns = []
     end = FIELDS.size
     for _ in range(num_fields):

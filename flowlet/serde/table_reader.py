@@ -36,6 +36,7 @@ from flowlet.serde.column_format import (
     check_end,
     check_length,
     column_at,
+    num_fields_of,
 )
 from flowlet.serde.columns import decode_column, decode_payload
 from flowlet.serde.int_columns import INTS, decode_ints
@@ -91,7 +92,7 @@ def decode_timestamps(view: memoryview, offset: int, num_records: int) -> tuple[
 
 
 def _tuples(payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns | list[Any]:
-    (num_fields,) = FIELDS.unpack_from(payload)
+    num_fields = num_fields_of(payload)
     if not num_fields:
         check_end(FIELDS.size, payload)
         return [()] * num_records
@@ -99,7 +100,7 @@ def _tuples(payload: memoryview, num_records: int, dictionary: ChannelDictionary
 
 
 def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns:
-    (num_fields,) = FIELDS.unpack_from(payload)
+    num_fields = num_fields_of(payload)
     names, start = decode_column(payload, FIELDS.size, num_fields, depth=_FIELD_DEPTH)
     if not num_fields or list(map(type, names)).count(str) != num_fields:
         raise SerdeError(f"rows of {num_fields} fields with other names than texts")

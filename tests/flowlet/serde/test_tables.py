@@ -328,6 +328,16 @@ class TestCorruptTables:
 
         assert sent(chunk).timestamps == [timestamp, timestamp]
 
+    @pytest.mark.parametrize("depth", [0, 1])
+    def test_records_of_more_fields_than_anybody_sends_are_refused(self, depth: int) -> None:
+        """Constants are little on the wire: else a few bytes were a list of all records for each of 65,535 fields."""
+        data = module.framed(module.TUPLES, module.FIELDS.pack(256), encode_column([7]) * 256)
+        for _ in range(depth):
+            data = module.framed(module.TUPLES, module.FIELDS.pack(1), data)
+
+        with pytest.raises(SerdeError, match="records of 256 fields, at most 255"):
+            decode_records(memoryview(data), 0, 1, ChannelDictionary())
+
     def test_tuples_without_fields_are_a_list(self) -> None:
         assert decode_records(memoryview(encode_column([()] * 3)), 0, 3, ChannelDictionary())[0] == [()] * 3
 
