@@ -32,7 +32,7 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser(
         prog="python -m bench process-model", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--forms", type=choices(FORMS), default=("lambdas",), help="of the word count, separated by commas")
+    parser.add_argument("--forms", type=choices(FORMS), default=("called", "columns"), help="of the word count, separated by commas")
     parser.add_argument("--variants", type=choices(VARIANTS), default=tuple(VARIANTS), help="which, separated by commas")
     parser.add_argument("--words", type=int, default=NUM_WORDS)
     return vars(parser.parse_args(arguments))
@@ -42,7 +42,7 @@ def run(
     num_runs: int,
     *,
     quick: bool = False,
-    forms: Sequence[str] = ("lambdas",),
+    forms: Sequence[str] = ("called", "columns"),
     variants: Sequence[str] = tuple(VARIANTS),
     words: int = NUM_WORDS,
 ) -> list[Result]:
