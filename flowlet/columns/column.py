@@ -33,9 +33,6 @@ class Column(Protocol):
     def take(self, indices: IndexArray) -> "Column":
         """The values at these positions, in this order."""
 
-    def compress(self, mask: MaskArray) -> "Column":
-        """The values where the mask is true; it is as long as the column."""
-
     def slice(self, start: int, stop: int) -> "Column":
         """The values from ``start`` up to ``stop``; what is beyond the end is left out."""
 
@@ -67,10 +64,6 @@ class ArrayColumn:
     def take(self, indices: IndexArray) -> "ArrayColumn":
         """The values at these positions."""
         return ArrayColumn(self.array.take(indices))
-
-    def compress(self, mask: MaskArray) -> "ArrayColumn":
-        """The values where the mask is true."""
-        return ArrayColumn(np.compress(mask, self.array))
 
     def slice(self, start: int, stop: int) -> "ArrayColumn":
         """A part, in the same memory."""
@@ -107,10 +100,6 @@ class ListColumn:
         """The values at these positions."""
         return ListColumn(_objects(self.values).take(indices).tolist(), self.value_type)
 
-    def compress(self, mask: MaskArray) -> "ListColumn":
-        """The values where the mask is true."""
-        return ListColumn(np.compress(mask, _objects(self.values)).tolist(), self.value_type)
-
     def slice(self, start: int, stop: int) -> "ListColumn":
         """A part, in a list of its own."""
         return ListColumn(self.values[start:stop], self.value_type)
@@ -138,10 +127,6 @@ class ConstantColumn:
     def take(self, indices: IndexArray) -> "ConstantColumn":
         """As many times as there are positions."""
         return ConstantColumn(self.value, len(indices))
-
-    def compress(self, mask: MaskArray) -> "ConstantColumn":
-        """As many times as the mask is true."""
-        return ConstantColumn(self.value, int(np.count_nonzero(mask)))
 
     def slice(self, start: int, stop: int) -> "ConstantColumn":
         """A part."""
@@ -221,10 +206,6 @@ class CodedColumn:
         """The values at these positions, in the same table."""
         return CodedColumn(self.codes.take(indices), self.names)
 
-    def compress(self, mask: MaskArray) -> "CodedColumn":
-        """The values where the mask is true, in the same table."""
-        return CodedColumn(np.compress(mask, self.codes), self.names)
-
     def slice(self, start: int, stop: int) -> "CodedColumn":
         """A part, in the same memory and table."""
         return CodedColumn(self.codes[start:stop], self.names)
@@ -256,10 +237,6 @@ class ArrowColumn:
     def take(self, indices: IndexArray) -> "ArrowColumn":
         """The values at these positions."""
         return ArrowColumn(self.array.take(indices))
-
-    def compress(self, mask: MaskArray) -> "ArrowColumn":
-        """The values where the mask is true."""
-        return ArrowColumn(self.array.filter(mask))
 
     def slice(self, start: int, stop: int) -> "ArrowColumn":
         """A part, in the same memory."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns.column import ArrayColumn, ConstantColumn, IndexArray, MaskArray
+from flowlet.columns.column import ArrayColumn, ConstantColumn, IndexArray
 
 # With fewer values a base costs more bytes than it saves.
 MIN_BASED: Final = 16
@@ -56,10 +56,6 @@ class OffsetColumn:
     def take(self, indices: IndexArray) -> "OffsetColumn":
         """The values at these positions."""
         return OffsetColumn(self.base, self.offsets.take(indices))
-
-    def compress(self, mask: MaskArray) -> "OffsetColumn":
-        """The values where the mask is true."""
-        return OffsetColumn(self.base, np.compress(mask, self.offsets))
 
     def slice(self, start: int, stop: int) -> "OffsetColumn":
         """A part, in the same memory."""

@@ -56,10 +56,6 @@ class ShortTextColumn:
         """The texts at these positions."""
         return ShortTextColumn(take_heads(self.heads, indices))
 
-    def compress(self, mask: MaskArray) -> "ShortTextColumn":
-        """The texts where the mask is true."""
-        return self.take(np.flatnonzero(mask))
-
     def slice(self, start: int, stop: int) -> "ShortTextColumn":
         """A part, in the same memory."""
         return ShortTextColumn(self.heads[start:stop])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flowlet.columns.column import ArrayColumn, Column, IndexArray, MaskArray
+from flowlet.columns.column import ArrayColumn, Column, IndexArray
 from flowlet.columns.narrow import narrowed
 
 
@@ -55,11 +55,6 @@ class Columns:
     def take(self, indices: IndexArray) -> "Columns":
         """The records at these positions, in this order."""
         return self._with(len(indices), tuple([column.take(indices) for column in self.fields]))
-
-    def compress(self, mask: MaskArray) -> "Columns":
-        """The records where the mask is true."""
-        fields = tuple([column.compress(mask) for column in self.fields])
-        return self._with(len(fields[0]), fields)
 
     def slice(self, start: int, stop: int) -> "Columns":
         """The records from ``start`` up to ``stop``; what is beyond the end is left out."""

@@ -74,10 +74,6 @@ class WordColumn:
         """The words at these positions."""
         return self._in_pieces.take(indices)
 
-    def compress(self, mask: MaskArray) -> ListColumn | ShortTextColumn:
-        """The words where the mask is true."""
-        return self._in_pieces.compress(mask)
-
     def slice(self, start: int, stop: int) -> ListColumn | ShortTextColumn:
         """A part."""
         return self._in_pieces.slice(start, stop)

@@ -70,13 +70,11 @@ class TestColumn:
 
     def test_parts_are_the_parts_of_the_list(self, column: Column) -> None:
         values = column.to_list()
-        mask = np.array([True, False, False, True])
 
         assert exact(column.take(np.array([3, 0, 0])).to_list()) == exact([values[3], values[0], values[0]])
-        assert exact(column.compress(mask).to_list()) == exact([values[0], values[3]])
         assert exact(column.slice(1, 3).to_list()) == exact(values[1:3])
         assert exact(column.slice(2, 9).to_list()) == exact(values[2:9])
-        for empty in (column.take(np.array([], np.intp)), column.compress(np.zeros(4, np.bool_)), column.slice(4, 5)):
+        for empty in (column.take(np.array([], np.intp)), column.slice(4, 5)):
             assert (len(empty), empty.to_list()) == (0, [])
 
     def test_a_column_says_what_it_is(self, column: Column) -> None:
@@ -150,12 +148,9 @@ class TestColumns:
         table = columns_of(values)
         assert table is not None
         indices = data.draw(st.lists(st.integers(0, len(values) - 1)))
-        mask = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
         start, stop = data.draw(st.tuples(st.integers(0, 20), st.integers(0, 25)))
 
         assert exact(table.take(np.array(indices, np.intp)).to_list()) == exact([values[index] for index in indices])
-        kept = [value for value, is_kept in zip(values, mask, strict=True) if is_kept]
-        assert exact(table.compress(np.array(mask)).to_list()) == exact(kept)
         assert exact(table.slice(start, stop).to_list()) == exact(values[start:stop])
         assert len(table.slice(start, stop)) == len(values[start:stop])
 

@@ -29,7 +29,6 @@ def test_a_narrow_column_stands_for_the_same_integers(values: list[int]) -> None
     half = len(values) // 2
     assert column.slice(half, len(values)).to_list() == values[half:]
     assert column.take(np.arange(len(values))[::-1]).to_list() == values[::-1]
-    assert column.compress(np.arange(len(values)) % 2 == 0).to_list() == values[::2]
     table, _ = decode_records(memoryview(encode_table(Columns(len(values), (column,), Shape.SCALAR))), 0, len(values), ChannelDictionary())
     assert isinstance(table, Columns)
     assert table.to_list() == values

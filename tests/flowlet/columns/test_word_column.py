@@ -29,15 +29,13 @@ def test_words_are_those_of_split(text: str, separator: str | None) -> None:
 
 @given(ASCII | SPACED, SEPARATORS, st.data())
 def test_parts_are_those_of_a_list(text: str, separator: str | None, data: st.DataObject) -> None:
-    """Positions, masks and slices."""
+    """Positions and slices."""
     words = text.split(separator)
     column = WordColumn(text, separator)
     positions = data.draw(st.lists(st.integers(0, len(words) - 1), max_size=8) if words else st.just(list[int]()))
-    mask = data.draw(st.lists(st.booleans(), min_size=len(words), max_size=len(words)))
     start, stop = data.draw(st.integers(0, len(words))), data.draw(st.integers(0, len(words) + 1))
 
     assert column.take(np.array(positions, np.intp)).to_list() == [words[position] for position in positions]
-    assert column.compress(np.array(mask, np.bool_)).to_list() == [word for word, is_kept in zip(words, mask, strict=True) if is_kept]
     assert column.slice(start, stop).to_list() == words[start:stop]
 
 
