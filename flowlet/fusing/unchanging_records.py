@@ -21,7 +21,7 @@ _MAX_FIELDS: Final = 16  # of tuples with a check of their own
 
 def chunk_is_unchanging(chunk: Chunk) -> bool:
     """Whether no record of a chunk can change."""
-    return has_unchanging_columns(chunk) or are_unchanging(chunk.values)
+    return chunk.is_unchanging or has_unchanging_columns(chunk) or are_unchanging(chunk.values)
 
 
 def has_unchanging_columns(chunk: Chunk) -> bool:
