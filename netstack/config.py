@@ -36,6 +36,7 @@ _LEAST: Final = {
     "max_producers_per_gate": 1,
     "max_producer_memory_percent": 1,
     "backlog": 0,
+    "busy_poll_us": 0,
     "send_buffer_bytes": 0,
     "receive_buffer_bytes": 0,
     "max_write_batch_bytes": 1,
@@ -96,6 +97,9 @@ class NetstackConfig:
     congestion_control: str | None = None
     send_buffer_bytes: int = 0  # 0: the kernel decides
     receive_buffer_bytes: int = 0
+    # A loop that reads partitions over connections looks for more, without sleeping, for so long after the last data; 0: it sleeps at once.
+    # bench: latency.
+    busy_poll_us: int = 0
     close_timeout_s: float = 1.0
     # None: buffers, partitions and local channels work, but nothing listens and nothing is dialled (``netstack.security``).
     security: SecurityConfig | None = None

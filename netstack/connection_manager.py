@@ -18,6 +18,7 @@ from typing import Concatenate, ParamSpec, TypeAlias
 import structlog
 
 from netstack.buffer.wakeups import run_all
+from netstack.busy_poll import NewsHandler
 from netstack.channel.client import connect
 from netstack.channel.handler import ChannelHandler
 from netstack.channel.message_codec import MessageDecoder, MessageEncoder
@@ -38,21 +39,30 @@ _Attempt: TypeAlias = "asyncio.Task[tuple[NetworkChannel, CreditBasedPartitionRe
 Order: TypeAlias = Callable[Concatenate[CreditBasedPartitionRequestClientHandler, RemoteInputChannel, P], None]
 
 
-def _client_handlers(config: NetstackConfig, handler: CreditBasedPartitionRequestClientHandler) -> tuple[ChannelHandler, ...]:
+def _client_handlers(
+    config: NetstackConfig, handler: CreditBasedPartitionRequestClientHandler, on_news: Callable[[], None] | None
+) -> tuple[ChannelHandler, ...]:
     """The pipeline of an outgoing connection, head to tail."""
-    return (MessageEncoder(), MessageDecoder.of(config, handler, accepted_ids=CLIENT_MESSAGE_IDS), handler)
+    decoder = MessageDecoder.of(config, handler, accepted_ids=CLIENT_MESSAGE_IDS)
+    return (MessageEncoder(), decoder, *(() if on_news is None else (NewsHandler(on_news),)), handler)
 
 
 class _Connection:
     """The connection to one peer, connected on demand.  Loop thread only."""
 
     def __init__(
-        self, config: NetstackConfig, loop: EventLoopThread, connection_id: ConnectionID, on_idle: "Callable[[_Connection], None]"
+        self,
+        config: NetstackConfig,
+        loop: EventLoopThread,
+        connection_id: ConnectionID,
+        on_idle: "Callable[[_Connection], None]",
+        on_news: Callable[[], None] | None,
     ) -> None:
         self.connection_id = connection_id
         self._config = config
         self._loop = loop
         self._on_idle = on_idle
+        self._on_news = on_news
         self._channel: NetworkChannel | None = None
         self._handler = CreditBasedPartitionRequestClientHandler(self._loop.after_batch)
         self._attempt: _Attempt | None = None
@@ -144,7 +154,8 @@ class _Connection:
         handler = CreditBasedPartitionRequestClientHandler(self._loop.after_batch)
         handler.on_ended = self._on_connection_ended
         config = self._config
-        channel = await connect(config, self.connection_id, lambda: _client_handlers(config, handler), timeout_s=config.connect_timeout_s)
+        handlers = partial(_client_handlers, config, handler, self._on_news)
+        channel = await connect(config, self.connection_id, handlers, timeout_s=config.connect_timeout_s)
         return channel, handler
 
     def _on_attempt_done(self, attempt: _Attempt) -> None:
@@ -260,11 +271,15 @@ class ConnectionManager:
     """All outgoing connections of one process.
 
     Threading: ``client`` from any thread; everything else on the loop thread.
+
+    Args:
+        on_news: called on the loop thread after each read of a connection; None: nobody wants to know, which costs nothing.
     """
 
-    def __init__(self, config: NetstackConfig, loop: EventLoopThread) -> None:
+    def __init__(self, config: NetstackConfig, loop: EventLoopThread, on_news: Callable[[], None] | None = None) -> None:
         self._config = config
         self._loop = loop
+        self._on_news = on_news
         self._connections: dict[ConnectionID, _Connection] = {}
         self._is_closed = False
 
@@ -289,7 +304,9 @@ class ConnectionManager:
             return
         connection = self._connections.get(connection_id)
         if connection is None:
-            connection = self._connections[connection_id] = _Connection(self._config, self._loop, connection_id, self._forget)
+            connection = self._connections[connection_id] = _Connection(
+                self._config, self._loop, connection_id, self._forget, self._on_news
+            )
         connection.request(channel, delay_ms)
 
     def order(self, connection_id: ConnectionID, order: Order[...], channel: RemoteInputChannel, *args: object) -> None:

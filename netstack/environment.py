@@ -17,6 +17,7 @@ from netstack.buffer.compression import BufferCompressor, BufferDecompressor
 from netstack.buffer.debloater import BufferDebloater
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.busy_poll import BusyPoller
 from netstack.channel.handler import ChannelHandler
 from netstack.channel.message_codec import MessageDecoder, MessageEncoder
 from netstack.channel.server import NetworkServer
@@ -80,7 +81,8 @@ class NetworkEnvironment:
         self._producer_quota = ProducerQuota(config.num_segments, config.exclusive_buffers_per_channel, config.max_producer_memory_percent)
         self.partition_manager = ResultPartitionManager(timers=self._timers)
         self._loop = loop
-        self._connections = ConnectionManager(config, loop)
+        self.busy_poller = BusyPoller(loop.loop.call_soon, config.busy_poll_us) if config.busy_poll_us else None  # Loop thread only.
+        self._connections = ConnectionManager(config, loop, None if self.busy_poller is None else self.busy_poller.news)
         self._server: NetworkServer | None = None
         self._queues: weakref.WeakSet[PartitionRequestQueue] = weakref.WeakSet()  # Loop thread only; one per connection.
         self._is_closed = False
@@ -359,6 +361,8 @@ class NetworkEnvironment:
     async def close(self) -> None:
         """Stop serving and reading; partitions still registered are released.  Gates are closed by their tasks."""
         self._is_closed = True
+        if self.busy_poller is not None:
+            self.busy_poller.close()
         server, self._server = self._server, None
         async with contextlib.AsyncExitStack() as rest:  # last in, first out, and all of it, whatever fails
             rest.callback(self.buffer_pool.destroy)

@@ -30,6 +30,7 @@ from flowlet.tm.keep_awake import KeepAwake
 from flowlet.tm.process_model import (
     DEFAULT_GC_THRESHOLD,
     DEFAULT_SWITCH_INTERVAL_MS,
+    LATENCY_BUSY_POLL_US,
     LATENCY_SWITCH_INTERVAL_MS,
     GarbageCollectorTuning,
     ParentWatch,
@@ -96,13 +97,21 @@ def taskmanager(
     task_driver: Annotated[
         TaskDriver, typer.Option(help="loop: light tasks run where their data arrives; users' functions must not block then.")
     ] = TaskDriver.THREAD,
+    busy_poll_us: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="How long the loop looks for more data, without sleeping, after the last came, while no task is busy; 0: not at all.  "
+            f"[default: 0, or {LATENCY_BUSY_POLL_US} with --latency-mode]",
+        ),
+    ] = None,
     latency_mode: Annotated[  # noqa: FBT002 - an option of the command line
         bool,
         typer.Option(
             "--latency-mode",
             envvar="FLOWLET_LATENCY_MODE",
-            help="What makes single records quick, alone and beside busy tasks: --keep-awake, --task-driver loop, short time slices, and "
-            "task threads that turn out busy at nice 19.",
+            help="What makes single records quick, alone and beside busy tasks: --keep-awake, --task-driver loop, --busy-poll-us, short "
+            "time slices, and task threads that turn out busy at nice 19.",
         ),
     ] = False,
     gc_threshold: Annotated[
@@ -118,7 +127,9 @@ def taskmanager(
         pin_to_cpu(pin_cpu)
     default_interval_ms = LATENCY_SWITCH_INTERVAL_MS if latency_mode else DEFAULT_SWITCH_INTERVAL_MS
     apply_switch_interval(default_interval_ms if switch_interval_ms is None else switch_interval_ms)
-    if latency_mode:
+    if busy_poll_us is None:
+        busy_poll_us = LATENCY_BUSY_POLL_US if latency_mode else 0
+    if latency_mode or busy_poll_us:  # a loop that polls keeps the core from threads that wake up, unless time slices are short
         ask_for_quick_wakeups()
     jm_host, jm_port = parse_address(jobmanager, "--jobmanager")
     secret = load_or_create_secret(secret_file)
@@ -126,6 +137,7 @@ def taskmanager(
     network = NetstackConfig(
         network_memory_bytes=parse_memory_size(network_memory, "--network-memory"),
         max_producers_per_gate=max_producers_per_gate,
+        busy_poll_us=busy_poll_us,
         max_producer_memory_percent=producer_memory_percent,
         security=SecurityConfig.hmac(secret),
     )

@@ -20,6 +20,7 @@ from flowlet.errors import ConfigError
 # Beside a CPU-bound task thread the loop wakes 3-13 ms late at the interpreter's own 5 ms, within 0.5 ms at 0.1 ms; less gains nothing.
 DEFAULT_SWITCH_INTERVAL_MS: Final = 0.1
 LATENCY_SWITCH_INTERVAL_MS: Final = 0.05  # bench latency, beside busy tasks: p50 340 -> 290 us; costs them some throughput
+LATENCY_BUSY_POLL_US: Final = 2000  # so that a stream of 1,000 records per second finds the loop awake
 _MIN_SWITCH_INTERVAL_MS: Final = 0.001
 _MAX_SWITCH_INTERVAL_MS: Final = 1000.0
 # Chunks are lists of fresh tuples: with CPython's (700, 10, 10) the collector would run several times per chunk and find nothing.

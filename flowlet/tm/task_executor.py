@@ -59,6 +59,14 @@ class TaskExecutorConfig:
     lowers_busy_tasks: bool = False  # their threads, so that nothing else waits for them
 
 
+def _busy_tasks_of(config: TaskExecutorConfig) -> BusyTasks | None:
+    if config.lowers_busy_tasks:
+        return BusyTasks()
+    if config.network.busy_poll_us:
+        return BusyTasks(set_niceness=lambda _native_id, _niceness: None)  # watched only: a loop that polls would be in their way
+    return None
+
+
 class Crowded(Protocol):
     """Hears whether a task thread is busy."""
 
@@ -93,7 +101,8 @@ class TaskExecutor:
         self._hooks = hooks or ProcessHooks()
         self._network = NetworkEnvironment(config.network, loop)
         self._tasks: dict[bytes, Task] = {}
-        self._busy_tasks = BusyTasks() if config.lowers_busy_tasks else None
+        self._busy_tasks = _busy_tasks_of(config)
+        self._poller = self._network.busy_poller
         self._looks: Looks | None = None  # while there are tasks
         self._context = TaskContext(
             tm_id,
@@ -225,11 +234,16 @@ class TaskExecutor:
             self._hooks.idle()
             if self._looks is not None:
                 self._looks.close()
-                self._hooks.crowded(is_crowded=False)
+                self._crowded(is_crowded=False)
 
     def _look(self, busy_tasks: BusyTasks) -> None:
         busy_tasks.look()
-        self._hooks.crowded(is_crowded=busy_tasks.is_crowded)
+        self._crowded(is_crowded=busy_tasks.is_crowded)
+
+    def _crowded(self, *, is_crowded: bool) -> None:
+        self._hooks.crowded(is_crowded=is_crowded)
+        if self._poller is not None:
+            self._poller.hold(is_held=is_crowded)
 
     def _report_watermark(self, attempt: bytes, timestamp: int) -> None:
         if self._connection is not None and attempt in self._tasks:

@@ -590,3 +590,25 @@ def on_loop(node: Node, function: Callable[[], list[ViewReaderStatistics]]) -> l
     node.loop.execute_threadsafe(run)
     assert done.wait(PATIENCE_S)
     return found[0]
+
+
+@pytest.mark.parametrize("busy_poll_us", [0, 1000])
+def test_a_loop_that_reads_looks_for_more_if_it_is_told_to(busy_poll_us: int) -> None:
+    """The producer's does not: nothing that it waits for is urgent."""
+    config = small_config(busy_poll_us=busy_poll_us)
+    consumer, producer = start_node("consumer", use_uvloop=True, config=config), start_node("producer", use_uvloop=True, config=config)
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+    gate = remote_gate(consumer, producer, (partition.partition_id, 0))
+    end = in_thread(finish_after, in_thread(emit, partition, 3), partition)
+
+    assert read_all(gate) == [bytes(3 * SEGMENT)]
+
+    pollers = consumer.environment.busy_poller, producer.environment.busy_poller
+    if busy_poll_us:
+        assert [poller is not None and poller.num_looks > 0 for poller in pollers] == [True, False]
+    else:
+        assert pollers == (None, None), "it costs nothing"
+    end.join(PATIENCE_S)
+    gate.close()
+    consumer.close()
+    producer.close()
