@@ -4,27 +4,44 @@ Hot path, per column: numbers are views of the same memory.
 
 Side:       pure.
 Invariants: values do not change, except that floats are rounded to a narrower type that was declared; a value that is not of its
-            declared type is refused.
+            declared type is refused, whatever representation it comes in.
 """
 
 import datetime
+import itertools
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, Shape
-from flowlet.common.types import Row
+from flowlet.common.types import Row, field_names_of
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: Any) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
 
 # Of each kind of column, the types of values that become it, and their subclasses that do not.
 _VALUE_TYPES: Final[tuple[tuple[Callable[[Any], bool], type, tuple[type, ...]], ...]] = (
     (pa.types.is_integer, numbers.Integral, (bool,)),
     (pa.types.is_floating, numbers.Real, (bool,)),
-    (pa.types.is_string, str, ()),
+    (_is_text, str, ()),
+    (_is_bytes, bytes, ()),
     (pa.types.is_timestamp, datetime.datetime, ()),
     (pa.types.is_date, datetime.date, (datetime.datetime,)),
+    (pa.types.is_time, datetime.time, ()),
+    (pa.types.is_duration, datetime.timedelta, ()),
 )
 
 
@@ -44,7 +61,7 @@ def batch_of_columns(columns: Columns, schema: Any) -> Any:
         raise TypeError(f"records of {len(columns.fields)} fields, the schema has {len(schema)}: {schema.names}")
     names = columns.field_names
     if names and names != tuple(schema.names):
-        raise TypeError(f"records with the fields {list(names)}, the schema has {schema.names}")
+        raise _other_names(names, schema.names)
     arrays = [_typed(column, field) for column, field in zip(columns.fields, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -75,44 +92,86 @@ def _typed(column: Column, field: Any) -> Any:
         case ArrowColumn(array=found):
             pass
         case CodedColumn(codes=codes, names=names) if len(names) <= len(codes):
-            found = _array(list(names.names), field).take(pa.array(codes))
+            return _array(list(names.names), field).take(pa.array(codes))
         case ConstantColumn(value=value):
             return pa.repeat(_array([value], field)[0], len(column))
         case _:
             return _array(column.to_list(), field)
-    if found.type == field.type:
-        return found
-    try:
-        return found.cast(field.type)
-    except pa.ArrowException as error:
-        raise TypeError(f"field {field.name!r} is declared as {field.type}, got {found.type}: {error}") from error
+    if found.type != field.type:
+        if not _are_alike(found.type, field.type):
+            return _array(column.to_list(), field)
+        try:
+            found = found.cast(field.type)
+        except pa.ArrowException as error:
+            raise TypeError(f"field {field.name!r} is declared as {field.type}, got {found.type}: {error}") from error
+    return _with_nulls_as_declared(found, field)
+
+
+def _are_alike(found: Any, wanted: Any) -> bool:
+    """Whether a cast gives what the values one by one would give, or refuses."""
+    kinds = pa.types
+    if kinds.is_integer(found):
+        return bool(kinds.is_integer(wanted) or kinds.is_floating(wanted))
+    if kinds.is_timestamp(found) and kinds.is_timestamp(wanted):
+        return (found.tz is None) is (wanted.tz is None)
+    return any(is_kind(found) and is_kind(wanted) for is_kind in (kinds.is_floating, _is_text, _is_bytes))
 
 
 def _array(values: list[Any], field: Any) -> Any:
     try:
         _check_types(values, field.type)
-        array = pa.array(values, field.type)
+        array = _uncut(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"field {field.name!r} is declared as {field.type}: {error}") from error
+    return _with_nulls_as_declared(array, field)
+
+
+def _uncut(values: list[Any], kind: Any) -> Any:
+    """The values as an array; pyarrow would cut them off at the unit of their type, but does not when it casts."""
+    finest = kind
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        finest = pa.timestamp("us", kind.tz)
+    elif pa.types.is_time32(kind):
+        finest = pa.time64("us")
+    elif pa.types.is_duration(kind) and kind.unit != "ns":
+        finest = pa.duration("us")
+    array = pa.array(values, finest)
+    return array if finest == kind else array.cast(kind)
+
+
+def _with_nulls_as_declared(array: Any, field: Any) -> Any:
     if not field.nullable and array.null_count:
         raise TypeError(f"field {field.name!r} is declared as {field.type} without nulls, got None")
     return array
 
 
-def _check_types(values: list[Any], kind: Any) -> None:
-    """Refuse what pyarrow would cut off, or take for something else."""
+def _check_types(values: Iterable[Any], kind: Any) -> None:
+    """Refuse what pyarrow would cut off, or take for something else; looks into lists, too."""
+    present = [value for value in values if value is not None]
+    while pa.types.is_dictionary(kind) or _is_list(kind):
+        if _is_list(kind):
+            present = [value for value in itertools.chain.from_iterable(present) if value is not None]
+        kind = kind.value_type
     allowed, refused = next(((yes, no) for is_kind, yes, no in _VALUE_TYPES if is_kind(kind)), (object, ()))
-    for found in set(map(type, values)) - {type(None)}:
+    for found in set(map(type, present)):
         if not issubclass(found, allowed) or issubclass(found, refused):
             raise TypeError(f"got a {found.__name__}")
+    if pa.types.is_timestamp(kind) and any((value.tzinfo is None) is not (kind.tz is None) for value in present):
+        raise TypeError(f"got a datetime with{'' if kind.tz is None else 'out'} a time zone")
 
 
 def _fields(value: Any, names: list[str]) -> list[Any]:
     if isinstance(value, dict):
         return [value[name] for name in names] if value.keys() == set(names) else _refuse(value, names)
+    if isinstance(value, Row) and (found := field_names_of(value)) is not None and found != names:
+        raise _other_names(found, names)
     if isinstance(value, tuple | list | Row):
         return list(value) if len(value) == len(names) else _refuse(value, names)
     return [value] if len(names) == 1 else _refuse(value, names)
+
+
+def _other_names(found: Iterable[str], names: list[str]) -> TypeError:
+    return TypeError(f"records with the fields {list(found)}, the schema has {names}")
 
 
 def _refuse(value: Any, names: list[str]) -> list[Any]:
