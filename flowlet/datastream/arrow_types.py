@@ -32,7 +32,7 @@ _ARROW_NAMES: Final = {
 
 
 def check_schema(schema: Any, method: str) -> Any:
-    """The schema, if it is one with at least one field and no name twice.
+    """The schema, if it is one with at least one field and no name twice, and its rows can be dealt out.
 
     Raises:
         JobGraphError: it is not.
@@ -44,7 +44,20 @@ def check_schema(schema: Any, method: str) -> Any:
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice or not schema.names:
         raise JobGraphError(f"{method}() needs columns, each with a name of its own: {', '.join(twice) or 'there is none'}")
+    for field in schema:
+        if not _has_rows_to_take(field.type):
+            raise JobGraphError(f"{method}(): Arrow picks no rows out of {field.name!r}, a {field.type}; cast it, for example to a string")
     return schema
+
+
+def _has_rows_to_take(kind: Any) -> bool:
+    """Whether Arrow can pick out rows, and they can travel."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    if kinds.is_string_view(kind) or kinds.is_binary_view(kind) or kinds.is_run_end_encoded(kind) or kinds.is_interval(kind):
+        return False
+    return all(_has_rows_to_take(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:

@@ -35,6 +35,20 @@ def checked_function(func: Any, function_class: type[Function], method: str, num
     return func
 
 
+def checked_batch_function(func: Any) -> Any:
+    """The function of ``map_batches`` itself; it may be an object with ``map_batch``, and a generator function.
+
+    Raises:
+        JobGraphError: see ``checked_function``.
+    """
+    if hasattr(func, "map_batch") and not isinstance(func, type):
+        return func
+    if not callable(func) or isinstance(func, Function):
+        kind = type(func).__name__
+        raise JobGraphError(f"map_batches() needs a callable or an object with map_batch(batch), got {func!r} of type {kind}")
+    return checked_function(func, FlatMapFunction, "map_batches", 1)
+
+
 def checked_object(func: Any, method: str, *function_classes: type[Function]) -> Any:
     """The function itself, when it is an object of one of the classes.
 

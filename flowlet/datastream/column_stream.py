@@ -14,9 +14,9 @@ from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.datastream import data_stream
 from flowlet.datastream.aggregations import Aggregation, Total, extreme_of
 from flowlet.datastream.arrow_types import check_comparable, check_key, check_schema, check_summable, declared_schema, schema_with_sum
-from flowlet.datastream.checks import checked_function
+from flowlet.datastream.checks import checked_batch_function
 from flowlet.datastream.data_stream import EMIT_ROWS, DataStream, KeyedStream
-from flowlet.datastream.functions import KeySelector, MapFunction
+from flowlet.datastream.functions import KeySelector
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
@@ -52,13 +52,13 @@ class ColumnStream(DataStream):
         How many rows are in a batch is the engine's to decide, so the function must not depend on it.
 
         Args:
-            func: of one batch.
+            func: of one batch; may be a generator function, or an object with ``map_batch(batch)``.
             output_schema: of what it returns; left out: the same as of what it gets.
 
         Raises:
             JobGraphError: an argument is not of its kind.
         """
-        function = checked_function(func, MapFunction, "map_batches", 1) if not hasattr(func, "map_batch") else func
+        function = checked_batch_function(func)
         schema = self.schema if output_schema is None else check_schema(output_schema, "map_batches")
         inherited = self._inherited(PickledBytesTypeInfo())
         transformation = MapBatchesTransformation(

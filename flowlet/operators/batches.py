@@ -83,25 +83,30 @@ class MapBatchesOperator(ToColumnsOperator):
         """Call the function once."""
         if not len(chunk):
             return
-        batch = self._batch(chunk)
         timestamps = chunk.timestamp_array
+        for result in self._results(self._batch(chunk)):
+            self._emit(result, timestamps)
+
+    def _results(self, batch: Any) -> Iterator[Any]:
+        """What the function gives, checked; what fails where the results go is not its fault."""
         try:
-            for result in self._results(batch):
-                self._emit(result, timestamps)
+            results = self._function.call(batch)
+            for result in _several(results):
+                yield self._checked(result, results)
         except FlowletError:
             raise
         except Exception as error:
             raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {batch.num_rows} rows") from error
 
-    def _results(self, batch: Any) -> Iterator[Any]:
-        results = self._function.call(batch)
-        yield from [results] if isinstance(results, pa.RecordBatch | pa.Table) else [] if results is None else results
-
-    def _emit(self, result: Any, timestamps: "np.ndarray[Any, np.dtype[np.int64]] | None") -> None:
+    def _checked(self, result: Any, results: Any) -> Any:
         if not isinstance(result, pa.RecordBatch | pa.Table):
-            raise TypeError(f"map_batches() needs a function that returns record batches, it returned a {type(result).__name__}")
+            whole = "" if results is result else f" in a {type(results).__name__}"
+            raise TypeError(f"map_batches() needs a function that returns record batches, it returned a {type(result).__name__}{whole}")
         if not result.schema.equals(self._output_schema):
             raise TypeError(f"map_batches() declares batches of ({_described(self._output_schema)}), got ({_described(result.schema)})")
+        return result
+
+    def _emit(self, result: Any, timestamps: "np.ndarray[Any, np.dtype[np.int64]] | None") -> None:
         if timestamps is not None and len(timestamps) != result.num_rows:
             timestamps = np.full(result.num_rows, timestamps.max())
         start = 0
@@ -130,7 +135,7 @@ class ArrowSource(Source):
     """The rows of a table that travels with the job, in equal shares; or what a function gives for each subtask.
 
     Args:
-        batches: a ``pyarrow.Table``, or a function of subtask and parallelism that gives an iterable of record batches.
+        batches: a ``pyarrow.Table``, or a function of subtask and parallelism that gives an iterable of record batches, one, or None.
         schema: of all of them.
     """
 
@@ -141,7 +146,7 @@ class ArrowSource(Source):
     def create_reader(self, subtask: int, parallelism: int) -> "ArrowReader":
         """Of one share."""
         if callable(self._batches):
-            return ArrowReader(self._batches(subtask, parallelism), self._schema)
+            return ArrowReader(_several(self._batches(subtask, parallelism)), self._schema)
         num_rows = self._batches.num_rows
         start, end = num_rows * subtask // parallelism, num_rows * (subtask + 1) // parallelism
         return ArrowReader([self._batches.slice(start, end - start).combine_chunks()], self._schema)
@@ -194,5 +199,12 @@ def slices(batch: Any) -> Iterator[Any]:
             yield each.slice(start, MAX_CHUNK_ROWS)
 
 
+def _several(results: Any) -> Iterable[Any]:
+    if results is None:
+        return ()
+    is_one = isinstance(results, pa.RecordBatch | pa.Table) or not isinstance(results, Iterable)
+    return (results,) if is_one else results
+
+
 def _described(schema: Any) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+    return ", ".join(f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)

@@ -1,5 +1,6 @@
 """What the calls of columnar streams check, and which operators they make."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 from flowlet.client.translate import translate
 from flowlet.common import Types
 from flowlet.common.typeinfo import TypeInformation
-from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream import MapFunction, StreamExecutionEnvironment
 from flowlet.datastream.column_stream import ColumnStream, KeyedColumnStream
 from flowlet.datastream.data_stream import DataStream, KeyedStream
 from flowlet.errors import JobGraphError
@@ -22,6 +23,25 @@ TABLE = pa.table(
         "tags": pa.array([["a"], []]),
     }
 )
+
+
+class Same(MapFunction):
+    def map(self, value: Any) -> Any:
+        return value
+
+
+class SameBatch:
+    def map_batch(self, batch: Any) -> Any:
+        return batch
+
+
+def same_batches(batch: Any) -> Iterator[Any]:
+    yield batch
+
+
+@pytest.mark.parametrize("function", [lambda batch: batch, same_batches, SameBatch()], ids=["function", "generator function", "object"])
+def test_functions_of_batches_are_of_several_kinds(env: StreamExecutionEnvironment, function: Any) -> None:
+    assert env.from_arrow(TABLE).map_batches(function)._transformation.function is function  # type: ignore[attr-defined]  # a map of batches
 
 
 @pytest.fixture
@@ -65,6 +85,10 @@ def test_arrow_data_of_every_kind_is_a_stream(env: StreamExecutionEnvironment, s
         ((pa.table({}),), "there is none"),
         ((pa.Table.from_arrays([[1], [2]], names=["a", "a"]),), "each with a name of its own: a"),
         ((TABLE, pa.schema([("other", pa.int64())])), "got Table"),
+        ((pa.table({"v": pa.array(["a"], pa.string_view())}),), "Arrow picks no rows out of 'v', a string_view; cast it"),
+        ((pa.table({"v": pa.array([["a"]], pa.list_(pa.string_view()))}),), "out of 'v', a list<"),
+        ((pa.table({"v": pa.RunEndEncodedArray.from_arrays([1], [1])}),), "out of 'v', a run_end_encoded"),
+        ((pa.table({"v": [pa.MonthDayNano([1, 2, 3])]}),), "out of 'v', a month_day_nano_interval"),
     ],
 )
 def test_what_is_no_arrow_data_is_refused(env: StreamExecutionEnvironment, arguments: tuple[Any, ...], message: str) -> None:
@@ -99,6 +123,9 @@ def test_schemas_are_known_while_the_program_is_built(env: StreamExecutionEnviro
         (lambda stream: stream.key_by("word").min("tags"), "min.'tags'. compares values, those of a list<.*> have no order"),
         (lambda stream: stream.key_by("word").sum("n", emit="rows"), "emits 'row' or 'batch', got emit='rows'"),
         (lambda stream: stream.map_batches(lambda: None), "map_batches.. calls its function with one record"),
+        (lambda stream: stream.map_batches(7), "map_batches.. needs a callable or an object with map_batch.batch., got 7 of type int"),
+        (lambda stream: stream.map_batches(Same()), "needs a callable or an object with map_batch"),
+        (lambda stream: stream.map_batches(len, pa.schema([("v", pa.string_view())])), "out of 'v', a string_view"),
         (lambda stream: stream.map_batches(len, 7), "map_batches.. needs a pyarrow.Schema, got 7"),
         (lambda stream: stream.key_by(lambda row: 1).count(emit=None), "got emit=None"),
         (lambda stream: stream.map_batches(len, pa.schema([("count", pa.int64())])).key_by("count").count(), "rename it"),

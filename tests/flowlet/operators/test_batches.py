@@ -13,6 +13,7 @@ from flowlet.records import Chunk
 from tests.flowlet.operators.harness import Harness
 
 SCHEMA = pa.schema([("n", pa.int64())])
+NOT_NULL = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
 
 def batch(*numbers: int | None) -> Any:
@@ -76,8 +77,11 @@ def fail(given: Any) -> Any:
     ("function", "cause", "message"),
     [
         (fail, ZeroDivisionError, "nothing to divide"),
-        (lambda given: 1, TypeError, "int"),
+        (lambda given: 1, TypeError, "it returned a int$"),
         (lambda given: [1], TypeError, r"map_batches\(\) needs a function that returns record batches, it returned a int"),
+        (lambda given: {"n": given}, TypeError, "it returned a str in a dict"),
+        (lambda given: given.column("n"), TypeError, "it returned a Int64Scalar in a Int64Array"),
+        (lambda given: given.cast(NOT_NULL), TypeError, r"declares batches of \(n: int64\), got \(n: int64 not null\)"),
         (lambda given: given.rename_columns(["m"]), TypeError, r"declares batches of \(n: int64\), got \(m: int64\)"),
     ],
 )
@@ -90,6 +94,17 @@ def test_a_function_that_fails_is_named(function: Any, cause: type[Exception], m
     assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("double", 2, "a batch of 2 rows")
     with pytest.raises(cause, match=message):
         raise caught.value.__cause__  # type: ignore[misc]  # it has one
+
+
+def test_what_fails_behind_a_function_is_not_its_fault() -> None:
+    harness = Harness(MapBatchesOperator(lambda given: given, SCHEMA, SCHEMA), pickled=False)
+
+    def refuse(_: Chunk) -> None:
+        raise OSError("the connection is gone")
+
+    harness.operator.output.collect = refuse  # what comes behind
+    with pytest.raises(OSError, match="gone"):
+        harness.operator.process_chunk(chunk(1))
 
 
 def test_large_results_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +164,11 @@ def test_a_function_is_asked_for_each_subtask() -> None:
     source = ArrowSource(lambda subtask, parallelism: iter([batch(subtask), batch(parallelism)]), SCHEMA)
 
     assert read(source, 1, 3) == [[1], [3]]
+
+
+@pytest.mark.parametrize(("given", "expected"), [(batch(1, 2), [[1, 2]]), (pa.Table.from_batches([batch(3)]), [[3]]), (None, [])])
+def test_a_function_may_have_one_batch_for_a_subtask_or_nothing(given: Any, expected: list[list[int]]) -> None:
+    assert read(ArrowSource(lambda subtask, parallelism: given, SCHEMA), 0, 1) == expected
 
 
 def test_what_a_function_gives_must_be_batches_of_the_schema() -> None:
