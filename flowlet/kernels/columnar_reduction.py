@@ -5,7 +5,8 @@ the extreme) had (``bench shuffle``, ``bench shuffle-columnar``).
 
 Side:       pure.
 Invariants: results are those of a loop over single records.  A chunk that cannot be done exactly so is refused before anything changed;
-            then ``keys`` and ``columns`` are the state for whoever goes on record by record.
+            then ``keys`` and ``columns`` are the state for whoever goes on record by record, and nothing else is ever taken once the
+            refused chunk brought keys.
 Rules:      a null in the field changes nothing, where nulls are skipped at all; until a key has a value its result is null.
 """
 
@@ -108,6 +109,9 @@ class ColumnarReduction:
 
     def advance(self, columns: Columns, keys: Column) -> Columns | None:
         """The result after each record, or None: see above."""
+        return None if self._has_refused_keys else self._advance(columns, keys)
+
+    def _advance(self, columns: Columns, keys: Column) -> Columns | None:
         found = self._start_rows(columns, keys)
         if found is None:
             return None
@@ -126,7 +130,7 @@ class ColumnarReduction:
 
     def advance_batch(self, columns: Columns, keys: Column) -> tuple[Columns, IndexArray] | None:
         """The result of each key after its last record among these, and those records' rows; or None."""
-        found = self._start_rows(columns, keys)
+        found = None if self._has_refused_keys else self._start_rows(columns, keys)
         if found is None:
             return None
         numbers, slots, num_slots = found
@@ -139,7 +143,7 @@ class ColumnarReduction:
             slots = slots.take(rows)
             same = [(index, column.take(rows)) for index, column in self._same(columns, keys)]
             return self._output(slots, self._accumulator.at(slots), None, same), rows
-        results = self.advance(columns, keys)
+        results = self._advance(columns, keys)
         if results is None:
             return None
         rows = self._last_rows.of(slots, num_slots)
@@ -175,6 +179,10 @@ class ColumnarReduction:
         return True
 
     # -- what comes in
+
+    @property
+    def _has_refused_keys(self) -> bool:
+        return self._index.num_slots > self._num_slots
 
     def _start_rows(self, columns: Columns, keys: Column) -> tuple[Numbers, SlotArray, int] | None:
         """The field's numbers, the slots, and how many slots there are then; None if they are not for this."""
