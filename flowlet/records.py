@@ -66,6 +66,13 @@ class Chunk:
             self._values = self._columns.to_list()
         return self._values
 
+    def records(self) -> Iterator[Any]:
+        """The values one by one; those of columns are made as they are asked for, and nobody keeps them here."""
+        if self._values is not None:
+            return iter(self._values)
+        assert self._columns is not None, "a chunk is a list or columns"
+        return self._columns.records()
+
     @property
     def columns(self) -> Columns | None:
         """The records by column; None if there is only the list (see ``columns_of``)."""

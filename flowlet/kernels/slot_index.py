@@ -257,7 +257,7 @@ class SlotIndex:
         if slots.min(initial=0) != _UNKNOWN:
             return slots
         # Only names that occur are keys: others came with records that a filter dropped.
-        fresh = _firsts(codes[slots == _UNKNOWN], len(names))
+        fresh = _firsts(codes[slots == _UNKNOWN])
         added = self._of_values([names[code] for code in fresh.tolist()])
         if added is None:
             return None
@@ -288,13 +288,9 @@ def _unknown(num_codes: int) -> SlotArray:
     return np.full(num_codes, _UNKNOWN, np.intp)
 
 
-def _firsts(codes: NDArray[Any], num_codes: int) -> NDArray[np.intp]:
-    """The different codes in the order of first sight."""
-    first_row = np.full(num_codes, -1)
-    # Of several rows for one code the last one written stays: the first.
-    first_row[codes[::-1]] = np.arange(len(codes))[::-1]
-    present = np.flatnonzero(first_row >= 0)
-    return present[first_row[present].argsort()]
+def _firsts(codes: NDArray[Any]) -> NDArray[np.intp]:
+    """The different codes in the order of first sight; mostly there are few."""
+    return np.array([*dict.fromkeys(codes.tolist())], np.intp)
 
 
 def _float_bits(values: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -180,6 +180,7 @@ class _Stage:
             if self._following is not None:
                 last.num_records_out += len(results)
             self._pass(Chunk(results, stamps))
+            del batch, results  # the records go before the next ones are made, while they are in the cache
 
     def _try_project(self, chunk: Chunk) -> bool:
         """Put together the columns of a chunk, if it has any, and the stage does nothing else."""

@@ -14,6 +14,7 @@ from flowlet.fusing.field_selector import field_selected_by
 from flowlet.fusing.inlined_map import InlinedMap
 from flowlet.keys import exact_key, exact_keys
 from flowlet.operators.user_function import UserFunctionOperator, preview
+from flowlet.records import Chunk
 
 
 class KeyedInput:
@@ -28,6 +29,16 @@ class KeyedInput:
         self._operator = operator
         self._selector = operator._add(key_selector, "get_key")
         self._map = InlinedMap()
+
+    def keys_of(self, chunk: Chunk) -> list[Any]:
+        """The key of each record; not asked for again where the sender saw that it is a field (``Columns.key_position``).
+
+        Raises:
+            UserFunctionError: as ``keys``.
+        """
+        if chunk.columns is None or chunk.columns.key_position is None:
+            return self.keys(chunk.values)
+        return chunk.columns.fields[chunk.columns.key_position].to_list()
 
     def keys(self, values: list[Any]) -> list[Any]:
         """The key of each record, as the user knows it.

@@ -9,13 +9,11 @@ Source:     Flink ``SumAggregator``; PyFlink ``KeyedStream.sum``.  Plain loops w
 """
 
 from collections.abc import Iterator
-from operator import is_
 from typing import Any
 
 from flowlet.column_key import ColumnKey
-from flowlet.columns import CodedColumn, Column, Columns
 from flowlet.datastream.aggregations import Aggregation, KnownReduction
-from flowlet.errors import JobGraphError
+from flowlet.errors import JobGraphError, UserFunctionError
 from flowlet.fusing.known_reductions import known_reduction
 from flowlet.fusing.switch import is_fusing, is_traced
 from flowlet.fusing.unchanging_records import are_unchanging, chunk_is_unchanging
@@ -25,7 +23,7 @@ from flowlet.keys import are_plain
 from flowlet.operators.record_fields import checked_number, field_to_sum, with_field
 from flowlet.operators.reduce_loop import MISSING, ReduceLoop
 from flowlet.operators.running import RunningOperator
-from flowlet.operators.user_function import last_of
+from flowlet.operators.user_function import last_of, preview
 from flowlet.records import Chunk
 
 
@@ -68,16 +66,16 @@ class KeyedReduceOperator(RunningOperator):
             self._columnar = None  # so that breakpoints in the function are met
 
     def _advance_chunk(self, chunk: Chunk) -> tuple[list[Any], bool]:
-        values = chunk.values
         slots = self._state_slots(chunk)
         function = self._reduce_function.call
         # The function may change what it returned before and return it again.
         copies = self.ctx.copies_results and self._may_hold_changing(chunk, function)
-        records = iter(values)
+        results: list[Any] = []
         try:
-            return self._loop.run(function, slots, records, self._results, copies=copies)
+            are_unchanging = self._loop.run(function, slots, chunk.records(), self._results, results, copies=copies)
         except Exception as error:
-            raise self._failure(values, records) from error
+            raise UserFunctionError(self.name, self.ctx.subtask, preview(chunk.values[len(results)])) from error
+        return results, are_unchanging
 
     def _may_hold_changing(self, chunk: Chunk, function: Any) -> bool:
         """Whether something that can change may be in the state once the chunk is; then it stays so."""
@@ -98,19 +96,13 @@ class KeyedReduceOperator(RunningOperator):
 
     def _indexed_slots(self, chunk: Chunk) -> list[int]:
         """By the column that is the key, if there is one; else record by record."""
-        keys, column = None, None
-        if chunk.columns is not None and self._index is not None:
-            column = self._key_column(chunk.columns)
-            if column is None:
-                keys = self._key_input.selected(chunk.values)
-                column = _column_of(keys, chunk.columns)
+        column = None if chunk.columns is None or self._index is None else self._key_column(chunk.columns)
         found = None if column is None or self._index is None else self._index.slots(column)
         if found is not None:
             slots: list[int] = found.tolist()
             return slots
         self._leave_index()
-        exact = self._keys(chunk.values) if keys is None else self._key_input.exact(keys, chunk.values)
-        return [self._slots[key] for key in exact]
+        return [self._slots[key] for key in self._keys(chunk.values)]
 
     def _leave_index(self) -> None:
         """From now on keys are looked up one by one: not all are in columns of one kind."""
@@ -139,16 +131,6 @@ class KeyedReduceOperator(RunningOperator):
         """Let the state go."""
         self._take_records([], [])
         super().close()
-
-
-def _column_of(keys: list[Any], columns: Columns) -> Column | None:
-    """The column with texts that are these very keys; so it is where a selector that is called gives a field."""
-    for column in columns.fields:
-        if isinstance(column, CodedColumn):
-            texts = column.to_list()
-            if texts[0] is keys[0] and all(map(is_, texts, keys)):
-                return column
-    return None
 
 
 class KeyedSumOperator(RunningOperator):

@@ -224,7 +224,7 @@ class ProcessOperator(_ProcessOperator):
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Call the function for each record."""
-        self._process(self._function.call, chunk, None if self._keys is None else self._keys.keys(chunk.values))
+        self._process(self._function.call, chunk, None if self._keys is None else self._keys.keys_of(chunk))
 
 
 class CoProcessOperator(_ProcessOperator, TwoInputStreamOperator):
@@ -253,4 +253,4 @@ class CoProcessOperator(_ProcessOperator, TwoInputStreamOperator):
     def _process_input(self, index: int, method: str, chunk: Chunk) -> None:
         function = self._function.method(method)
         assert function is not None, "checked when it was made"
-        self._process(function, chunk, None if self._keys is None else self._keys[index].keys(chunk.values))
+        self._process(function, chunk, None if self._keys is None else self._keys[index].keys_of(chunk))

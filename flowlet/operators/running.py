@@ -89,9 +89,13 @@ class RunningOperator(KeyedOperator, ABC):
             self._emit_last(chunk, self._advance_chunk(chunk)[0])
             return
         for part in chunk.parts(MAX_RECORDS):
-            results, are_unchanging = self._advance_chunk(part)
-            if not self._emit_on_finish:
-                self.output.collect(Chunk(results, part.timestamps, is_unchanging=are_unchanging))
+            self._advance_part(part)
+
+    def _advance_part(self, chunk: Chunk) -> None:
+        """In a call of its own, so that results go before the next ones are made, while they are in the cache."""
+        results, are_unchanging = self._advance_chunk(chunk)
+        if not self._emit_on_finish:
+            self.output.collect(Chunk(results, chunk.timestamps, is_unchanging=are_unchanging))
 
     def finish(self) -> None:
         """Emit what ``emit_on_finish`` kept back; as Flink does, at the end of event time."""
@@ -196,9 +200,11 @@ class RunningOperator(KeyedOperator, ABC):
 
     def _key_column(self, columns: Columns) -> Column | None:
         """The column with the keys; None if no column is sure to be."""
-        if columns.shape is Shape.SCALAR or self._key_field is None:
+        if columns.shape is Shape.SCALAR:
             return None
-        position = Layout.of(columns).position(self._key_field)
+        position = columns.key_position  # where the sender called the selector, and saw what it gave
+        if position is None and self._key_field is not None:
+            position = Layout.of(columns).position(self._key_field)
         return None if position is None else columns.fields[position]
 
     def _adopt(self, columnar: ColumnarReduction, keys: list[Any]) -> bool:

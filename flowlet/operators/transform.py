@@ -115,6 +115,7 @@ class FlatMapOperator(TransformOperator):
             if batch is None:
                 return
             self.output.collect(batch)
+            del batch  # its records go before the next ones are made, while they are in the cache
 
     def _batches(self, records: Iterator[Any], timestamps: Iterator[int] | None) -> Iterator[Chunk]:
         function = self.function.call

@@ -8,11 +8,12 @@ Format:     ``column_format``.
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, ConstantColumn, ListColumn, Shape
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape
 from flowlet.errors import SerdeError
 from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.column_format import (
@@ -96,7 +97,8 @@ def _tuples(payload: memoryview, num_records: int, dictionary: ChannelDictionary
     if not num_fields:
         check_end(FIELDS.size, payload)
         return [()] * num_records
-    return Columns(num_records, _fields(payload, FIELDS.size, num_fields, num_records, dictionary), Shape.TUPLE)
+    fields = _fields(payload, FIELDS.size, num_fields, num_records, dictionary)
+    return Columns(num_records, fields, Shape.TUPLE, key_position=_key_position(fields))
 
 
 def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns:
@@ -104,7 +106,8 @@ def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) 
     names, start = decode_column(payload, FIELDS.size, num_fields, depth=_FIELD_DEPTH)
     if not num_fields or list(map(type, names)).count(str) != num_fields:
         raise SerdeError(f"rows of {num_fields} fields with other names than texts")
-    return Columns(num_records, _fields(payload, start, num_fields, num_records, dictionary), Shape.ROW, tuple(names))
+    fields = _fields(payload, start, num_fields, num_records, dictionary)
+    return Columns(num_records, fields, Shape.ROW, tuple(names), _key_position(fields))
 
 
 def _fields(payload: memoryview, start: int, num_fields: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Column, ...]:
@@ -114,6 +117,11 @@ def _fields(payload: memoryview, start: int, num_fields: int, num_records: int, 
         fields.append(_column(kind, inner, num_records, dictionary))
     check_end(start, payload)
     return tuple(fields)
+
+
+def _key_position(fields: Sequence[Column]) -> int | None:
+    """Where the codes are: senders have dictionaries of keys, and of nothing else."""
+    return next((position for position, field in enumerate(fields) if isinstance(field, CodedColumn)), None)
 
 
 def _column(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDictionary) -> Column:

@@ -1,7 +1,7 @@
 """Text keys as codes, for all channels of one writer.
 
-Hot path, per chunk: numpy for short texts (``word_codes``), else one dictionary probe per key, in C; Python code only for a key that is
-new.
+Hot path, per chunk: numpy for short words of a text (``word_codes``), else one dictionary probe per key, in C; Python code only for a key
+that is new.
 
 Side:       pure.
 Invariants: a code stands for one text and one channel as long as its generation lasts; a channel knows its codes in the order in which it
@@ -35,8 +35,6 @@ MAX_KEYS: Final = 16_384
 MAX_CHUNK_KEYS: Final = (1 << 16) - 1 - MAX_KEYS
 # Not measured: far more than 16,384 words, so that it only keeps long texts from filling the memory of both sides.
 MAX_CHARACTERS: Final = 4 << 20
-# Fewer texts are quicker one by one, in a dictionary (55 ns each, and a hash that is not known yet); not measured closely.
-_MIN_WORDS: Final = 512
 # One word by its place takes 200 ns and a dictionary probe, all of a chunk as objects about 75 each.
 _MAX_MISSING_WORDS: Final = 1 / 8
 
@@ -119,10 +117,6 @@ class KeyDictionary:
 
     def encode(self, keys: Sequence[str]) -> CodeArray:
         """The code of each key; all are exactly str, there is at least one, and there are at most ``MAX_CHUNK_KEYS``."""
-        words = WordColumn.joined(keys) if len(keys) >= _MIN_WORDS else None
-        return self._encode_texts(keys) if words is None else self.encode_words(words, keys)
-
-    def _encode_texts(self, keys: Sequence[str]) -> CodeArray:
         codes = self._codes
         # 10 ns per key less than np.fromiter over map.
         found = itemgetter(*keys)(codes) if len(keys) > 1 else (codes[keys[0]],)
@@ -131,13 +125,8 @@ class KeyDictionary:
             self._route_new()
         return array
 
-    def encode_words(self, words: WordColumn, texts: Sequence[str] | None = None) -> CodeArray:
-        """The same for words of a text, of which objects are made only as far as they are new, or too long.
-
-        Args:
-            words: where they are.
-            texts: the same, if they are there already.
-        """
+    def encode_words(self, words: WordColumn) -> CodeArray:
+        """The same for words of a text, of which objects are made only as far as they are new, or too long."""
         if self._words is None:
             self._words = WordCodes()
         heads = words.heads
@@ -149,9 +138,9 @@ class KeyDictionary:
         if not len(missing):
             return codes
         if len(missing) > _MAX_MISSING_WORDS * len(codes):
-            codes = self._encode_texts(words.to_list() if texts is None else texts)
+            codes = self.encode(words.to_list())
         else:
-            codes[missing] = self._encode_texts(words.words_at(missing))
+            codes[missing] = self.encode(words.words_at(missing))
         missing = missing[~is_long[missing]]
         new, first = np.unique(codes[missing], return_index=True)
         self._words.add(heads[missing[first]], new)

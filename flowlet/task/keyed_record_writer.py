@@ -29,9 +29,8 @@ from flowlet.columns import (
     WordColumn,
     column_of,
 )
-from flowlet.columns.inspection import exact_type, try_transpose
+from flowlet.columns.inspection import exact_type, try_seconds, try_transpose
 from flowlet.columns.number_tuples import MIN_NUMBER_TUPLES, try_number_columns
-from flowlet.columns.short_texts import HEAD_BYTES
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.fusing.field_selector import field_selected_by, selects_record
 from flowlet.fusing.inlined_map import InlinedMap
@@ -49,8 +48,6 @@ from netstack.partition.result_partition import ResultPartition
 
 # Fewer records are routed one by one: numpy's calls cost more than they save.  Not measured closely.
 _MIN_COLUMNS: Final = 32
-# So many texts are joined to find their codes in numpy: of 2,000 it takes two thirds of a probe for each.  Not measured closely.
-_MIN_WORDS: Final = 500
 _NUMBERS: Final = frozenset({int, float, bool})
 _SCALARS: Final = _NUMBERS | {str}
 _INSTANT: Final = "M"  # a numpy kind that cannot be a key
@@ -151,7 +148,7 @@ class KeyGroupsRecordWriter(RecordWriter):
             return self._past_dictionary(keys.to_list() if isinstance(keys, WordColumn) else keys, position)
         dictionary = self._usable_dictionary()
         num_known = len(dictionary)
-        codes = self._encoded(keys)
+        codes = dictionary.encode_words(keys) if isinstance(keys, WordColumn) else dictionary.encode(keys)
         self._dictionary_detour.judge(len(keys), len(dictionary) - num_known, is_full=dictionary.is_full)
         return self._with_codes(codes, keys)
 
@@ -162,14 +159,6 @@ class KeyGroupsRecordWriter(RecordWriter):
         hashes = try_hashes(keys)
         assert hashes is not None, "texts have a way past the dictionary"
         return ListColumn(list(keys), str), self._channels.of_hashes(hashes)
-
-    def _encoded(self, keys: Sequence[str] | WordColumn) -> LaneArray:
-        if isinstance(keys, WordColumn):
-            return self._dictionary.encode_words(keys)
-        words = WordColumn.joined(keys) if len(keys) >= _MIN_WORDS else None
-        if words is None or len(words.text) > HEAD_BYTES * len(keys):
-            return self._dictionary.encode(keys)  # too few, or so long that their first bytes do not tell them apart
-        return self._dictionary.encode_words(words)
 
     def _usable_dictionary(self) -> KeyDictionary:
         """The dictionary, with room for the keys of one more chunk."""
@@ -196,9 +185,8 @@ class KeyGroupsRecordWriter(RecordWriter):
                 return
         keys = None
         if len(values) >= _MIN_COLUMNS or self._columns.num_rows:
-            fields, shape = _fields_of(values)
+            position, keys, fields, shape = self._key_and_fields(values)
             if fields:
-                position, keys = self._selected_field(values, fields)
                 columns = None if position is None else self._try_columns(fields, position, shape)
                 if columns is not None:
                     self._add_columns(Chunk.of_columns(columns[0], timestamps), columns[1])
@@ -208,18 +196,28 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._route_keys(self._keys(values) if keys is None else keys, values, timestamps)
         self._write_long_lists()
 
-    def _selected_field(self, values: list[Any], fields: _Fields) -> tuple[int | None, list[Any] | None]:
-        """The position of the field that is the key, and the keys, if they had to be asked for."""
-        if type(self._field) is int and type(values[0]) is tuple and self._field < len(fields):
-            return self._field, None
-        if self._selects_record and fields[0] is values:
-            return 0, None
+    def _key_and_fields(self, values: list[Any]) -> tuple[int | None, list[Any] | None, _Fields | None, Shape]:
+        """The position of the field that is the key; the keys, if they had to be asked for; and all fields, if the records have any.
+
+        The fields are those of tuples, or the values themselves.
+        """
+        kind = exact_type(values)
+        if kind is not tuple:
+            fields: _Fields | None = [values] if kind in _SCALARS else None
+            if fields is None or self._selects_record:
+                return 0, None, fields, Shape.SCALAR
+            keys = self._keys(values)
+            return _position_of(keys, [values]), keys, fields, Shape.SCALAR
+        if type(self._field) is int:
+            fields = try_transpose(values)
+            position = self._field if fields and self._field < len(fields) else None
+            return position, None, fields, Shape.TUPLE
         keys = self._keys(values)
-        first = keys[0]
-        for position, field in enumerate(fields):
-            if field[0] is first and all(map(is_, field, keys)):
-                return position, keys
-        return None, keys
+        seconds = try_seconds(values, keys)
+        if seconds is not None:
+            return 0, keys, [keys, seconds], Shape.TUPLE
+        fields = try_transpose(values)
+        return _position_of(keys, fields or ()), keys, fields, Shape.TUPLE
 
     def _try_columns(self, fields: _Fields, position: int, shape: Shape) -> tuple[Columns, LaneArray | LanesOf] | None:
         keys = fields[position]
@@ -299,12 +297,12 @@ def _lanes_of_words(channels: ChannelTable, key: Column) -> LaneArray:
     return channels.of_hashes(hashes)
 
 
-def _fields_of(values: list[Any]) -> tuple[_Fields | None, Shape]:
-    """The fields of tuples, or the values themselves; None if they have no columns."""
-    kind = exact_type(values)
-    if kind is tuple:
-        return try_transpose(values), Shape.TUPLE
-    return [values] if kind in _SCALARS else None, Shape.SCALAR
+def _position_of(keys: list[Any], fields: Sequence[Sequence[Any]]) -> int | None:
+    """Which field has these very keys."""
+    for position, field in enumerate(fields):
+        if field[0] is keys[0] and all(map(is_, field, keys)):
+            return position
+    return None
 
 
 def _can_be_key(key: Any) -> bool:

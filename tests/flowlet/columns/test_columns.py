@@ -26,7 +26,9 @@ from flowlet.columns import (
     column_of,
     columns_of,
 )
+from flowlet.columns.inspection import try_seconds
 from flowlet.common.types import Row
+from flowlet.records import Chunk
 from tests.flowlet.serde.exact import ATOMS, FLOATS, INTS, TEXTS, Count, columns, exact
 
 NAN_WITH_PAYLOAD = struct.unpack(">d", bytes.fromhex("7ff8000000000123"))[0]
@@ -130,6 +132,27 @@ class TestColumns:
         assert Columns(2, (ListColumn(["a", None]),), Shape.SCALAR).to_list() == ["a", None]
 
     @pytest.mark.parametrize(
+        "table",
+        [
+            Columns(3, (ConstantColumn(1, 3), ConstantColumn("x", 3)), Shape.TUPLE),
+            Columns(3, (ListColumn(["a", None, 1.5]), ConstantColumn("x", 3)), Shape.TUPLE),
+            Columns(3, (coded(["b", "a", "b"]),), Shape.TUPLE),
+            Columns(3, (coded(["b", "a", "b"]),), Shape.SCALAR),
+            Columns(2, (ArrayColumn(np.array([1, 2])), coded(["a", "b"])), Shape.ROW, ("id", "name")),
+        ],
+    )
+    def test_records_come_one_by_one(self, table: Columns) -> None:
+        assert list(table.records()) == table.to_list()
+        chunk = Chunk.of_columns(table)
+        assert list(chunk.records()) == table.to_list()
+        assert list(map(id, chunk.values)) == list(map(id, chunk.records()))
+
+    def test_parts_have_their_key_where_the_whole_has_it(self) -> None:
+        table = Columns(3, (ConstantColumn(1, 3), coded(["b", "a", "b"])), Shape.TUPLE, key_position=1)
+
+        assert [part.key_position for part in (table.slice(0, 2), table.take(np.array([2])), table.narrowed())] == [1, 1, 1]
+
+    @pytest.mark.parametrize(
         ("num_rows", "fields", "shape", "names"),
         [
             (0, (), Shape.TUPLE, ()),
@@ -156,6 +179,20 @@ class TestColumns:
 
 
 class TestInspection:
+    @pytest.mark.parametrize(
+        ("records", "firsts", "seconds"),
+        [
+            ([("a", 1), ("b", None)], ["a", "b"], [1, None]),
+            ([("a", 1), ("b", None)], ["a", "c"], None),
+            ([(1, 2)], [True], None),
+            ([("a", 1), ("b",)], ["a", "b"], None),
+            ([("a", 1), ("b", 1, 1)], ["a", "b"], None),
+            ([()], ["a"], None),
+        ],
+    )
+    def test_second_fields_of_pairs_with_these_first_ones(self, records: list[Any], firsts: list[Any], seconds: list[Any] | None) -> None:
+        assert try_seconds(records, firsts) == seconds
+
     @given(columns())
     def test_columns_stand_for_exactly_these_values(self, values: list[Any]) -> None:
         table = columns_of(values)

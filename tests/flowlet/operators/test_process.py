@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from flowlet.columns import Columns, ListColumn, Shape
 from flowlet.datastream import CoProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, ProcessFunction, TimeDomain
 from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.operators.process import CoProcessOperator, ProcessOperator
 from flowlet.operators.transform import FLAT_MAP_CHUNK_RECORDS
-from flowlet.records import Watermark
+from flowlet.records import Chunk, Watermark
 from tests.flowlet.operators.harness import Harness
 
 ODD = OutputTag("odd")
@@ -111,6 +112,22 @@ def test_the_key_is_the_users_own() -> None:
     harness.process(1, True, (1.5, "x"))
 
     assert [(type(key), key) for key in harness.output.values] == [(int, 1), (bool, True), (tuple, (1.5, "x"))]
+
+
+def test_a_key_that_the_sender_saw_is_not_asked_for_again() -> None:
+    class Keys(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+            return [(ctx.get_current_key(), value)]
+
+    def never(_: Any) -> Any:
+        raise AssertionError("asked")
+
+    harness = Harness(ProcessOperator(Keys(), never))
+    fields = (ListColumn([1, 2]), ListColumn(["a", "b"]))
+
+    harness.operator.process_chunk(Chunk.of_columns(Columns(2, fields, Shape.TUPLE, key_position=1)))
+
+    assert harness.output.values == [("a", (1, "a")), ("b", (2, "b"))]
 
 
 def test_a_context_is_not_for_later() -> None:

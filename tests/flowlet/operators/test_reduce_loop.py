@@ -35,7 +35,9 @@ def test_each_record_is_reduced_into_its_slot(function: Callable[[Any, Any], Any
     state = [("a", 1), MISSING, None]
     records = iter([("a", 2), ("b", 3), ("b", 4), ("a", 5)])
 
-    results, _ = ReduceLoop().run(function, [0, 1, 1, 0], records, state, copies=False)
+    results: list[Any] = []
+
+    ReduceLoop().run(function, [0, 1, 1, 0], records, state, results, copies=False)
 
     assert results == [("a", -1), ("b", 3), ("b", -1), ("a", -6)]
     assert state == [("a", -6), ("b", -1), None]
@@ -45,19 +47,20 @@ def test_another_function_gets_another_loop(fuse: str) -> None:
     loop, state, results = ReduceLoop(), [("a", 1)], list[Any]()
 
     for function in (subtract, lambda so_far, record: record, subtract):
-        results += loop.run(function, [0], iter([("a", 5)]), state, copies=False)[0]
+        loop.run(function, [0], iter([("a", 5)]), state, results, copies=False)
 
     assert results == [("a", -4), ("a", 5), ("a", 0)]
 
 
-def test_the_record_that_failed_is_the_last_one_taken_and_the_users_line_is_shown(fuse: str) -> None:
+def test_there_are_results_for_the_records_before_the_one_that_failed_and_the_users_line_is_shown(fuse: str) -> None:
     records = iter([("a", 1), ("b", 1), ("a", None), ("b", 2)])
     state = [MISSING, MISSING]
+    results: list[Any] = []
 
     with pytest.raises(TypeError) as caught:
-        ReduceLoop().run(subtract, [0, 1, 0, 1], records, state, copies=False)
+        ReduceLoop().run(subtract, [0, 1, 0, 1], records, state, results, copies=False)
 
-    assert list(records) == [("b", 2)]
+    assert results == [("a", 1), ("b", 1)]
     assert state == [("a", 1), ("b", 1)]
     last = traceback.extract_tb(caught.value.__traceback__)[-1]
     assert (last.name, last.line) == ("subtract", "return (so_far[0], so_far[1] - record[1])")
@@ -92,7 +95,8 @@ def test_results_that_can_change_are_copied_and_others_are_the_very_objects(
 
     records = copy.deepcopy(records)
 
-    results, seen = ReduceLoop().run(extend, [0] * len(records), iter(records), state, copies=True)
+    results: list[Any] = []
+    seen = ReduceLoop().run(extend, [0] * len(records), iter(records), state, results, copies=True)
 
     assert results == expected
     assert seen is are_unchanging
@@ -102,11 +106,12 @@ def test_results_that_can_change_are_copied_and_others_are_the_very_objects(
         assert results[-1] is not state[0]
 
 
-def coded(*pairs: tuple[str, Any], names: NameTable) -> Chunk:
+def coded(*pairs: tuple[str, Any], names: NameTable, key_position: int | None = None) -> Chunk:
     import numpy as np
 
     codes = np.array([names.names.index(key) for key, _ in pairs], np.uint16)
-    return Chunk.of_columns(Columns(len(pairs), (CodedColumn(codes, names), column_of([value for _, value in pairs])), Shape.TUPLE))
+    fields = (CodedColumn(codes, names), column_of([value for _, value in pairs]))
+    return Chunk.of_columns(Columns(len(pairs), fields, Shape.TUPLE, key_position=key_position))
 
 
 @pytest.mark.parametrize(
@@ -129,6 +134,19 @@ def test_a_key_selector_that_is_called_gives_the_same_with_columns_and_records(s
 
     assert by_columns.output.values == by_records.output.values
     assert by_columns.operator.snapshot_state(1) == by_records.operator.snapshot_state(1)
+
+
+def test_keys_that_the_sender_saw_are_not_asked_for_again(fuse: str) -> None:
+    def never(_: Any) -> Any:
+        raise AssertionError("asked")
+
+    harness = Harness(KeyedReduceOperator(never, subtract_in_steps))
+    names = NameTable(["a", "b"])
+
+    harness.operator.process_chunk(coded(("a", 1), ("b", 2), names=names, key_position=0))
+    harness.operator.process_chunk(coded(("b", 5), ("a", 7), ("b", 1), names=names, key_position=0))
+
+    assert harness.output.values == [("a", 1), ("b", 2), ("b", -3), ("a", -6), ("b", -4)]
 
 
 def test_codes_lists_and_odd_keys_share_one_state(fuse: str) -> None:

@@ -320,6 +320,28 @@ def keyed_records() -> st.SearchStrategy[list[list[tuple[Any, ...]]]]:
 class TestColumns:
     """Keys that are a field of the records: one field goes as codes, numbers as arrays."""
 
+    @pytest.mark.parametrize("position", [0, 1, 2])
+    def test_text_keys_that_are_a_field_tell_the_reader_which(self, position: int, make: Make) -> None:
+        """Of pairs and triples; nothing says so of records whose keys are made of them."""
+        rig = make(KeyGroups(lambda record: [*record][position]), 2)
+        num_fields = max(2, position + 1)
+
+        rig.collect(*[tuple(f"k{number + field}" for field in range(num_fields)) for number in range(50)])
+        rig.collect(*[tuple(f"k{number + field}" for field in range(num_fields)) for number in range(7)])
+
+        chunks = [element for channel in range(2) for element in rig.elements(channel) if isinstance(element, Chunk)]
+        assert [chunk.columns.key_position for chunk in chunks if chunk.columns] == [position] * 2
+
+    def test_keys_that_are_made_of_the_records_tell_nothing(self, make: Make) -> None:
+        rig = make(KeyGroups(lambda record: "".join([*record])), 2)
+
+        rig.collect(*[(f"k{number}", "x") for number in range(50)])
+
+        for channel in range(2):
+            (chunk,) = rig.elements(channel)
+            assert isinstance(chunk, Chunk)
+            assert chunk.columns is None or chunk.columns.key_position is None
+
     @settings(max_examples=150, deadline=None)
     @given(
         chunks=keyed_records(),
@@ -344,6 +366,10 @@ class TestColumns:
 
             arrived = [[element for element in rig.elements(channel) if isinstance(element, Chunk)] for channel in range(num_channels)]
 
+        for chunk in (chunk for chunks in arrived for chunk in chunks):
+            if chunk.columns is not None and chunk.columns.key_position is not None:
+                keys = chunk.columns.fields[chunk.columns.key_position].to_list()
+                assert exact(keys) == exact([selector(value) for value in chunk.values])
         found = [
             [(exact(value), chunk.timestamps and chunk.timestamps[index]) for chunk in chunks for index, value in enumerate(chunk.values)]
             for chunks in arrived
