@@ -15,13 +15,14 @@ _NO_OPERATIONS = frozenset({"RESUME", "NOP", "CACHE"})
 
 
 def plain_code(function: Any) -> types.CodeType | None:
-    """The code of a function that takes nothing but positional arguments, and needs no variables but them; None for anything else."""
+    """The code of a function that takes nothing but positional arguments, needs no variables but them, and catches nothing; or None."""
     if not isinstance(function, types.FunctionType):
         return None
     code = function.__code__
     if code.co_flags & _CALLING_FLAGS or code.co_kwonlyargcount or code.co_freevars or code.co_cellvars:
         return None
-    return code
+    # What is in a ``try`` has the instructions that it would have outside; only the table tells them apart.
+    return None if code.co_exceptiontable else code
 
 
 def instructions_of(code: types.CodeType) -> list[dis.Instruction]:

@@ -51,6 +51,13 @@ def with_statement(record: Any) -> Any:
     return record[0]
 
 
+def catching(record: Any) -> Any:
+    try:
+        return record[0]
+    except IndexError:
+        return ""
+
+
 class Selector:
     def get_key(self, record: Any) -> Any:
         return record[0]
@@ -68,7 +75,8 @@ FIELDS: list[tuple[Any, int | str]] = [
     *((itemgetter(7), 7), (itemgetter("word"), "word")),
 ]
 OTHERS: list[Any] = [
-    *(other_variable, many, keyword, two, generator, coroutine, with_statement, Selector(), Selector().get_key, closing_over()),
+    *(other_variable, many, keyword, two, generator, coroutine, with_statement, catching),
+    *(Selector(), Selector().get_key, closing_over()),
     *(lambda r: r[-1], lambda r: r[0][0], lambda r: r[False], lambda r: r[0.0], lambda r: r[0:], lambda r: (r[0],), lambda r: r.word),
     *(lambda r: r[b"0"], lambda r: r[None], lambda r: r[0,], lambda r: r[r], lambda r: -r[0]),
     *(itemgetter(-1), itemgetter(0, 1), itemgetter(False), itemgetter(0.0), itemgetter(None)),

@@ -255,6 +255,20 @@ def deleting(record: Any) -> None:
     del record[0]
 
 
+def catching(record: Any) -> Any:
+    try:
+        return 1 // record
+    except ZeroDivisionError:
+        return None
+
+
+def catching_in_the_end(record: Any) -> Any:
+    try:
+        return record[0]
+    finally:
+        print(record)
+
+
 def closing_over(index: int) -> Any:
     return lambda record: record[index]
 
@@ -271,7 +285,8 @@ with warnings.catch_warnings():
 LONG = eval("lambda r: " + " + ".join(["r"] * 200))
 WIDE = eval("lambda r: r if " + " and ".join(f"(r[{i}] or r[{i + 1}])" for i in range(20)) + " else 0")
 CALLED: list[Any] = [
-    *(generator, coroutine, assigning, asserting, looping, raising, deleting, closing_over(0), LONG, WIDE, *WARNED),
+    *(generator, coroutine, assigning, asserting, looping, raising, deleting, catching, catching_in_the_end, closing_over(0)),
+    *(LONG, WIDE, *WARNED),
     *(lambda r: r.lower(), lambda r: len(r), lambda r: r[GLOBAL], lambda r: [each[0] for each in r], lambda r: (yield r)),
     *(lambda r: (x := r[0]) + x, lambda r: lambda: r),
     *(lambda r: (*r, 1), lambda r: [1, 2, 3, r[0]][:2], lambda r: ("a", r)[0], lambda r: "abc"[r], lambda r: [*r]),
@@ -282,7 +297,7 @@ CALLED: list[Any] = [
 
 @pytest.mark.parametrize("function", CALLED)
 def test_anything_else_is_called(function: Any) -> None:
-    """Calls, loops, assignments, globals, free variables, other callables; what would be evaluated in another order."""
+    """Calls, loops, assignments, exceptions that are caught, globals, free variables, other callables; what would be evaluated in another order."""
     assert inline_expression(function) is None
 
 
