@@ -81,7 +81,7 @@ class Aggregation(ReduceFunction):
         if isinstance(record, tuple):
             fields = list(record)
             fields[self._index(record)] = field
-            return tuple(fields) if type(record) is tuple else type(record)._make(fields)  # type: ignore[attr-defined]  # a named tuple
+            return tuple.__new__(type(record), fields)  # of a subclass, too: a named tuple takes its fields one by one
         return field
 
     def _index(self, record: Any) -> Any:

@@ -39,7 +39,7 @@ def with_field(record: Any, position: int | str, total: Any) -> Any:
         index = _index(record, position)
         fields = list(record)
         fields[index] = total
-        return tuple(fields) if type(record) is tuple else type(record)._make(fields)  # type: ignore[attr-defined]  # a named tuple
+        return tuple.__new__(type(record), fields)  # of a subclass, too: a named tuple takes its fields one by one
     if isinstance(record, list | Row):
         changed = copy.copy(record)
         changed[position] = total  # type: ignore[index]  # as above

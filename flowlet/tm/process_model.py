@@ -25,6 +25,7 @@ _MIN_SWITCH_INTERVAL_MS: Final = 0.001
 _MAX_SWITCH_INTERVAL_MS: Final = 1000.0
 # Chunks are lists of fresh tuples: with CPython's (700, 10, 10) the collector would run several times per chunk and find nothing.
 DEFAULT_GC_THRESHOLD: Final = 50_000
+_MAX_GC_THRESHOLD: Final = 2**31 - 1  # a C int
 _OLDER_GC_THRESHOLDS: Final = (50, 100)
 _TASK_NICENESS: Final = 10  # the kernel then gives the loop the core when it wakes, and the tasks a tenth of it when both want it
 
@@ -96,12 +97,12 @@ class GarbageCollectorTuning:
         threshold: so many more objects were made than freed before the collector runs; 0: it never runs while there are tasks.
 
     Raises:
-        ConfigError: the threshold is negative.
+        ConfigError: the collector does not take this threshold.
     """
 
     def __init__(self, threshold: int = DEFAULT_GC_THRESHOLD) -> None:
-        if threshold < 0:
-            raise ConfigError(f"--gc-threshold is {threshold}, it must be 0 (never) or more")
+        if not 0 <= threshold <= _MAX_GC_THRESHOLD:
+            raise ConfigError(f"--gc-threshold is {threshold}, allowed is 0 (never) to {_MAX_GC_THRESHOLD}")
         self._thresholds = (threshold, *_OLDER_GC_THRESHOLDS)
         self._default_thresholds = gc.get_threshold()
         self._is_frozen = False

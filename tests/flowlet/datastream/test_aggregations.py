@@ -19,6 +19,12 @@ class Click(NamedTuple):
     second: int
 
 
+class Pair(tuple[Any, ...]):
+    """Of somebody who did not use ``NamedTuple``."""
+
+    __slots__ = ()
+
+
 def running(function: Extreme, records: list[Any]) -> list[Any]:
     return list(accumulate(records, function.reduce))
 
@@ -41,6 +47,7 @@ def test_min_by_and_max_by_keep_whole_records_and_the_first_of_equal_ones() -> N
         (Row(n=1, v=4), Row(n=2, v=2), "v", Row(n=1, v=2)),
         (Click("a", 4), Click("b", 2), "second", Click("a", 2)),
         (Click("a", 4), Click("b", 2), 1, Click("a", 2)),
+        (Pair(("a", 4)), Pair(("b", 2)), 1, Pair(("a", 2))),
     ],
 )
 def test_every_kind_of_record_has_fields(first: Any, second: Any, position: int | str, expected: Any) -> None:

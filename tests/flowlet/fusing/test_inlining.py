@@ -297,7 +297,7 @@ CALLED: list[Any] = [
 
 @pytest.mark.parametrize("function", CALLED)
 def test_anything_else_is_called(function: Any) -> None:
-    """Calls, loops, assignments, exceptions that are caught, globals, free variables, other callables; what would be evaluated in another order."""
+    """Calls, loops, assignments, caught exceptions, globals, free variables, other callables; what would be evaluated in another order."""
     assert inline_expression(function) is None
 
 

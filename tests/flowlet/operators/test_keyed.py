@@ -22,6 +22,10 @@ from tests.flowlet.serde.exact import exact
 Pair = namedtuple("Pair", "key value")
 
 
+class Plain(tuple[Any, ...]):
+    """A subclass without names."""
+
+
 def first_field(record: Any) -> Any:
     return record[0]
 
@@ -164,6 +168,9 @@ def test_rows_named_tuples_and_numbers() -> None:
     for position in ("value", 1):
         found = results(KeyedSumOperator(first_field, position), pairs, size=1)[0]
         assert exact(found) == exact([Pair("a", 1), Pair("a", 3)])
+
+    plain = results(KeyedSumOperator(first_field, 1), [Plain(("a", 1)), Plain(("a", 2))], size=1)[0]
+    assert exact(plain) == exact([Plain(("a", 1)), Plain(("a", 3))])
 
     assert results(KeyedSumOperator(lambda number: number % 2, 0), [1, 2, 3, 4], size=3)[0] == [1, 2, 4, 6]
 

@@ -111,8 +111,12 @@ def test_the_collector_runs_as_seldom_as_was_asked_for() -> None:
     tuning.thaw()
 
     assert tuned[0] == 0
-    with pytest.raises(ConfigError, match="--gc-threshold is -1, it must be 0"):
-        GarbageCollectorTuning(-1)
+
+
+@pytest.mark.parametrize("threshold", [-1, 2**31])
+def test_a_threshold_that_the_collector_does_not_take_is_refused_at_once(threshold: int) -> None:
+    with pytest.raises(ConfigError, match=rf"--gc-threshold is {threshold}, allowed is 0 \(never\) to 2147483647"):
+        GarbageCollectorTuning(threshold)
 
 
 def test_garbage_is_not_frozen() -> None:
