@@ -5,7 +5,8 @@ Why:        a record that comes alone waits for the task's thread to wake up, an
             more (bench: latency).
 Rules:      data only: events, mails, errors, the life cycle and whatever may wait are the own thread's.  So a task that writes to the
             network, has several gates, or has an operator that waits for its mails never runs here.
-            A task that takes longer than ``BUDGET_NS`` goes back to its own thread, each time for twice as long.
+            A task that takes longer than ``BUDGET_NS`` goes back to its own thread, for twice as long as the last time; but if it was
+            quick on the loop for as long as that, that time is forgotten: whoever kept the loop from its core is not the task.
 Units:      nanoseconds of a monotonic clock.
 """
 
@@ -58,10 +59,10 @@ class LightTask:
         self._is_loop_thread = is_loop_thread
         self._clock_ns = clock_ns
         self._is_heavy_until_ns = 0  # Loop thread only.
-        self._pause_ns = _FIRST_PAUSE_NS  # Loop thread only.
+        self._pause_ns = 0  # Loop thread only: how long it went back for the last time.
 
     def __repr__(self) -> str:
-        return f"<LightTask, {self._pause_ns / 1e9:g} s on its own thread when it takes long>"
+        return f"<LightTask, the last time {self._pause_ns / 1e9:g} s on its own thread>"
 
     def try_run(self, suspension: Suspension) -> bool:
         """Process what has arrived, instead of resuming ``suspension``; False if that is its own thread's work."""
@@ -74,13 +75,18 @@ class LightTask:
         end_ns = clock_ns() + BUDGET_NS
         while gate.next_is_data:
             work.process_one()
-            if clock_ns() > end_ns:
-                self._is_heavy_until_ns = end_ns + self._pause_ns
-                self._pause_ns = min(2 * self._pause_ns, _MAX_PAUSE_NS)
+            now_ns = clock_ns()
+            if now_ns > end_ns:
+                self._go_back(now_ns)
                 return
             if work.has_mail():
                 return
         work.wait(controller)
+
+    def _go_back(self, now_ns: int) -> None:
+        quick_ns = now_ns - self._is_heavy_until_ns
+        self._pause_ns = _FIRST_PAUSE_NS if quick_ns >= self._pause_ns else min(2 * self._pause_ns, _MAX_PAUSE_NS)
+        self._is_heavy_until_ns = now_ns + self._pause_ns
 
 
 def can_be_light(operators: Sequence[StreamOperator], *, num_gates: int, num_outputs: int) -> bool:

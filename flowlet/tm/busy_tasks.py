@@ -4,8 +4,9 @@ Why:        the kernel lets a thread that is always busy keep the core for its t
             waits for some milliseconds.  Which tasks are busy shows only while they run.
 
 Side:       loop, except ``watched``, which is entered on task threads.
-Invariants: a thread is lowered when it used 30 % of a core between two looks, and raised when it used less than 10 %;
-            nothing but task threads is touched.  Without the right to raise (``RLIMIT_NICE``) a thread stays where it is.
+Invariants: a thread is lowered when it used 30 % of a core between two looks, and raised when it used less than 10 % in each of the
+            last ten: one that is busy may be kept from its core for a while, and would, raised, keep others from it until the next look.
+            Nothing but task threads is touched.  Without the right to raise (``RLIMIT_NICE``) a thread stays where it is.
 Units:      nanoseconds of CPU time and of a monotonic clock.
 """
 
@@ -23,6 +24,7 @@ LOOK_INTERVAL_S: Final = 0.1  # not measured; a task that begins to be busy dist
 LOW_NICENESS: Final = 19  # bench latency, beside busy tasks: with ten levels less than the others p99 1.8 ms, with more 0.4 ms
 _BUSY_SHARE: Final = 0.3
 _CALM_SHARE: Final = 0.1
+_CALM_LOOKS: Final = 10  # in a row.  With one, a single pause of 100 ms among 4 s made p99 4 ms.
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -35,6 +37,7 @@ class WatchedThread:
     used_ns: int  # at the last look
     niceness: int  # what it came with
     is_busy: bool = False
+    num_calm_looks: int = 0  # in a row, up to now
     is_low: bool = False  # it may stay so when it is calm again
 
 
@@ -99,7 +102,8 @@ class BusyTasks:
                 self._judge_locked(thread, share)
 
     def _judge_locked(self, thread: WatchedThread, share: float) -> None:
-        is_busy = thread.is_busy = share >= (_CALM_SHARE if thread.is_busy else _BUSY_SHARE)
+        thread.num_calm_looks = 0 if share >= _CALM_SHARE else thread.num_calm_looks + 1
+        is_busy = thread.is_busy = thread.num_calm_looks < _CALM_LOOKS if thread.is_busy else share >= _BUSY_SHARE
         if is_busy == thread.is_low:
             return
         with contextlib.suppress(OSError):

@@ -117,6 +117,19 @@ def test_a_task_that_takes_long_goes_back_to_its_thread_each_time_for_longer() -
     assert rig.processor.num_runs == 3
 
 
+def test_a_task_that_was_quick_for_long_enough_goes_back_for_a_second_again() -> None:
+    """Somebody may have kept the loop from its core: that says little of the task."""
+    rig = Rig(100, cost_ns=BUDGET_NS + 1)
+    seen = []
+
+    for own_s, quick_s in ((0, 0), (1, 0), (2, 0), (4, 3), (8, 8), (1, 0)):
+        rig.now_ns += (own_s + quick_s) * _S
+        assert rig.try_run(), f"it was {own_s} s on its own thread"
+        seen.append(repr(rig.task))
+
+    assert seen == [f"<LightTask, the last time {pause_s} s on its own thread>" for pause_s in (1, 2, 4, 8, 1, 2)]
+
+
 @pytest.mark.parametrize(("num_gates", "num_outputs", "is_light"), [(1, 0, True), (2, 0, False), (1, 1, False)])
 def test_a_task_that_may_wait_for_buffers_or_chooses_among_gates_is_not_light(num_gates: int, num_outputs: int, *, is_light: bool) -> None:
     assert can_be_light([StreamOperator()], num_gates=num_gates, num_outputs=num_outputs) is is_light

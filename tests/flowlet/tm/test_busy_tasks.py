@@ -29,6 +29,10 @@ class Rig:
             raise PermissionError("RLIMIT_NICE")
         self.changes.append(niceness)
 
+    def calm_down(self) -> None:
+        for _ in range(10):
+            self.look_after(9)
+
     def look_after(self, percent: int) -> None:
         """100 ms later, of which so many percent were used."""
         self.now_ns += 100 * _MS
@@ -45,13 +49,28 @@ def test_a_busy_thread_is_lowered_once_and_raised_when_it_is_calm(rig: Rig) -> N
     """In between it stays as it is, so that it does not change with every look."""
     with rig.tasks.watched():
         seen = []
-        for percent in (0, 29, 30, 100, 20, 10, 9, 20):
+        for percent in (0, 29, 30, 100, 20, 10, *[9] * 9):
             rig.look_after(percent)
             seen.append(rig.tasks.is_crowded)
+        assert seen == [False, False, *[True] * 13]
 
-    assert seen == [False, False, True, True, True, True, False, False]
+        rig.look_after(9)
+        assert not rig.tasks.is_crowded
+        rig.look_after(20)
+
     assert rig.changes == [LOW_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)]
     assert not rig.tasks.is_crowded
+
+
+def test_a_busy_thread_that_is_kept_from_its_core_stays_low(rig: Rig) -> None:
+    """Raised, it would keep the others waiting until the next look."""
+    with rig.tasks.watched():
+        rig.look_after(100)
+        for percent in (*[0] * 9, 10, *[0] * 9, 100):
+            rig.look_after(percent)
+            assert rig.tasks.is_crowded
+
+    assert rig.changes == [LOW_NICENESS]
 
 
 def test_without_the_right_to_raise_it_a_thread_stays_low(rig: Rig) -> None:
@@ -59,7 +78,7 @@ def test_without_the_right_to_raise_it_a_thread_stays_low(rig: Rig) -> None:
     with rig.tasks.watched():
         rig.look_after(100)
         rig.is_allowed = False
-        rig.look_after(0)
+        rig.calm_down()
         assert repr(rig.tasks) == "<BusyTasks 1 of 1 threads are low>"
         assert not rig.tasks.is_crowded
 
@@ -72,6 +91,7 @@ def test_a_thread_that_stayed_low_is_busy_again_when_it_uses_its_core(rig: Rig) 
     with rig.tasks.watched():
         rig.look_after(100)
         rig.is_allowed = False
+        rig.calm_down()
         seen = []
         for percent in (0, 29, 30, 10):
             rig.look_after(percent)
