@@ -34,15 +34,18 @@ class Chunk:
         values: one object per record.
         timestamps: one per record, or None.
         is_unchanging: whether somebody has seen that no record can change; saves others a look.
+
+    Attributes:
+        columns: the records by column, to be read only; None if there is only the list (see ``columns_of``).
     """
 
-    __slots__ = ("_columns", "_timestamp_array", "_timestamps", "_values", "is_unchanging")
+    __slots__ = ("_timestamp_array", "_timestamps", "_values", "columns", "is_unchanging")
 
     def __init__(self, values: list[Any], timestamps: list[int] | None = None, *, is_unchanging: bool = False) -> None:
         assert timestamps is None or len(timestamps) == len(values), "one timestamp per record"
         self.is_unchanging = is_unchanging
         self._values: list[Any] | None = values
-        self._columns: Columns | None = None
+        self.columns: Columns | None = None
         self._timestamps = timestamps
         self._timestamp_array: Int64Array | None = None
 
@@ -53,7 +56,7 @@ class Chunk:
         chunk = cls.__new__(cls)
         chunk.is_unchanging = False
         chunk._values = None
-        chunk._columns = columns
+        chunk.columns = columns
         chunk._timestamp_array = timestamps if isinstance(timestamps, np.ndarray) else None
         chunk._timestamps = None if isinstance(timestamps, np.ndarray) else timestamps
         return chunk
@@ -62,8 +65,8 @@ class Chunk:
     def values(self) -> list[Any]:
         """One Python object per record; made of the columns when first asked for, and kept."""
         if self._values is None:
-            assert self._columns is not None, "a chunk is a list or columns"
-            self._values = self._columns.to_list()
+            assert self.columns is not None, "a chunk is a list or columns"
+            self._values = self.columns.to_list()
         return self._values
 
     def records(self) -> Iterator[Any]:
@@ -72,11 +75,6 @@ class Chunk:
             return iter(self._values)
         assert self._columns is not None, "a chunk is a list or columns"
         return self._columns.records()
-
-    @property
-    def columns(self) -> Columns | None:
-        """The records by column; None if there is only the list (see ``columns_of``)."""
-        return self._columns
 
     @property
     def timestamps(self) -> list[int] | None:
@@ -90,7 +88,7 @@ class Chunk:
         """The timestamps for those who work in numpy, or None; an array that nobody changes."""
         if self._timestamp_array is None and self._timestamps is not None:
             array = np.array(self._timestamps, np.int64)
-            if self._columns is None:
+            if self.columns is None:
                 return array  # the list may still change
             self._timestamp_array = array
         return self._timestamp_array
@@ -102,16 +100,16 @@ class Chunk:
 
     def copy(self) -> "Chunk":
         """Another chunk with the same records; columns are shared."""
-        if self._columns is not None:
-            return Chunk.of_columns(self._columns, self._timestamps if self._timestamp_array is None else self._timestamp_array)
+        if self.columns is not None:
+            return Chunk.of_columns(self.columns, self._timestamps if self._timestamp_array is None else self._timestamp_array)
         timestamps = None if self._timestamps is None else self._timestamps.copy()
         return Chunk(self.values.copy(), timestamps, is_unchanging=self.is_unchanging)
 
     def with_timestamps(self, timestamps: Int64Array | list[int] | None) -> "Chunk":
         """The same records with these timestamps, in the same representation; this chunk is given away."""
-        if self._columns is None:
+        if self.columns is None:
             return Chunk(self.values, timestamps.tolist() if isinstance(timestamps, np.ndarray) else timestamps)
-        chunk = Chunk.of_columns(self._columns, timestamps)
+        chunk = Chunk.of_columns(self.columns, timestamps)
         chunk._values = self._values
         return chunk
 
@@ -125,17 +123,17 @@ class Chunk:
 
     def slice(self, start: int, stop: int) -> "Chunk":
         """Some of the records, in the same representation."""
-        if self._columns is None:
+        if self.columns is None:
             return Chunk(self.values[start:stop], None if self._timestamps is None else self._timestamps[start:stop])
         timestamps = self._timestamps if self._timestamp_array is None else self._timestamp_array
-        return Chunk.of_columns(self._columns.slice(start, stop), None if timestamps is None else timestamps[start:stop])
+        return Chunk.of_columns(self.columns.slice(start, stop), None if timestamps is None else timestamps[start:stop])
 
     def __len__(self) -> int:
         values = self._values
         if values is not None:
             return len(values)
-        assert self._columns is not None, "a chunk is a list or columns"
-        return self._columns.num_rows
+        assert self.columns is not None, "a chunk is a list or columns"
+        return self.columns.num_rows
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Chunk) and self.values == other.values and self.timestamps == other.timestamps
@@ -143,7 +141,7 @@ class Chunk:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        kind = "" if self._columns is None else " in columns"
+        kind = "" if self.columns is None else " in columns"
         return f"<Chunk of {len(self)} records{kind}{' with timestamps' if self.has_timestamps else ''}>"
 
 

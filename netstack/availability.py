@@ -44,7 +44,9 @@ class AvailabilityFuture:
                 return
             self._done = True
             callbacks, self._callbacks = self._callbacks, []
-        if callbacks:
+        if len(callbacks) == 1:
+            callbacks[0]()
+        elif callbacks:
             run_all(callbacks)
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:

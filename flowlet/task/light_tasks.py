@@ -58,6 +58,7 @@ class LightTask:
         self._work = work
         self._is_loop_thread = is_loop_thread
         self._clock_ns = clock_ns
+        self._end_ns = 0  # Loop thread only: of the present slice.
         self._is_heavy_until_ns = 0  # Loop thread only.
         self._pause_ns = 0  # Loop thread only: how long it went back for the last time.
 
@@ -66,14 +67,19 @@ class LightTask:
 
     def try_run(self, suspension: Suspension) -> bool:
         """Process what has arrived, instead of resuming ``suspension``; False if that is its own thread's work."""
-        if not self._is_loop_thread() or self._clock_ns() < self._is_heavy_until_ns or not self._gate.next_is_data:
+        if not self._is_loop_thread():
             return False
-        return self._processor.try_run_parked(suspension, self._run)
+        now_ns = self._clock_ns()
+        if now_ns < self._is_heavy_until_ns:
+            return False
+        self._end_ns = now_ns + BUDGET_NS
+        return self._processor.try_run_parked(suspension, self._run, now_ns)
 
     def _run(self, controller: MailboxController) -> None:
-        gate, work, clock_ns = self._gate, self._work, self._clock_ns
-        end_ns = clock_ns() + BUDGET_NS
-        while gate.next_is_data:
+        gate, work, clock_ns, end_ns = self._gate, self._work, self._clock_ns, self._end_ns
+        if not gate.next_is_data:
+            return  # an event, or an error: its own thread goes on
+        while True:
             work.process_one()
             now_ns = clock_ns()
             if now_ns > end_ns:
@@ -81,6 +87,8 @@ class LightTask:
                 return
             if work.has_mail():
                 return
+            if not gate.next_is_data:
+                break
         work.wait(controller)
 
     def _go_back(self, now_ns: int) -> None:

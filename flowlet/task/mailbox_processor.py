@@ -208,10 +208,11 @@ class MailboxProcessor:
         finally:
             self._timings.end_wait()
 
-    def try_run_parked(self, suspension: Suspension, action: DefaultAction) -> bool:
+    def try_run_parked(self, suspension: Suspension, action: DefaultAction, now_ns: int) -> bool:
         """Any thread: instead of resuming ``suspension``, run ``action`` in the place of the thread that waits; False if it does not wait.
 
         ``action`` sees the context variables of that thread (decimal contexts, what its log lines name), and changes none of the caller's.
+        The wait ends at ``now_ns``, which is taken note of only behind ``action``: what arrived waits for it already.
         ``action`` works as the default action does, and suspends it again if there is nothing left to do; if it does not, or raises,
         the mailbox's own thread goes on with the default action, or with the error.  It must not block, and takes no mails.
         """
@@ -219,19 +220,20 @@ class MailboxProcessor:
             return False
         try:
             if self._suspension is suspension:  # it may have been another one a moment ago
-                self._run_borrowed(action)
+                self._run_borrowed(action, now_ns)
         finally:
             self._mailbox.give_back()
         return True
 
-    def _run_borrowed(self, action: DefaultAction) -> None:
-        self._timings.end_wait()
+    def _run_borrowed(self, action: DefaultAction, now_ns: int) -> None:
         self._suspension = None
         try:
             self._context.run(action, self._controller)
         except BaseException as error:  # noqa: BLE001 - it belongs to the task, whose own thread raises it
             self.send_control_mail(partial(_raise, error), "raise what was raised in its place")
             return
+        finally:
+            self._timings.end_wait(now_ns)
         if self._suspension is None:
             self.send_control_mail(_do_nothing, "go on with the default action")
         else:

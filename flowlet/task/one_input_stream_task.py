@@ -5,6 +5,7 @@ Source: Flink ``OneInputStreamTask``, ``TwoInputStreamTask``, ``MultipleInputStr
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.operators.chain import ChainedOperator, HeadInput
@@ -115,11 +116,8 @@ class OneInputStreamTask(GateFedStreamTask):
         if is_loop_thread is None or not can_be_light(self._chain.operators, num_gates=len(gates), num_outputs=len(self._partitions)):
             return None
         gate = self._checkpointed.get(gates[0], gates[0])
-        work = LightInput(self._process_one, self._wait_for_input, lambda: self.mailbox.has_mail)
+        work = LightInput(partial(self._input.process_input, 1, _always), self._wait_for_input, lambda: self.mailbox.has_mail)
         return LightTask(self.mailbox_processor, gate, work, is_loop_thread, self._timings.now_ns)
-
-    def _process_one(self) -> None:
-        self._input.process_input(1, _always)
 
 
 class MultipleInputStreamTask(GateFedStreamTask):

@@ -103,18 +103,34 @@ class RecordWriter(ABC):
         """
         if self._is_stopped:
             return
-        if not len(chunk):
+        if chunk.columns is not None:
+            self._collect_rows(chunk)
+            return
+        values, timestamps = chunk.values, chunk.timestamps
+        if not values:
+            return
+        if (timestamps is not None) is not self._has_timestamps:
+            self._change_timestamps(has_timestamps=timestamps is not None)
+        if len(values) <= MAX_PENDING_RECORDS:
+            self._collect_part(values, timestamps)
+        else:
+            self._collect_values(values, timestamps)
+
+    def _collect_rows(self, chunk: Chunk) -> None:
+        num_rows = len(chunk)
+        if not num_rows:
             return
         if chunk.has_timestamps is not self._has_timestamps:
-            self._write_pending()
-            self._has_timestamps = chunk.has_timestamps
-        if chunk.columns is None:
-            self._collect_values(chunk.values, chunk.timestamps)
-        elif len(chunk) <= MAX_PART_ROWS:
+            self._change_timestamps(has_timestamps=chunk.has_timestamps)
+        if num_rows <= MAX_PART_ROWS:
             self._collect_columns(chunk)
-        else:
-            for start in range(0, len(chunk), MAX_PART_ROWS):
-                self._collect_columns(chunk.slice(start, start + MAX_PART_ROWS))
+            return
+        for start in range(0, num_rows, MAX_PART_ROWS):
+            self._collect_columns(chunk.slice(start, start + MAX_PART_ROWS))
+
+    def _change_timestamps(self, *, has_timestamps: bool) -> None:
+        self._write_pending()
+        self._has_timestamps = has_timestamps
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Broadcast a watermark behind all records; dropped while the announced status is idle."""
@@ -180,9 +196,6 @@ class RecordWriter(ABC):
         self._partition.emit_record(element, lane)
 
     def _collect_values(self, values: list[Any], timestamps: list[int] | None) -> None:
-        if len(values) <= MAX_PENDING_RECORDS:
-            self._collect_part(values, timestamps)
-            return
         for start in range(0, len(values), MAX_PENDING_RECORDS):
             part = slice(start, start + MAX_PENDING_RECORDS)
             self._collect_part(values[part], None if timestamps is None else timestamps[part])

@@ -117,10 +117,10 @@ class TaskTimings:
             self._idle.mark_end()
             self._soft_back_pressure.mark_start()
 
-    def end_wait(self) -> None:
-        """The task works again; does nothing when it was not waiting."""
-        self._idle.mark_end()
-        self._soft_back_pressure.mark_end()
+    def end_wait(self, now_ns: int | None = None) -> None:
+        """The task works again, or did so at ``now_ns`` of the clock; does nothing when it was not waiting."""
+        self._idle.mark_end(now_ns)
+        self._soft_back_pressure.mark_end(now_ns)
 
     def snapshot(self) -> TimingsSnapshot:
         """The sums up to now, a wait in progress included; zeros before the start."""

@@ -109,14 +109,14 @@ class TimerGauge:
         for listener in listeners:
             listener.mark_start()
 
-    def mark_end(self) -> None:
-        """The measurement ends; does nothing when none goes on."""
+    def mark_end(self, now_ns: int | None = None) -> None:
+        """The measurement ends, or ended at ``now_ns`` of the clock; does nothing when none goes on."""
         if self._start_ns is None:
             return  # only the thread that marks ever changes that
         with self._lock:
             if self._start_ns is None:
                 return
-            self._count_locked(self._start_ns)
+            self._count_locked(self._start_ns, now_ns)
             self._start_ns = None
             listeners = self._listeners
         for listener in listeners:
@@ -147,10 +147,10 @@ class TimerGauge:
         if self.is_measuring:
             listener.mark_end()
 
-    def _count_locked(self, start_ns: int) -> None:
-        now_ns = self._clock_ns()
+    def _count_locked(self, start_ns: int, now_ns: int | None = None) -> None:
+        now_ns = self._clock_ns() if now_ns is None else now_ns
         elapsed_ns = max(0, now_ns - self._counted_to_ns)
         self._interval_ns += elapsed_ns
         self._accumulated_ns += elapsed_ns
         self._max_ns = max(self._max_ns, now_ns - start_ns)
-        self._counted_to_ns = now_ns
+        self._counted_to_ns = max(self._counted_to_ns, now_ns)

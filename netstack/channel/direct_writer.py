@@ -23,9 +23,10 @@ MAX_DIRECT_BYTES: Final = 4096  # of payload; more is worth the loop's gather wr
 _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
-def runs_signal_handlers() -> bool:
-    """Whether the calling thread is the one on which Python runs them, between any two calls."""
-    return threading.get_ident() == threading.main_thread().ident
+def signal_handlers() -> Callable[[], bool]:
+    """Tells whether the calling thread is the one on which Python runs them, between any two calls; until the next fork."""
+    get_ident, main_id = threading.get_ident, threading.main_thread().ident
+    return lambda: get_ident() == main_id
 
 
 class FrameSocket(Protocol):
@@ -50,7 +51,7 @@ class DirectWriter:
         turn: the channel's.
         is_open: whether the channel still takes frames.
         flush_threadsafe: makes the loop write what is in ``outbound``.
-        is_interruptible: whether the calling thread may be torn out of a block that gives back what it took.
+        is_interruptible: whether the calling thread may be torn out of a block that gives back what it took; default: the main thread.
     """
 
     __slots__ = ("_flush_threadsafe", "_is_interruptible", "_is_open", "_outbound", "_sock", "_turn", "num_bytes_out", "num_writes")
@@ -62,14 +63,14 @@ class DirectWriter:
         turn: "threading.RLock",
         is_open: Callable[[], bool],
         flush_threadsafe: Callable[[], object],
-        is_interruptible: Callable[[], bool] = runs_signal_handlers,
+        is_interruptible: Callable[[], bool] | None = None,
     ) -> None:
         self._sock: FrameSocket | None = sock
         self._outbound = outbound
         self._turn = turn
         self._is_open = is_open
         self._flush_threadsafe = flush_threadsafe
-        self._is_interruptible = is_interruptible
+        self._is_interruptible = signal_handlers() if is_interruptible is None else is_interruptible
         self.num_bytes_out = 0  # Both written under the turn; read anywhere, one write stale is fine.
         self.num_writes = 0
 

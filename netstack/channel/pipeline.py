@@ -59,19 +59,22 @@ class ChannelPipeline:
     """A chain of handlers between the transport and the application.
 
     Threading: loop thread only.
+
+    Attributes:
+        head: stands before the first handler, as long as the pipeline lives; who fires often fires there.
     """
 
-    __slots__ = ("_contexts", "_head", "_tail", "channel")
+    __slots__ = ("_contexts", "_tail", "channel", "head")
 
     def __init__(self, channel: Channel, handlers: Sequence[ChannelHandler]) -> None:
         self.channel = channel
-        self._head = ChannelHandlerContext(self, _Head())
+        self.head = ChannelHandlerContext(self, _Head())
         self._contexts = tuple(ChannelHandlerContext(self, handler) for handler in handlers)
         self._tail = ChannelHandlerContext(self, _Tail())
         self._link()
 
     def _link(self) -> None:
-        chain = (self._head, *self._contexts, self._tail)
+        chain = (self.head, *self._contexts, self._tail)
         for previous, ctx in pairwise(chain):
             ctx.link(previous)
         for ctx in reversed(chain[:-1]):
@@ -132,31 +135,31 @@ class ChannelPipeline:
 
     def fire_channel_active(self) -> None:
         """The channel is connected."""
-        self._head.fire_channel_active()
+        self.head.fire_channel_active()
 
     def fire_channel_inactive(self) -> None:
         """The connection ended."""
-        self._head.fire_channel_inactive()
+        self.head.fire_channel_inactive()
 
     def fire_channel_read(self, message: object) -> None:
         """Something arrived."""
-        self._head.fire_channel_read(message)
+        self.head.fire_channel_read(message)
 
     def fire_channel_read_complete(self) -> None:
         """One read of the socket was delivered."""
-        self._head.fire_channel_read_complete()
+        self.head.fire_channel_read_complete()
 
     def fire_user_event_triggered(self, event: object) -> None:
         """There is news for the handlers."""
-        self._head.fire_user_event_triggered(event)
+        self.head.fire_user_event_triggered(event)
 
     def fire_channel_writability_changed(self) -> None:
         """``channel.is_writable`` flipped."""
-        self._head.fire_channel_writability_changed()
+        self.head.fire_channel_writability_changed()
 
     def fire_exception_caught(self, error: Exception) -> None:
         """The transport failed."""
-        self._head.fire_exception_caught(error)
+        self.head.fire_exception_caught(error)
 
     # ---------------------------------------------------------------- outbound, from the tail
 

@@ -95,6 +95,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             raise LocalProtocolError(f"{self.pipeline!r} has no MessageDecoder to read into")
         self._decoder = decoder
         self._read_buffer = decoder.read_buffer
+        self._head = self.pipeline.head
         self.pipeline.handlers_added()
 
     def __repr__(self) -> str:
@@ -408,8 +409,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             return
         self._num_bytes_in += nbytes
         self._num_reads += 1
-        self.pipeline.fire_channel_read(nbytes)
-        self.pipeline.fire_channel_read_complete()
+        head = self._head
+        head.fire_channel_read(nbytes)
+        head.fire_channel_read_complete()
 
     def pause_writing(self) -> None:
         """The transport holds bytes."""

@@ -17,21 +17,21 @@ class _Status(Enum):
 
 
 class ChannelStatePersister:
-    """The state of one channel; its owner's lock guards it."""
+    """The state of one channel; its owner's lock guards it.
 
-    __slots__ = ("_status", "last_seen_barrier")
+    Attributes:
+        is_pending: whether data that arrives now belongs to checkpoint ``last_seen_barrier``.
+    """
+
+    __slots__ = ("_status", "is_pending", "last_seen_barrier")
 
     def __init__(self) -> None:
         self._status = _Status.COMPLETED
+        self.is_pending = False
         self.last_seen_barrier = -1
 
     def __repr__(self) -> str:
         return f"<ChannelStatePersister {self._status.name.lower()}, last barrier {self.last_seen_barrier}>"
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether data that arrives now belongs to checkpoint ``last_seen_barrier``."""
-        return self._status is _Status.BARRIER_PENDING
 
     @property
     def has_barrier_received(self) -> bool:
@@ -50,13 +50,13 @@ class ChannelStatePersister:
             )
         if self.last_seen_barrier < checkpoint_id:
             # Also if an older barrier arrived that the task did not look at: only the newer one counts now.
-            self._status = _Status.BARRIER_PENDING
+            self._go_to(_Status.BARRIER_PENDING)
             self.last_seen_barrier = checkpoint_id
 
     def stop(self, checkpoint_id: int) -> None:
         """The checkpoint is complete or aborted; a later one that was started goes on."""
         if checkpoint_id >= self.last_seen_barrier:
-            self._status = _Status.COMPLETED
+            self._go_to(_Status.COMPLETED)
             self.last_seen_barrier = checkpoint_id
 
     def on_barrier(self, checkpoint_id: int) -> bool:
@@ -64,6 +64,9 @@ class ChannelStatePersister:
         least = self.last_seen_barrier + (self._status is _Status.COMPLETED)
         if checkpoint_id < least:
             return False
-        self._status = _Status.BARRIER_RECEIVED
+        self._go_to(_Status.BARRIER_RECEIVED)
         self.last_seen_barrier = checkpoint_id
         return True
+
+    def _go_to(self, status: _Status) -> None:
+        self._status, self.is_pending = status, status is _Status.BARRIER_PENDING

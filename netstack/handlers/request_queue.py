@@ -116,12 +116,12 @@ class PartitionRequestQueue(ChannelHandler):
             return False
         try:
             # Readers that are ready come first, and have the credit that they were seen with.  One cannot become ready now.
-            if len(self._ready) or self._is_closed or not reader.has_little(MAX_DIRECT_BYTES):
+            if len(self._ready) or self._is_closed:
                 return False
-            next_one = reader.next_buffer()
-            if next_one is None:  # its partition was released meanwhile
+            little = reader.next_little(MAX_DIRECT_BYTES)
+            if little is None:  # there is more, or nothing any more: its partition was released
                 return False
-            buffer, backlog, next_data_type, sequence_number = next_one
+            buffer, backlog, _, sequence_number = little
             if sequence_number > _MAX_SEQUENCE_NUMBER:
                 sequence_number = _wrapped(sequence_number)
             reader.last_sequence_number = sequence_number
@@ -129,7 +129,7 @@ class PartitionRequestQueue(ChannelHandler):
         finally:
             direct.end()
         buffer.recycle()
-        return next_data_type is _NONE
+        return True
 
     def enqueue_available_reader(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
         """Give ``reader`` its place in the queue if it may send, and start to write if the queue was empty."""

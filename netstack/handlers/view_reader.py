@@ -127,10 +127,18 @@ class CreditBasedSequenceNumberingViewReader:
         """Whether the receiver grants no credit before it hears that there is something to send."""
         return self._initial_credit == 0 and self.credit.available == 0
 
-    def has_little(self, max_bytes: int) -> bool:
-        """Whether all it may send is one data buffer of at most so many bytes, and there is credit for it.  Whoever has the turn."""
+    def next_little(self, max_bytes: int) -> BufferAndBacklog | None:
+        """``next_buffer``, if all it may send is one data buffer of at most so many bytes, and there is credit for it.
+
+        For whoever has the turn.
+        """
         view, credit = self._view, self.credit
-        return view is not None and not self.is_released and credit.spent < credit.granted and view.has_little(max_bytes)
+        if view is None or self.is_released or credit.spent >= credit.granted:
+            return None
+        found = view.poll_little(max_bytes)
+        if found is not None:
+            credit.spent += 1
+        return found
 
     def peek_next_subpartition(self) -> int:
         """Where the next element of a reader of several comes from."""

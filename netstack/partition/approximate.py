@@ -88,9 +88,9 @@ class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
         """None: a reader that has retired must find nothing."""
         return None
 
-    def has_little(self, max_bytes: int) -> bool:
-        """False: a reader that has retired must find nothing."""
-        return False
+    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
+        """None: a reader that has retired must find nothing."""
+        return None
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled, by this reader."""

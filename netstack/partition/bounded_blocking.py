@@ -280,9 +280,9 @@ class BoundedBlockingSubpartitionReader:
         """None: every buffer is a part of the file."""
         return None
 
-    def has_little(self, max_bytes: int) -> bool:
-        """False: files are the loop's business."""
-        return False
+    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
+        """None: files are the loop's business."""
+        return None
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything, without only an event."""

@@ -142,9 +142,9 @@ class UnionResultSubpartitionView:
         """None: it looks ahead one by one, to find where records end."""
         return None
 
-    def has_little(self, max_bytes: int) -> bool:
-        """False: it would have to look ahead."""
-        return False
+    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
+        """None: it would have to look ahead."""
+        return None
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""

@@ -63,8 +63,8 @@ class ResultSubpartitionView(Protocol):
         That function finds None if the next element is something else (or there is none): ``next_buffer`` then knows.
         """
 
-    def has_little(self, max_bytes: int) -> bool:
-        """Whether all there is to poll is one data buffer of at most so many bytes; False if that cannot be told at once."""
+    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
+        """``next_buffer``, if all there is to poll is one data buffer of at most so many bytes; None if that is not known."""
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""

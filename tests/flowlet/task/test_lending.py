@@ -2,6 +2,7 @@
 
 import decimal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -55,7 +56,7 @@ class ParkedTask:
 
     def try_run(self, action: Callable[[MailboxController], None]) -> bool:
         assert self.suspension is not None
-        return self.processor.try_run_parked(self.suspension, action)
+        return self.processor.try_run_parked(self.suspension, action, time.monotonic_ns())
 
 
 @contextmanager
@@ -212,7 +213,7 @@ def test_a_stale_suspension_runs_nothing() -> None:
         assert task.try_run(task.suspend)
         assert stale is not None
 
-        ran = task.processor.try_run_parked(stale, lambda controller: pytest.fail("it ran"))
+        ran = task.processor.try_run_parked(stale, lambda controller: pytest.fail("it ran"), 0)
 
         assert not ran
         task.mailbox.check_invariants()
@@ -262,7 +263,7 @@ def test_time_in_place_is_not_idle_time() -> None:
     spin_tightly_until(lambda: mailbox._parked_for is not None)
     now_ns[0] += 1_000
 
-    assert processor.try_run_parked(suspensions[-1], work)
+    assert processor.try_run_parked(suspensions[-1], work, now_ns[0])
     now_ns[0] += 1_000
 
     assert timings.snapshot().idle_ns == 2_000

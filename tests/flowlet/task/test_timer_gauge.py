@@ -52,6 +52,32 @@ def rig() -> Rig:
     return Rig()
 
 
+def test_an_end_may_be_told_of_later(rig: Rig) -> None:
+    rig.gauge.mark_start()
+    rig.clock.advance_ms(10)
+    end_ns = rig.clock()
+    rig.clock.advance_ms(5)
+
+    rig.gauge.mark_end(end_ns)
+
+    assert rig.numbers() == (0, 0, 10)
+    rig.measure(1)
+    assert rig.numbers() == (0, 0, 11)
+
+
+def test_an_end_before_the_last_update_takes_nothing_back(rig: Rig) -> None:
+    """The interval that was closed meanwhile has it."""
+    rig.gauge.mark_start()
+    rig.clock.advance_ms(10)
+    end_ns = rig.clock()
+    rig.clock.advance_ms(5)
+    rig.gauge.update()
+
+    rig.gauge.mark_end(end_ns)
+
+    assert rig.gauge.accumulated_ms == 15
+
+
 def test_basic_usage(rig: Rig) -> None:
     """10 ms of 5 s are 2 ms of each second; the next interval has none."""
     rig.gauge.update()

@@ -58,9 +58,9 @@ class ScriptedView:
         """Nothing comes in runs."""
         return None
 
-    def has_little(self, max_bytes: int) -> bool:
+    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
         """Nobody sends it past the loop."""
-        return False
+        return None
 
     def has_data(self, num_credits_available: int) -> bool:
         return self.availability(num_credits_available > 0)[0]

@@ -334,10 +334,10 @@ def test_the_last_credit_is_spent_once(server: DirectServer) -> None:
     view: ResultSubpartitionView = reader._view
 
     class SlowView:
-        def has_little(self, max_bytes: int) -> bool:
+        def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
             has_looked.set()
             assert may_go_on.wait(PATIENCE_S)
-            return view.has_little(max_bytes)
+            return view.poll_little(max_bytes)
 
         def __getattr__(self, name: str) -> object:
             return getattr(view, name)
