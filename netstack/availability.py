@@ -96,7 +96,7 @@ class AvailabilityHelper:
 
     def reset_unavailable(self) -> None:
         """Start a fresh pending future, if the current one is done."""
-        if self._future.is_done:
+        if self._future._done:
             self._future = AvailabilityFuture()
 
     def unavailable_to_reset_available(self) -> AvailabilityFuture | None:

@@ -44,7 +44,7 @@ _HEADER: Final = struct.Struct(">BI")
 
 def framed(kind: int, *payload: bytes | memoryview) -> bytes:
     """A column."""
-    return b"".join((header(kind, *payload), *payload))
+    return b"".join((_HEADER.pack(kind, sum(map(len, payload))), *payload))
 
 
 def header(kind: int, *payload: bytes | memoryview) -> bytes:

@@ -112,9 +112,9 @@ class StreamElementSerializer:
             values = table_parts(columns, codes)
             timestamps = b"" if chunk.timestamp_array is None else encode_timestamps(chunk.timestamp_array)
         length = CHUNK_HEADER.size + len(timestamps) + sum(map(len, values))
-        if num_records == 1:
+        if num_records == 1 and length > self._max_element_bytes:
             self._check_length(length)
-        flags = FLAG_TIMESTAMPS if chunk.has_timestamps else 0
+        flags = FLAG_TIMESTAMPS if timestamps else 0
         return b"".join((_FRAMED_CHUNK_HEADER.pack(length, TAG_CHUNK, CHUNK_VERSION, flags, num_records), timestamps, *values))
 
     def _serialize_records(self, chunk: Chunk, values: TypeSerializer) -> bytes:

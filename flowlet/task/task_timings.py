@@ -77,12 +77,15 @@ class TaskTimings:
 
     Threading: the task thread marks; ``snapshot`` and ``rates`` from any thread.  ``hard_back_pressure`` is marked by whoever waits for a
     buffer on the task's behalf (``ResultPartition.observe_blocking``).
+
+    Attributes:
+        now_ns: the clock.
     """
 
-    __slots__ = ("_clock_ns", "_end_ns", "_idle", "_lock", "_soft_back_pressure", "_start_ns", "_updated_ns", "hard_back_pressure")
+    __slots__ = ("_end_ns", "_idle", "_lock", "_soft_back_pressure", "_start_ns", "_updated_ns", "hard_back_pressure", "now_ns")
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        self._clock_ns = clock_ns
+        self.now_ns = clock_ns
         self._start_ns: int | None = None  # Written by the task thread, once.
         self._end_ns: int | None = None  # Written by the task thread, once.
         self._idle = TimerGauge(clock_ns)
@@ -91,13 +94,9 @@ class TaskTimings:
         self._lock = threading.Lock()
         self._updated_ns = clock_ns()  # Guarded by _lock.
 
-    def now_ns(self) -> int:
-        """The clock."""
-        return self._clock_ns()
-
     def mark_start(self) -> None:
         """From now on the task runs."""
-        now_ns = self._start_ns = self._clock_ns()
+        now_ns = self._start_ns = self.now_ns()
         with self._lock:
             self._updated_ns = now_ns
 
@@ -106,7 +105,7 @@ class TaskTimings:
         self.end_wait()
         self.hard_back_pressure.mark_end()
         if self._end_ns is None:
-            self._end_ns = self._clock_ns()
+            self._end_ns = self.now_ns()
 
     def start_wait(self, kind: WaitKind) -> None:
         """The task is about to park; a wait already going on ends here."""
@@ -127,7 +126,7 @@ class TaskTimings:
         start_ns = self._start_ns
         if start_ns is None:
             return TimingsSnapshot(0, 0, 0)
-        now_ns = self._clock_ns() if self._end_ns is None else self._end_ns
+        now_ns = self.now_ns() if self._end_ns is None else self._end_ns
         return TimingsSnapshot(
             now_ns - start_ns,
             self._idle.accumulated_ns(now_ns),
@@ -153,7 +152,7 @@ class TaskTimings:
         )
 
     def _take_due_updates(self) -> int:
-        now_ns = self._clock_ns()
+        now_ns = self.now_ns()
         with self._lock:
             num_due = max(0, now_ns - self._updated_ns) // _UPDATE_INTERVAL_NS
             self._updated_ns += num_due * _UPDATE_INTERVAL_NS

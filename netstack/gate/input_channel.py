@@ -132,16 +132,11 @@ class InputChannel(ABC):
         # Guarded by _lock for writes; a bare read may be one pass stale.
         self._error: NetstackError | None = None
         self._not_found: PartitionNotFoundError | None = None  # what the producer said last
-        self._is_released = False
+        self.is_released = False
 
     def __repr__(self) -> str:
-        state = "released" if self._is_released else f"failed: {self._error}" if self._error is not None else self._describe()
+        state = "released" if self.is_released else f"failed: {self._error}" if self._error is not None else self._describe()
         return f"<{type(self).__name__} {self.index} of {self.partition_id}/{self.subpartition}: {state}>"
-
-    @property
-    def is_released(self) -> bool:
-        """Whether ``release`` was called."""
-        return self._is_released
 
     @property
     def num_queued_buffers(self) -> int:
@@ -276,7 +271,7 @@ class InputChannel(ABC):
     def fail(self, error: NetstackError) -> None:
         """``on_error``, whatever was received already: some of it is lost.  Any thread."""
         with self._lock:
-            if self._error is not None or self._is_released:
+            if self._error is not None or self.is_released:
                 return
             self._error = error
         self.gate.notify_channel_non_empty(self)
@@ -289,7 +284,7 @@ class InputChannel(ABC):
         return f"{self.num_queued_buffers} queued"
 
     def _state(self) -> str:
-        return "released" if self._is_released else "failed" if self._error is not None else "open"
+        return "released" if self.is_released else "failed" if self._error is not None else "open"
 
     def _count(self, buffer: NetworkBuffer) -> None:
         self.num_bytes_in += buffer.size

@@ -82,7 +82,7 @@ class LocalInputChannel(InputChannel):
         """
         if not self._is_requested:
             raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
-        if self._is_released:
+        if self.is_released:
             return
         delay_ms = self._backoff.next_delay_ms()
         if delay_ms is None:
@@ -97,14 +97,14 @@ class LocalInputChannel(InputChannel):
             raise LocalProtocolError(f"channel {self.index} has a back-off of {delay_ms} ms, but no timers")
         cancel = self._timers.call_later(delay_ms, self._open_view)
         with self._lock:
-            is_late = self._is_released
+            is_late = self.is_released
             self._cancel_retry = cancel
         if is_late:
             cancel()
 
     def _open_view(self) -> None:
         """Runs on the task thread, and again on the thread that registers the partition or that of the timers."""
-        if self._is_released or self._view is not None:
+        if self.is_released or self._view is not None:
             return
         try:
             view = self._find_view()
@@ -116,11 +116,11 @@ class LocalInputChannel(InputChannel):
             self.on_error(error)
             return
         if view is None:
-            if self._is_released:  # meanwhile; its release may have come before our registration
+            if self.is_released:  # meanwhile; its release may have come before our registration
                 self._manager.cancel_listener(self.partition_id, self._open_view)
             return
         with self._lock:
-            is_late = self._is_released
+            is_late = self.is_released
             if not is_late:
                 self._view = view
         if is_late:
@@ -182,12 +182,12 @@ class LocalInputChannel(InputChannel):
             raise self._error
         view = self._view
         if view is None:
-            if not self._is_requested and not self._is_released:
+            if not self._is_requested and not self.is_released:
                 raise LocalProtocolError(f"channel {self.index} is polled before it was requested")
             return None
         found = view.next_buffer()
         if found is None:
-            if view.is_released and not self._is_released:
+            if view.is_released and not self.is_released:
                 raise self._producer_failed(view)
             return None
         buffer = found.buffer
@@ -236,7 +236,7 @@ class LocalInputChannel(InputChannel):
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
         view = self._view
-        if view is not None and not self._is_released:
+        if view is not None and not self.is_released:
             view.acknowledge_all_data_processed()
 
     def send_task_event(self, event: Event) -> None:
@@ -262,7 +262,7 @@ class LocalInputChannel(InputChannel):
             view.notify_new_buffer_size(size_bytes)
 
     def _check_open(self) -> None:
-        if self._is_released:
+        if self.is_released:
             raise ResourceClosedError(f"channel {self.index} of {self.gate.owner} was released")
 
     def _opened_view(self) -> ResultSubpartitionView:
@@ -277,9 +277,9 @@ class LocalInputChannel(InputChannel):
     def release(self) -> None:
         """Mark the subpartition consumed, or stop waiting for it."""
         with self._lock:
-            if self._is_released:
+            if self.is_released:
                 return
-            self._is_released = True
+            self.is_released = True
             view, cancel_retry = self._view, self._cancel_retry
         if view is not None:
             view.release()
@@ -292,7 +292,7 @@ class LocalInputChannel(InputChannel):
     def num_queued_buffers(self) -> int:
         """How many elements the producer's queue holds."""
         view = self._view
-        return 0 if view is None or self._is_released else view.num_queued_buffers
+        return 0 if view is None or self.is_released else view.num_queued_buffers
 
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
@@ -312,7 +312,7 @@ class LocalInputChannel(InputChannel):
             num_required_buffers=0,
             num_exclusive_available=0,
             num_floating_available=0,
-            sender_backlog=0 if view is None or self._is_released else view.backlog,
+            sender_backlog=0 if view is None or self.is_released else view.backlog,
             is_blocked=self._is_blocked,
             last_activity_ns=self.last_activity_ns,
         )

@@ -128,13 +128,13 @@ class RemoteInputChannel(InputChannel):
 
     def request_subpartition(self) -> None:
         """Send the partition request with the initial credit; the second call does nothing."""
-        if self._is_requested or self._is_released:
+        if self._is_requested or self.is_released:
             return
         if not self.buffer_manager.is_assigned:
             raise LocalProtocolError(f"channel {self.index} is requested without exclusive segments")
         self._is_requested = True
         self._client.request_subpartition(self)
-        if self._is_released:  # meanwhile; its release may not have known that there is something to cancel
+        if self.is_released:  # meanwhile; its release may not have known that there is something to cancel
             self._client.cancel(self)
 
     def on_failed_partition_request(self, error: PartitionNotFoundError | None = None) -> None:
@@ -153,7 +153,7 @@ class RemoteInputChannel(InputChannel):
         """
         if not self._is_requested:
             raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
-        if self._is_released:
+        if self.is_released:
             return
         delay_ms = self._backoff.next_delay_ms()
         if delay_ms is None:
@@ -175,7 +175,7 @@ class RemoteInputChannel(InputChannel):
         try:
             buffer, sequence_number = (priority or rest).popleft()
         except IndexError:
-            if not self._is_requested and not self._is_released:
+            if not self._is_requested and not self.is_released:
                 raise LocalProtocolError(f"channel {self.index} is polled before it was requested") from None
             return None
         self.num_bytes_in += buffer.size
@@ -210,7 +210,7 @@ class RemoteInputChannel(InputChannel):
                 num_bytes += buffer.size
         except IndexError:  # there is no more, or a release took it just now
             pass
-        if self._is_released:  # it may have taken what was looked at; what was popped in its place may be an event
+        if self.is_released:  # it may have taken what was looked at; what was popped in its place may be an event
             recycle_all([buffer for buffer in found if not buffer.is_buffer])
             found = [buffer for buffer in found if buffer.is_buffer]
         self.num_bytes_in += num_bytes
@@ -229,7 +229,7 @@ class RemoteInputChannel(InputChannel):
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
-        if self._is_requested and not self._is_released:
+        if self._is_requested and not self.is_released:
             self._client.acknowledge_all_records_processed(self)
 
     def send_task_event(self, event: Event) -> None:
@@ -251,7 +251,7 @@ class RemoteInputChannel(InputChannel):
         self._client.notify_new_buffer_size(self, size_bytes)
 
     def _check_usable(self) -> None:
-        if self._is_released:
+        if self.is_released:
             raise ResourceClosedError(f"channel {self.index} of {self.gate.owner} was released")
         if not self._is_requested:
             raise LocalProtocolError(f"channel {self.index} is used before it was requested")
@@ -368,7 +368,7 @@ class RemoteInputChannel(InputChannel):
         rest = self._received.rest
         is_missing = is_first = is_pending = False
         with self._lock:
-            is_taken = sequence_number == self._expected_sequence_number and not self._is_released
+            is_taken = sequence_number == self._expected_sequence_number and not self.is_released
             if is_taken:
                 self._expected_sequence_number = end
                 self._num_bytes_received += num_buffers * buffers[0].size
@@ -429,7 +429,7 @@ class RemoteInputChannel(InputChannel):
         is_missing = is_first = is_pending = False
         rest = self._received.rest
         with self._lock:
-            is_taken = sequence_number == self._expected_sequence_number and not self._is_released
+            is_taken = sequence_number == self._expected_sequence_number and not self.is_released
             if is_taken:
                 self._expected_sequence_number = sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
                 self._num_bytes_received += buffer.size
@@ -467,7 +467,7 @@ class RemoteInputChannel(InputChannel):
         is_missing = is_first = is_first_priority = False
         received = self._received
         with self._lock:
-            is_taken = sequence_number == self._expected_sequence_number and not self._is_released
+            is_taken = sequence_number == self._expected_sequence_number and not self.is_released
             if is_taken:
                 self._expected_sequence_number = next_sequence_number(sequence_number)
                 self._num_bytes_received += buffer.size
@@ -526,7 +526,7 @@ class RemoteInputChannel(InputChannel):
 
     def _receive_empty(self, sequence_number: int, backlog: int) -> NetstackError | None:
         with self._lock:
-            if self._is_released:
+            if self.is_released:
                 return None
             is_expected = sequence_number == self._expected_sequence_number
             if is_expected:
@@ -559,7 +559,7 @@ class RemoteInputChannel(InputChannel):
 
     def _refuse(self, buffer: NetworkBuffer | None, sequence_number: int) -> NetstackError | None:
         """A buffer came after the release, or out of order."""
-        if self._is_released:
+        if self.is_released:
             if buffer is not None:
                 buffer.recycle()
             return None
@@ -573,7 +573,7 @@ class RemoteInputChannel(InputChannel):
         return error
 
     def _check_released_without_buffer(self) -> None:
-        if not self._is_released:
+        if not self.is_released:
             manager = self.buffer_manager
             with self._lock:
                 text = f"{manager.num_spent + 1} buffers sent, {manager.num_granted} credits granted"
@@ -590,7 +590,7 @@ class RemoteInputChannel(InputChannel):
 
     def _announce_credit(self) -> None:
         """The unannounced credit rose from zero; whoever recycled a buffer must not suffer from it (FLINK-9755)."""
-        if self._error is not None or self._is_released:
+        if self._error is not None or self.is_released:
             return
         if not self._is_requested:
             self.on_error(LocalProtocolError(f"channel {self.index} has credit to announce before it was requested"))
@@ -607,9 +607,9 @@ class RemoteInputChannel(InputChannel):
     def release(self) -> None:
         """Cancel the flow and give everything back; buffers the task still holds follow when it recycles them."""
         with self._lock:
-            if self._is_released:
+            if self.is_released:
                 return
-            self._is_released = True
+            self.is_released = True
             garbage = self._in_flight.drop_locked()
             self._drain_locked(garbage)
         # The manager first: what is recycled after it goes home instead of becoming credit.
@@ -636,7 +636,7 @@ class RemoteInputChannel(InputChannel):
     @property
     def queue_size_bytes(self) -> int:
         """How many bytes they hold."""
-        return 0 if self._is_released else max(0, self._num_bytes_received - self.num_bytes_in)
+        return 0 if self.is_released else max(0, self._num_bytes_received - self.num_bytes_in)
 
     @property
     def num_buffers_in_use(self) -> int:
@@ -685,7 +685,7 @@ class RemoteInputChannel(InputChannel):
         """Assert the invariants of this module and of its buffer manager."""
         self.buffer_manager.check_invariants()
         with self._lock:
-            if self._is_released:
+            if self.is_released:
                 return
             assert all(not each[0].is_buffer for each in self._received.priority), "data has no priority"
             self._in_flight.check_invariants_locked()

@@ -27,7 +27,7 @@ class UnknownInputChannel(InputChannel):
         """
         if self._error is not None:
             raise self._error
-        if self._is_released:
+        if self.is_released:
             return None
         raise LocalProtocolError(f"channel {self.index} is polled before its producer is known")
 
@@ -65,7 +65,7 @@ class UnknownInputChannel(InputChannel):
     def release(self) -> None:
         """It has nothing to give back."""
         with self._lock:
-            self._is_released = True
+            self.is_released = True
 
     def statistics(self) -> ChannelStatistics:
         """One row of a dump."""

@@ -57,6 +57,9 @@ _HTTP_STARTS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b
 class FrameDecoder:
     """Collects bytes until frames are complete.
 
+    Attributes:
+        failure: the error that made this decoder refuse everything, or None; to be read only.
+
     Ownership: a buffer that was allocated belongs to the decoder until its message is returned; ``close`` recycles it before that.
     """
 
@@ -66,7 +69,6 @@ class FrameDecoder:
         "_capacity",
         "_direct_read_bytes",
         "_end",
-        "_failure",
         "_is_direct",
         "_limits",
         "_max_data_frame_bytes",
@@ -77,6 +79,7 @@ class FrameDecoder:
         "_rest",
         "_staging",
         "_start",
+        "failure",
     )
 
     def __init__(
@@ -109,7 +112,7 @@ class FrameDecoder:
         self._start = 0  # first byte of the first incomplete frame
         self._end = 0  # first free byte
         self._needed = FRAME_HEADER_BYTES  # how much of the incomplete frame must be here before anything can be done with it
-        self._failure: RemoteProtocolError | None = None
+        self.failure: RemoteProtocolError | None = None
         # The message whose payload is under way: how many bytes it misses, and where they go (nowhere if it is skipped).
         self._pending: BufferResponse | None = None
         self._num_missing = 0
@@ -117,13 +120,8 @@ class FrameDecoder:
         self._is_direct = False  # the last ``get_buffer`` was ``_rest``
 
     def __repr__(self) -> str:
-        state = "open" if self._failure is None else f"failed: {self._failure}"
+        state = "open" if self.failure is None else f"failed: {self.failure}"
         return f"<FrameDecoder {state}, {self.num_buffered_bytes} bytes in hand, {self._num_missing} of a payload missing>"
-
-    @property
-    def failure(self) -> RemoteProtocolError | None:
-        """The error that made this decoder refuse everything, or None."""
-        return self._failure
 
     @property
     def num_buffered_bytes(self) -> int:
@@ -167,8 +165,8 @@ class FrameDecoder:
         Raises:
             RemoteProtocolError: the first frame that became readable is broken, or the decoder had failed before.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         messages: list[Decoded] = []
         if self._is_direct:
             self._take(num_bytes, messages)
@@ -181,7 +179,7 @@ class FrameDecoder:
             if self._pending is None:
                 self._decode(messages)
         except RemoteProtocolError as error:
-            self._failure = error
+            self.failure = error
             self._start = self._end = 0
             self._needed = FRAME_HEADER_BYTES
             if not messages:
@@ -202,7 +200,7 @@ class FrameDecoder:
             buffer[:num_bytes] = rest[:num_bytes]
             rest = rest[num_bytes:]
             messages += self.buffer_updated(num_bytes)
-            if self._failure is not None:
+            if self.failure is not None:
                 break
         return messages
 

@@ -283,7 +283,7 @@ class InterruptedDeque(deque[SequenceBuffer]):
     def __getitem__(self, index: SupportsIndex) -> SequenceBuffer:  # type: ignore[override]  # nobody slices a deque
         found = super().__getitem__(index)
         if self.num_looks == self.release_at:
-            self.channel._is_released = True  # a release has begun, and is as far as its first element
+            self.channel.is_released = True  # a release has begun, and is as far as its first element
             self.garbage.append(self.popleft()[0])
         self.num_looks += 1
         return found
@@ -304,7 +304,7 @@ def test_a_release_that_takes_what_was_looked_at_makes_no_data_of_events(it: Fix
     found, _ = it.channel.next_data(10)
 
     assert all(buffer.is_buffer for buffer in found)
-    it.channel._is_released = False
+    it.channel.is_released = False
     recycle_all([*found, *rest.garbage])
 
 
