@@ -73,8 +73,8 @@ class Chunk:
         """The values one by one; those of columns are made as they are asked for, and nobody keeps them here."""
         if self._values is not None:
             return iter(self._values)
-        assert self._columns is not None, "a chunk is a list or columns"
-        return self._columns.records()
+        assert self.columns is not None, "a chunk is a list or columns"
+        return self.columns.records()
 
     @property
     def timestamps(self) -> list[int] | None:
