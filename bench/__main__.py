@@ -23,11 +23,13 @@ from typing import Any, Final
 
 from bench import check
 from bench.load import ForeignLoad, calibrate
+from bench.peers import words as word_peers
 from bench.report import Result
 from bench.table import markdown
 from flowlet.logs import configure_logging
 
 ALL_PEERS: Final = "all"
+PEERS: Final = word_peers.NAMES  # of which other cases have some
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,13 @@ def main() -> int:
     configure_logging("error")
     if options.case == "check":
         return run_check(options)
-    results = [result for case in (CASES if options.case == "all" else [options.case]) for result in written(case, options, rest)]
-    if options.markdown is not None:
-        options.markdown.write_text(markdown([json.loads(result.to_json()) for result in results]), encoding="utf-8")
+    results: list[Result] = []
+    try:
+        for case in CASES if options.case == "all" else [options.case]:
+            results.extend(written(case, options, rest))
+    finally:  # a case that fails takes nothing of the others along
+        if options.markdown is not None and results:
+            options.markdown.write_text(markdown([json.loads(result.to_json()) for result in results]), encoding="utf-8")
     return 0
 
 
@@ -79,7 +85,8 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", choices=[*CASES, "all", "check"])
     parser.add_argument("--runs", type=int, help="how often (default: depends on the case)")
-    parser.add_argument("--peers", nargs="?", const=ALL_PEERS, default="", metavar="NAMES", help="beside other systems")
+    names = f"beside other systems: {', '.join(PEERS)}, separated by commas (default: all that are installed)"
+    parser.add_argument("--peers", nargs="?", const=ALL_PEERS, default="", metavar="NAMES", help=names)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also append the objects to FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a page with all figures")
     parser.add_argument("--quick", action="store_true", help="short forms, only to see that they work")
@@ -90,6 +97,8 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     rest += ["--help"] * options.help_case
     if options.case in ("all", "check") and rest:
         parser.error(f"options of one case: {' '.join(rest)}")
+    if unknown := set(filter(None, options.peers.split(","))) - {*PEERS, ALL_PEERS}:
+        parser.error(f"--peers: no such thing: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
     if (options.case == "check") is (options.against is None):
         parser.error("--against FILE belongs to check, and check needs it")
     return options, rest

@@ -28,7 +28,7 @@ from typing import Any, Final
 from bench.cluster import Cluster
 from bench.isolation import running
 from bench.load import ForeignLoad
-from bench.peers import flink_latency
+from bench.peers import flink_cluster, flink_latency
 from bench.percentiles import PERCENTILES, RECORDS_PER_S, Measure, evaluated
 from bench.report import Result
 from bench.rounds import tell
@@ -278,9 +278,13 @@ def figure(name: str, key: str, rounds: Sequence[dict[str, dict[str, Any]]]) -> 
     medians = {f"{each}_us": statistics.median(sample[f"{each}_us"] for sample in samples) for each in PERCENTILES}
     details = {"records_per_s": RECORDS_PER_S, "medians": medians, "samples": samples}
     foreign = [sample["foreign_cores"] for sample in samples]
-    return Result(
-        f"latency {name}, {key}", "us", [sample[f"{key}_us"] for sample in samples], details, foreign, is_peer=name.startswith("Flink")
-    )
+    values, is_peer = [sample[f"{key}_us"] for sample in samples], name in flink_latency.NAMES
+    return Result(f"latency {name}, {key}", "us", values, details, foreign, versions=versions_of(name), is_peer=is_peer)
+
+
+def versions_of(name: str) -> dict[str, str]:
+    """What else was measured."""
+    return flink_cluster.versions() if name in flink_latency.NAMES else {}
 
 
 def compared(settings: Sequence[Setting], names: Container[str]) -> list[tuple[str, str]]:
@@ -294,4 +298,4 @@ def ratio(ours: str, theirs: str, key: str, rounds: Sequence[dict[str, dict[str,
     """Less than 1: ours is quicker."""
     ratios = [samples[ours][f"{key}_us"] / samples[theirs][f"{key}_us"] for samples in rounds]
     foreign = [max(samples[ours]["foreign_cores"], samples[theirs]["foreign_cores"]) for samples in rounds]
-    return Result(f"latency {ours} / {theirs}, {key}", "x", ratios, {}, foreign)
+    return Result(f"latency {ours} / {theirs}, {key}", "x", ratios, {}, foreign, versions=versions_of(theirs))

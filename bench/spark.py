@@ -7,9 +7,12 @@ Rate:     rows / time of the Spark action, on the driver's clock.  ``finish`` is
 Beside:   ``noop`` is what Spark needs by itself; ``count rows`` a ``foreachPartition`` that only counts, ``bare socket`` a
           ``mapInArrow`` that writes the very batches to a socket which another process empties.
 Ratios:   round by round: the data source to the bare socket, ``GateSink`` to counting.
+Proof:    in the end each gate's job has had every row of every run once, by their number and the sum of their ids.
 """
 
+import importlib.util
 import os
+import shutil
 import socket
 import statistics
 import sys
@@ -21,14 +24,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import Cluster, Process
-from bench.jobs.pipeline import Run
+from bench.jobs.pipeline import Run, into_operator
+from bench.jobs.summed import SummingSink, check_summed
 from bench.load import ForeignLoad
 from bench.report import Result
 from bench.rounds import Contender, run_rounds, tell
 from flowlet.common import Configuration
+from flowlet.common.job_client import JobClient
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream import StreamExecutionEnvironment
-from flowlet.datastream.connectors import DiscardingSink
 from flowlet.ingest import close_producers
 
 NUM_ROWS: Final = 2_000_000
@@ -65,7 +69,10 @@ while True:
 
 
 def run(num_runs: int, *, quick: bool = False) -> list[Result]:
-    """All five in turns."""
+    """All five in turns; none where Spark is not installed."""
+    if (missing := why_missing()) is not None:
+        tell(f"spark is left out: {missing}")
+        return []
     from pyspark.sql import SparkSession
 
     num_rows = QUICK_ROWS if quick else NUM_ROWS
@@ -84,11 +91,25 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
         stack.callback(close_producers)
         df = cached_rows(spark, num_rows)
         port = drain_port(stack, folder)
-        start_gates(stack, cluster.address, df)
+        gates = start_gates(stack, cluster.address, df, folder)
         contenders = [Contender(name, timed(action, num_rows)) for name, action in actions(df, cluster.address, port).items()]
         for contender in contenders:  # Python workers, connections, and the JVM's compiler
             contender.run()
-        return figures(run_rounds(contenders, num_runs), num_rows)
+        runs = run_rounds(contenders, num_runs)
+        for gate, job in gates.items():
+            job.finish_gate(gate).result()
+            job.get_job_execution_result().result()
+            check_summed(folder / gate, (num_runs + 1) * num_rows, (num_runs + 1) * (num_rows * (num_rows - 1) // 2))
+    return figures(runs, num_rows)
+
+
+def why_missing() -> str | None:
+    """What is not installed; None if it can run."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "there is no pyspark: pip install 'flowlet[spark]'"
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        return "there is no java"
+    return None
 
 
 def cached_rows(spark: Any, num_rows: int) -> Any:
@@ -104,22 +125,23 @@ def cached_rows(spark: Any, num_rows: int) -> Any:
     return df
 
 
-def start_gates(stack: ExitStack, jobmanager: str, df: Any) -> None:
-    """Two jobs that discard what comes in, until the end of the case."""
+def start_gates(stack: ExitStack, jobmanager: str, df: Any, folder: Path) -> dict[str, JobClient]:
+    """Two jobs that sum what comes in, each into a folder with its gate's name."""
     from flowlet.spark import type_info_of
 
     for gate in (ROW_GATE, ARROW_GATE):
-        start_discarding(stack, gate, jobmanager, type_info_of(df.schema))
+        (folder / gate).mkdir()
+    return {gate: start_summing(stack, gate, jobmanager, type_info_of(df.schema), folder / gate) for gate in (ROW_GATE, ARROW_GATE)}
 
 
-def start_discarding(stack: ExitStack, gate: str, jobmanager: str, type_info: TypeInformation) -> None:
+def start_summing(stack: ExitStack, gate: str, jobmanager: str, type_info: TypeInformation, folder: Path) -> JobClient:
     """A running job, gate and sink in one task."""
     configuration = Configuration()
     configuration.set_string("flowlet.jobmanager", jobmanager)
     env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(1)
-    env.from_remote_gate(gate, type_info=type_info).sink_to(DiscardingSink())
+    into_operator(env.from_remote_gate(gate, type_info=type_info), lambda _: SummingSink(folder))
     stack.callback(env.close)
-    stack.callback(env.execute_async(gate).cancel)
+    return env.execute_async(gate)
 
 
 def drain_port(stack: ExitStack, folder: Path) -> int:

@@ -26,6 +26,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +56,7 @@ CASES: Final = {
 }
 NETSTACK: Final = ("loops", "threads")
 NEEDS: Final = {"zmq": "zmq", "grpc": "grpc", "flight": "pyarrow"}
+PACKAGES: Final = {"zmq": "pyzmq", "grpc": "grpcio", "flight": "pyarrow"}
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def run(
     rounds = [{case: measure(case, settings[case], seconds, profile) for case in order} for order in orders(present, num_runs)]
     results = [summary(case, settings[case], rounds) for case in present]
     print_table(results)
-    return results
+    return results + ratios(results)
 
 
 def summary(case: str, setting: Setting, rounds: Sequence[dict[str, Sample]]) -> Result:
@@ -240,7 +242,15 @@ def summary(case: str, setting: Setting, rounds: Sequence[dict[str, Sample]]) ->
         pairs = [(samples_of_round[case], samples_of_round["raw"]) for samples_of_round in rounds]
         details["rate_ratio_to_raw"] = [sample.gb_per_s / raw.gb_per_s for sample, raw in pairs]
         details["cpu_ratio_to_raw"] = [sample.cpu_s_per_gb / raw.cpu_s_per_gb for sample, raw in pairs]
-    return Result(f"transport {case}", "GB/s", [sample.gb_per_s for sample in samples], details)
+    rates, is_peer = [sample.gb_per_s for sample in samples], setting.transport not in NETSTACK
+    versions = {PACKAGES[case]: metadata.version(PACKAGES[case])} if case in PACKAGES else {}
+    return Result(f"transport {case}", "GB/s", rates, details, versions=versions, is_peer=is_peer)
+
+
+def ratios(results: Sequence[Result]) -> list[Result]:
+    """Ours to raw sockets, round by round, as figures of their own."""
+    ours = [result for result in results if not result.is_peer and "rate_ratio_to_raw" in result.details]
+    return [Result(f"{result.name} / raw", "x", result.details["rate_ratio_to_raw"]) for result in ours]
 
 
 def print_table(results: Sequence[Result]) -> None:

@@ -22,6 +22,7 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.data_stream import DataStream
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import OperatorTransformation
+from flowlet.operators.base import StreamOperator
 
 END_TIMEOUT_S: Final = 600.0
 
@@ -46,6 +47,11 @@ def into_sink(stream: DataStream, folder: Path, keep: Keep, *, inspects_all: boo
     def make(_: str) -> CheckedSink:
         return CheckedSink(folder, keep, inspects_all=inspects_all)
 
+    into_operator(stream, make)
+
+
+def into_operator(stream: DataStream, make: Callable[[str], StreamOperator]) -> None:
+    """End a stream in an operator that passes nothing on; ``make`` gets its name."""
     # As ``sink_to`` does; the API has no sinks of one's own yet.
     stream._into(OperatorTransformation(name="checked sink", make_operator=make, **stream._inherited(stream.get_type())))
 

@@ -23,6 +23,9 @@ def name_of(*, has_neighbours: bool) -> str:
     return f"Flink (Java), timeout 0 ms{' beside CPU-bound tasks' if has_neighbours else ''}"
 
 
+NAMES: Final = frozenset({name_of(has_neighbours=False), name_of(has_neighbours=True)})
+
+
 def measures(stack: ExitStack, neighbours: Sequence[bool], warm_up_s: float, seconds: float) -> dict[str, Measure]:
     """The cases with and without neighbours, warmed up; ``stack`` ends their clusters."""
     if not is_there("Flink", why_missing()):

@@ -92,9 +92,13 @@ def test_the_network_stack_and_raw_sockets_move_every_buffer_of_the_transport_be
 
     results = transport.run(1, quick=True, cases=cases)
 
-    assert [result.name for result in results] == [f"transport {case}" for case in cases]
-    assert all(result.details["samples"][0]["num_bytes"] > 0 for result in results)
-    assert all(result.details["cpu_ratio_to_raw"][0] > 0 for result in results)
+    figures, ratios = results[: len(cases)], results[len(cases) :]
+    assert [result.name for result in figures] == [f"transport {case}" for case in cases]
+    assert [result.is_peer for result in figures] == [True, False, False, False, False]
+    assert all(result.details["samples"][0]["num_bytes"] > 0 for result in figures)
+    assert all(result.details["cpu_ratio_to_raw"][0] > 0 for result in figures)
+    assert [result.name for result in ratios] == [f"transport {case} / raw" for case in cases[1:]]
+    assert ratios[0].runs[0] == pytest.approx(figures[1].runs[0] / figures[0].runs[0])
 
 
 def test_function_calls_per_buffer_are_counted_on_both_threads_of_both_sides(tmp_path: Path) -> None:
@@ -115,6 +119,8 @@ def test_the_peers_of_the_transport_bench_move_every_buffer(case: str) -> None:
     (result,) = transport.run(1, quick=True, cases=[case])
 
     assert result.details["samples"][0]["num_bytes"] > 0
+    assert result.is_peer
+    assert json.loads(result.to_json())["versions"][transport.PACKAGES[case]]
 
 
 def test_the_consumer_of_the_transport_bench_notices_lost_swapped_torn_and_changed_buffers() -> None:
