@@ -6,7 +6,6 @@ Invariants: one line on standard output when ready; SIGINT, SIGTERM, SIGHUP and 
 """
 
 import asyncio
-import dataclasses
 import faulthandler
 import os
 import secrets
@@ -26,6 +25,7 @@ from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
+from flowlet.tm.busy_tasks import TaskLoad
 from flowlet.tm.keep_awake import KeepAwake
 from flowlet.tm.process_model import (
     DEFAULT_GC_THRESHOLD,
@@ -40,6 +40,7 @@ from flowlet.tm.process_model import (
     pin_to_cpu,
 )
 from flowlet.tm.quick_wakeups import ask_for_quick_wakeups
+from flowlet.tm.switch_interval import CROWDED_SWITCH_INTERVAL_MS, SwitchInterval
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError
@@ -67,6 +68,7 @@ class ProcessOptions:
     secret: bytes = field(repr=False)
     parent_pid: int | None = None
     gc_tuning: GarbageCollectorTuning = field(default_factory=GarbageCollectorTuning)
+    switch_interval: SwitchInterval | None = None  # None: it stays as it is
 
 
 @app.command()
@@ -85,7 +87,8 @@ def taskmanager(
     switch_interval_ms: Annotated[
         float | None,
         typer.Option(
-            help=f"sys.setswitchinterval.  [default: {DEFAULT_SWITCH_INTERVAL_MS}, or {LATENCY_SWITCH_INTERVAL_MS} with --latency-mode]"
+            help=f"sys.setswitchinterval.  [default: {DEFAULT_SWITCH_INTERVAL_MS}, and {CROWDED_SWITCH_INTERVAL_MS:.0f} while several "
+            f"tasks are at work and no other one does anything; {LATENCY_SWITCH_INTERVAL_MS} with --latency-mode]"
         ),
     ] = None,
     task_scheduling: Annotated[
@@ -125,15 +128,18 @@ def taskmanager(
     configure_logging(log_level, log_format)
     if pin_cpu is not None:
         pin_to_cpu(pin_cpu)
-    default_interval_ms = LATENCY_SWITCH_INTERVAL_MS if latency_mode else DEFAULT_SWITCH_INTERVAL_MS
-    apply_switch_interval(default_interval_ms if switch_interval_ms is None else switch_interval_ms)
+    switch_interval = None
+    if switch_interval_ms is not None or latency_mode:
+        apply_switch_interval(LATENCY_SWITCH_INTERVAL_MS if switch_interval_ms is None else switch_interval_ms)
+    else:
+        switch_interval = SwitchInterval()
     if busy_poll_us is None:
         busy_poll_us = LATENCY_BUSY_POLL_US if latency_mode else 0
     if latency_mode or busy_poll_us:  # a loop that polls keeps the core from threads that wake up, unless time slices are short
         ask_for_quick_wakeups()
     jm_host, jm_port = parse_address(jobmanager, "--jobmanager")
     secret = load_or_create_secret(secret_file)
-    process = ProcessOptions(jm_host, jm_port, secret, parent_pid, GarbageCollectorTuning(gc_threshold))
+    process = ProcessOptions(jm_host, jm_port, secret, parent_pid, GarbageCollectorTuning(gc_threshold), switch_interval)
     network = NetstackConfig(
         network_memory_bytes=parse_memory_size(network_memory, "--network-memory"),
         max_producers_per_gate=max_producers_per_gate,
@@ -148,6 +154,7 @@ def taskmanager(
         network=network,
         task_scheduling=task_scheduling,
         runs_light_tasks=latency_mode or task_driver is TaskDriver.LOOP,
+        watches_tasks=switch_interval is not None,
         lowers_busy_tasks=latency_mode,
     )
     with KeepAwake() if keep_awake or latency_mode else nullcontext() as keeper:
@@ -219,9 +226,7 @@ class _Process:
         def busy() -> None:  # the collector is tuned after the whole batch of deployments was taken in, not in the middle of it
             event_loop.loop.call_soon(gc_tuning.freeze)
 
-        hooks = ProcessHooks(busy=busy, idle=gc_tuning.thaw, failed=self._failed)
-        if self._keeper is not None:
-            hooks = dataclasses.replace(hooks, crowded=self._keeper.rest)
+        hooks = ProcessHooks(busy=busy, idle=gc_tuning.thaw, failed=self._failed, loaded=self._loaded)
         executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", self._config, event_loop, hooks)
         async with RpcClient(options.jobmanager_host, options.jobmanager_port, options.secret) as rpc:
             try:
@@ -231,6 +236,12 @@ class _Process:
                 await self._stop.wait()
             finally:
                 await self._shut_down(executor)
+
+    def _loaded(self, load: TaskLoad) -> None:
+        if self._keeper is not None:
+            self._keeper.rest(is_crowded=load.is_crowded)
+        if self._options.switch_interval is not None:
+            self._options.switch_interval.follow(load)
 
     async def _registered_before_stop(self, executor: TaskExecutor) -> bool:
         registered = asyncio.create_task(executor.is_registered.wait(), name="registered")

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import structlog
 
@@ -30,7 +29,7 @@ from flowlet.rpc.messages import (
     TaskReport,
     TaskStateChanged,
 )
-from flowlet.tm.busy_tasks import BusyTasks, Looks
+from flowlet.tm.busy_tasks import BusyTasks, Looks, TaskLoad
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
 from flowlet.tm.process_model import TaskScheduling
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
@@ -56,26 +55,16 @@ class TaskExecutorConfig:
     cancellation: CancellationConfig = field(default_factory=CancellationConfig)
     task_scheduling: TaskScheduling = TaskScheduling.NORMAL
     runs_light_tasks: bool = False  # on the loop
+    watches_tasks: bool = False  # whether their threads are busy, which ``ProcessHooks.loaded`` hears
     lowers_busy_tasks: bool = False  # their threads, so that nothing else waits for them
 
 
 def _busy_tasks_of(config: TaskExecutorConfig) -> BusyTasks | None:
     if config.lowers_busy_tasks:
         return BusyTasks()
-    if config.network.busy_poll_us:
-        return BusyTasks(set_niceness=lambda _native_id, _niceness: None)  # watched only: a loop that polls would be in their way
+    if config.watches_tasks or config.network.busy_poll_us:  # a loop that polls would be in their way
+        return BusyTasks(set_niceness=lambda _native_id, _niceness: None)
     return None
-
-
-class Crowded(Protocol):
-    """Hears whether a task thread is busy."""
-
-    def __call__(self, *, is_crowded: bool) -> None:
-        """It is, or it is not."""
-
-
-def _do_nothing(*, is_crowded: bool) -> None:  # noqa: ARG001 - a hook
-    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +74,7 @@ class ProcessHooks:
     busy: Callable[[], None] = lambda: None  # the first task was deployed
     idle: Callable[[], None] = lambda: None  # the last task ended
     failed: Callable[[str], None] = lambda _reason: None  # this TaskManager cannot go on
-    crowded: Crowded = _do_nothing  # some times per second in latency mode: whether a task is busy
+    loaded: Callable[[TaskLoad], None] = lambda _load: None  # some times per second where tasks are watched, and when the last one ended
 
 
 class TaskExecutor:
@@ -234,16 +223,15 @@ class TaskExecutor:
             self._hooks.idle()
             if self._looks is not None:
                 self._looks.close()
-                self._crowded(is_crowded=False)
+                self._loaded(TaskLoad())
 
     def _look(self, busy_tasks: BusyTasks) -> None:
-        busy_tasks.look()
-        self._crowded(is_crowded=busy_tasks.is_crowded)
+        self._loaded(busy_tasks.look())
 
-    def _crowded(self, *, is_crowded: bool) -> None:
-        self._hooks.crowded(is_crowded=is_crowded)
+    def _loaded(self, load: TaskLoad) -> None:
+        self._hooks.loaded(load)
         if self._poller is not None:
-            self._poller.hold(is_held=is_crowded)
+            self._poller.hold(is_held=load.is_crowded)
 
     def _report_watermark(self, attempt: bytes, timestamp: int) -> None:
         if self._connection is not None and attempt in self._tasks:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from flowlet.tm.busy_tasks import LOOK_INTERVAL_S, LOW_NICENESS, BusyTasks, Looks
+from flowlet.tm.busy_tasks import LOOK_INTERVAL_S, LOW_NICENESS, BusyTasks, Looks, TaskLoad
 from tests.waiting import spin_tightly_until
 
 _MS = 1_000_000
@@ -22,6 +22,7 @@ class Rig:
         self.now_ns = 100 * _MS
         self.changes: list[int] = []
         self.is_allowed = True
+        self.load = TaskLoad()
         self.tasks = BusyTasks(self._set_niceness, lambda: self.now_ns, lambda _clock: self.used_ns)
 
     def _set_niceness(self, native_id: int, niceness: int) -> None:
@@ -37,7 +38,7 @@ class Rig:
         """100 ms later, of which so many percent were used."""
         self.now_ns += 100 * _MS
         self.used_ns += percent * _MS
-        self.tasks.look()
+        self.load = self.tasks.look()
 
 
 @pytest.fixture
@@ -51,15 +52,15 @@ def test_a_busy_thread_is_lowered_once_and_raised_when_it_is_calm(rig: Rig) -> N
         seen = []
         for percent in (0, 29, 30, 100, 20, 10, *[9] * 9):
             rig.look_after(percent)
-            seen.append(rig.tasks.is_crowded)
+            seen.append(rig.load.is_crowded)
         assert seen == [False, False, *[True] * 13]
 
         rig.look_after(9)
-        assert not rig.tasks.is_crowded
+        assert not rig.load.is_crowded
         rig.look_after(20)
 
     assert rig.changes == [LOW_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)]
-    assert not rig.tasks.is_crowded
+    assert not rig.load.is_crowded
 
 
 def test_a_busy_thread_that_is_kept_from_its_core_stays_low(rig: Rig) -> None:
@@ -68,7 +69,7 @@ def test_a_busy_thread_that_is_kept_from_its_core_stays_low(rig: Rig) -> None:
         rig.look_after(100)
         for percent in (*[0] * 9, 10, *[0] * 9, 100):
             rig.look_after(percent)
-            assert rig.tasks.is_crowded
+            assert rig.load.is_crowded
 
     assert rig.changes == [LOW_NICENESS]
 
@@ -80,7 +81,7 @@ def test_without_the_right_to_raise_it_a_thread_stays_low(rig: Rig) -> None:
         rig.is_allowed = False
         rig.calm_down()
         assert repr(rig.tasks) == "<BusyTasks 1 of 1 threads are low>"
-        assert not rig.tasks.is_crowded
+        assert not rig.load.is_crowded
 
         rig.is_allowed = True
         rig.look_after(0)
@@ -95,7 +96,7 @@ def test_a_thread_that_stayed_low_is_busy_again_when_it_uses_its_core(rig: Rig) 
         seen = []
         for percent in (0, 29, 30, 10):
             rig.look_after(percent)
-            seen.append(rig.tasks.is_crowded)
+            seen.append(rig.load.is_crowded)
 
     assert seen == [False, False, True, True]
 
