@@ -13,20 +13,20 @@ import select
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.cluster import Cluster
 from bench.jobs.checked import WrongOutputError
+from bench.jobs.pipeline import into_operator, running
 from bench.report import ProcessUse, Result
-from flowlet.client.executor import RemoteTarget, RunningJob, execute
-from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, stable_id
-from flowlet.graph.partitioner import Rebalance
+from flowlet.common import WatermarkStrategy
+from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream.connectors import Source
 from flowlet.operators.base import StreamOperator
-from flowlet.operators.chain import ChainedOperator
-from flowlet.operators.source import Source, SourceOperator, SourceReader
+from flowlet.operators.source import SourceReader
 from flowlet.records import Chunk
 
 RECORDS_PER_CHUNK = 1000
@@ -116,16 +116,11 @@ class Sample:
     rss_growth_bytes: tuple[int, ...]  # per TaskManager
 
 
-def vertex(name: str, operator: StreamOperator) -> JobVertex:
-    """A task of its own, in a slot of its own."""
-    return JobVertex(id=stable_id(name), name=name, parallelism=1, chain=[ChainedOperator(operator, -1)], slot_sharing_group=name)
-
-
-def pair(number: int, consumer: StreamOperator) -> tuple[list[JobVertex], JobEdge]:
-    """A source, a consumer, and the edge between them."""
-    source = vertex(f"source {number}", SourceOperator(EndlessSource()))
-    target = vertex(f"consumer {number}", consumer)
-    return [source, target], JobEdge(source.id, 0, target.id, Rebalance())
+def add_pair(environment: StreamExecutionEnvironment, number: int, make_consumer: Callable[[], StreamOperator]) -> None:
+    """A source and a consumer, tasks of their own in slots of their own."""
+    records = environment.from_source(EndlessSource(), WatermarkStrategy.no_watermarks(), f"source {number}")
+    moved = records.slot_sharing_group(f"source {number}").rebalance()
+    into_operator(moved, f"consumer {number}", make_consumer).slot_sharing_group(f"consumer {number}")
 
 
 def counts(progress: Path) -> list[tuple[int, int]]:
@@ -150,18 +145,6 @@ def wait_for_fifo(fifo: int) -> None:
         raise TimeoutError("the stalling consumer was not reached in time")
 
 
-@contextmanager
-def running(cluster: Cluster, vertices: list[JobVertex], edges: list[JobEdge]) -> Iterator[RunningJob]:
-    """A job that is cancelled at the end of the block."""
-    host, _, port = cluster.address.rpartition(":")
-    job = execute(JobGraph("isolation", vertices=vertices, edges=edges), RemoteTarget(host, int(port), cluster.secret_file))
-    try:
-        yield job
-    finally:
-        job.cancel()
-        job.close()
-
-
 def measure(folder: Path, *, is_beside_a_stalled_one: bool, window_s: float) -> Sample:
     """The rate of consumer 2 in a fresh cluster.
 
@@ -170,16 +153,17 @@ def measure(folder: Path, *, is_beside_a_stalled_one: bool, window_s: float) -> 
         WrongOutputError: there were none.
     """
     progress, stalled, release = folder / "progress", folder / "stalled", folder / "release"
-    vertices, edge = pair(2, CountingConsumer(progress))
-    edges = [edge]
     for fifo in (stalled, release):
         os.mkfifo(fifo)
     stalled_fd, release_fd = (os.open(fifo, os.O_RDWR | os.O_NONBLOCK) for fifo in (stalled, release))
-    if is_beside_a_stalled_one:
-        more_vertices, more_edge = pair(1, StallingConsumer(stalled, release))
-        vertices, edges = [*more_vertices, *vertices], [more_edge, *edges]
+
+    def build(environment: StreamExecutionEnvironment) -> None:
+        if is_beside_a_stalled_one:
+            add_pair(environment, 1, partial(StallingConsumer, stalled, release))
+        add_pair(environment, 2, partial(CountingConsumer, progress))
+
     try:
-        with Cluster(folder, slots=2) as cluster, running(cluster, vertices, edges) as job:
+        with Cluster(folder, slots=2) as cluster, running(cluster, build) as job:
             if is_beside_a_stalled_one:
                 wait_for_fifo(stalled_fd)
             deadline = time.monotonic() + START_TIMEOUT_S

@@ -1,15 +1,15 @@
 """How long a record takes from one TaskManager to the other: 1,000 records/s through the whole job path.
 
 Side:       any; the classes below run inside the TaskManagers.
-Job:        a source in one TaskManager, a sink in the other, one connection between them.  Each record is (number, monotonic ns at its
-            creation); the sink subtracts.  The first records are not counted.  Both processes read the same clock of this machine.
+Job:        a source in one TaskManager, a map in the other, one connection between them.  Each record is (number, monotonic ns at its
+            creation); the map subtracts.  The first records are not counted.  Both processes read the same clock of this machine.
 Cases:      buffer timeouts of 0, 1, 10 and 100 ms, alone and beside CPU-bound tasks (pure Python, they never wait), one in each of the two
             TaskManagers; timeout 0 also in the latency mode of the TaskManager (``--latency-mode``), with the neighbours also with the
             task threads at nice +10 (``--task-scheduling``), and without them with cores that never halt (``--keep-awake``) and with
             light tasks on the loop (``--task-driver``), each alone.
 Figures:    p50 and p99 in us; p99.9 and max are in the details, and how much work the neighbours did.
 Peers:      Flink's Java API with the same job, the busy tasks written in Java; only with timeout 0.
-Proof:      every record arrives once, in order; the source falls behind by less than the sink counts, or the figure says so (``late_ms``).
+Proof:      every record arrives once, in order; the source falls behind by less than the map counts, or the figure says so (``late_ms``).
 """
 
 import argparse
@@ -26,19 +26,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import Cluster
-from bench.isolation import running
+from bench.jobs.pipeline import running
 from bench.load import ForeignLoad
 from bench.peers import flink_cluster, flink_latency
 from bench.percentiles import PERCENTILES, RECORDS_PER_S, Measure, evaluated
 from bench.report import Result
 from bench.rounds import tell
 from bench.transport import orders
-from flowlet.graph.job_graph import JobEdge, JobVertex, stable_id
-from flowlet.graph.partitioner import Rebalance
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.chain import ChainedOperator
-from flowlet.operators.sinks import DiscardSink
-from flowlet.operators.source import Source, SourceOperator, SourceReader
+from flowlet.common import WatermarkStrategy
+from flowlet.datastream import MapFunction, StreamExecutionEnvironment
+from flowlet.datastream.connectors import DiscardingSink, Source
+from flowlet.operators.source import SourceReader
 from flowlet.records import Chunk
 
 SECONDS: Final = 12.0
@@ -127,24 +125,23 @@ class PacedSource(Source):
         return PacedReader(self._num_records)
 
 
-class LatencySink(StreamOperator):
-    """Collects latencies; writes them into a file at the end."""
+class Latencies(MapFunction):
+    """Collects latencies; writes them into a file at the end.  What it gives is of no use."""
 
     def __init__(self, report: Path) -> None:
-        self.name = "latency sink"
         self._report = report
         self._latencies_ns: list[int] = []
         self._sent_ns: list[int] = []
 
-    def process_chunk(self, chunk: Chunk) -> None:
+    def map(self, value: tuple[int, int]) -> None:
         """Look at the clock."""
         now_ns = time.monotonic_ns()
-        for number, sent_ns in chunk.values:
-            assert number == len(self._sent_ns), f"record {number} arrived as number {len(self._sent_ns)}"
-            self._latencies_ns.append(now_ns - sent_ns)
-            self._sent_ns.append(sent_ns)
+        number, sent_ns = value
+        assert number == len(self._sent_ns), f"record {number} arrived as number {len(self._sent_ns)}"
+        self._latencies_ns.append(now_ns - sent_ns)
+        self._sent_ns.append(sent_ns)
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """All records arrived; the file appears whole or not at all."""
         late_ns = self._sent_ns[-1] - self._sent_ns[0] - (len(self._sent_ns) - 1) * 1_000_000_000 // RECORDS_PER_S
         partial = self._report.with_suffix(".part")
@@ -189,39 +186,29 @@ class BusySource(Source):
         return BusyReader(self._report)
 
 
-def build(folder: Path, setting: Setting, num_records: int) -> tuple[list[JobVertex], list[JobEdge]]:
+def build(environment: StreamExecutionEnvironment, folder: Path, setting: Setting, num_records: int) -> None:
     """Source and sink in slots of their own, and so in TaskManagers of their own; each slot has a neighbour, too."""
-    source = vertex("source", "sender", SourceOperator(PacedSource(num_records)))
-    sink = vertex("sink", "receiver", LatencySink(folder / "latencies"))
-    edges = [JobEdge(source.id, 0, sink.id, Rebalance(), buffer_timeout_ms=setting.buffer_timeout_ms)]
-    vertices = [source, sink]
-    if setting.has_neighbours:
-        vertices += [neighbour_of(slot, folder) for slot in ("sender", "receiver")]
-    return vertices, edges
-
-
-def neighbour_of(slot: str, folder: Path) -> JobVertex:
-    """A busy task in the same TaskManager."""
-    return vertex(f"neighbour of the {slot}", slot, SourceOperator(BusySource(folder / f"neighbour-{slot}")), DiscardSink())
-
-
-def vertex(name: str, slot: str, *operators: StreamOperator) -> JobVertex:
-    """One task."""
-    chain = [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)]
-    return JobVertex(id=stable_id(name), name=name, parallelism=1, chain=chain, slot_sharing_group=slot)
+    environment.set_buffer_timeout(setting.buffer_timeout_ms)
+    records = environment.from_source(PacedSource(num_records), WatermarkStrategy.no_watermarks(), "source")
+    latencies = records.slot_sharing_group("sender").rebalance().map(Latencies(folder / "latencies")).slot_sharing_group("receiver")
+    latencies.sink_to(DiscardingSink())
+    for slot in ("sender", "receiver") if setting.has_neighbours else ():
+        source = BusySource(folder / f"neighbour-{slot}")
+        busy = environment.from_source(source, WatermarkStrategy.no_watermarks(), f"neighbour of the {slot}")
+        busy.slot_sharing_group(slot).sink_to(DiscardingSink())
 
 
 def measure(setting: Setting, warm_up_s: float, seconds: float) -> dict[str, Any]:
     """One job in a fresh cluster; latencies in us.
 
     Raises:
-        TimeoutError: the sink did not see the end in time.
+        TimeoutError: the map did not see the end in time.
     """
     num_skipped, num_records = int(warm_up_s * RECORDS_PER_S), int((warm_up_s + seconds) * RECORDS_PER_S)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        vertices, edges = build(folder, setting, num_records)
-        with Cluster(folder, task_manager_options=setting.options) as cluster, running(cluster, vertices, edges):
+        program = partial(build, folder=folder, setting=setting, num_records=num_records)
+        with Cluster(folder, task_manager_options=setting.options) as cluster, running(cluster, program):
             wait_for_file(folder / "latencies", warm_up_s + seconds + END_TIMEOUT_S)
         report = json.loads((folder / "latencies").read_text(encoding="ascii"))
         reports = [json.loads(file.read_text(encoding="ascii")) for file in sorted(folder.glob("neighbour-*"))]

@@ -21,11 +21,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import Cluster
-from bench.isolation import StallingConsumer, pair, running, wait_for_fifo
+from bench.isolation import StallingConsumer, add_pair, wait_for_fifo
+from bench.jobs.pipeline import running
 from bench.report import ProcessUse, Result
 from netstack import (
     ChannelSpec,
@@ -64,9 +66,9 @@ def stall(seconds: float) -> dict[str, Any]:
         for fifo in (stalled, release):
             os.mkfifo(fifo)
         stalled_fd, release_fd = (os.open(fifo, os.O_RDWR | os.O_NONBLOCK) for fifo in (stalled, release))
-        vertices, edge = pair(1, StallingConsumer(stalled, release))
+        build = partial(add_pair, number=1, make_consumer=partial(StallingConsumer, stalled, release))
         try:
-            with Cluster(folder) as cluster, running(cluster, vertices, [edge]):
+            with Cluster(folder) as cluster, running(cluster, build):
                 wait_for_fifo(stalled_fd)
                 pids = [tm.pid for tm in cluster.task_managers]
                 before = [ProcessUse.of(pid).cpu_s for pid in pids]

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,7 +140,7 @@ def start_summing(stack: ExitStack, gate: str, jobmanager: str, type_info: TypeI
     configuration = Configuration()
     configuration.set_string("flowlet.jobmanager", jobmanager)
     env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(1)
-    into_operator(env.from_remote_gate(gate, type_info=type_info), lambda _: SummingSink(folder))
+    into_operator(env.from_remote_gate(gate, type_info=type_info), "summing sink", partial(SummingSink, folder))
     stack.callback(env.close)
     return env.execute_async(gate)
 

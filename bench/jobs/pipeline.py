@@ -6,8 +6,10 @@ Job:   submitted as a user submits it, to a JobManager and TaskManagers that run
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +21,7 @@ from flowlet.client.executor import RemoteTarget, execute
 from flowlet.client.translate import translate
 from flowlet.common.job_client import RunningJob, SubmittedJob
 from flowlet.datastream import StreamExecutionEnvironment
-from flowlet.datastream.data_stream import DataStream
+from flowlet.datastream.data_stream import DataStream, DataStreamSink
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import OperatorTransformation
 from flowlet.operators.base import StreamOperator
@@ -43,17 +45,19 @@ Build = Callable[[StreamExecutionEnvironment, Path], None]
 
 def into_sink(stream: DataStream, folder: Path, keep: Keep, *, inspects_all: bool = False) -> None:
     """End a stream in sinks that check."""
-
-    def make(_: str) -> CheckedSink:
-        return CheckedSink(folder, keep, inspects_all=inspects_all)
-
-    into_operator(stream, make)
+    into_operator(stream, "checked sink", partial(CheckedSink, folder, keep, inspects_all=inspects_all))
 
 
-def into_operator(stream: DataStream, make: Callable[[str], StreamOperator]) -> None:
-    """End a stream in an operator that passes nothing on; ``make`` gets its name."""
-    # As ``sink_to`` does; the API has no sinks of one's own yet.
-    stream._into(OperatorTransformation(name="checked sink", make_operator=make, **stream._inherited(stream.get_type())))
+def into_operator(stream: DataStream, name: str, make: Callable[[], StreamOperator]) -> DataStreamSink:
+    """End a stream in an operator that sees its records chunk by chunk.
+
+    As ``sink_to`` does; the API has no sinks of one's own yet.
+    """
+
+    def make_operator(_: str) -> StreamOperator:
+        return make()
+
+    return stream._into(OperatorTransformation(name=name, make_operator=make_operator, **stream._inherited(stream.get_type())))
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,19 @@ def run_program(build: Build, num_records: int, check: Callable[[Reports], None]
         "tasks": tasks,
     }
     return Run(num_records / reports.seconds, reports.seconds, load.cores, details)
+
+
+@contextmanager
+def running(cluster: Cluster, build: Callable[[StreamExecutionEnvironment], object]) -> Iterator[RunningJob]:
+    """A program of one subtask per operator on a cluster that is there already; it is cancelled at the end of the block."""
+    submit = _Submit(cluster)
+    with closing(StreamExecutionEnvironment(submit=submit).set_parallelism(1)) as environment:
+        build(environment)
+        environment.execute_async("bench")
+        try:
+            yield submit.jobs[0]
+        finally:
+            submit.jobs[0].cancel()
 
 
 class _Submit:
