@@ -113,10 +113,12 @@ class ElementDeserializer:
             position = self._complete_spilled(self._spilled, view, elements)
         elif self._partial:
             position = self._complete_partial(view, elements)
-        decode = self._decoder.decode
+        decode, max_length = self._decoder.decode, self._limits.max_element_bytes
         end = len(view)
         while end - position >= LENGTH.size:
-            length = self._checked_length(view, position)
+            (length,) = LENGTH.unpack_from(view, position)
+            if not 0 < length <= max_length:
+                self._checked_length(view, position)  # raises
             element_end = position + LENGTH.size + length
             if element_end > end:
                 break

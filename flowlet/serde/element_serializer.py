@@ -83,7 +83,7 @@ class StreamElementSerializer:
                 the message says which.
         """
         if type(element) is Chunk:
-            return self._serialize_chunk(element, codes) if self._values is None else self._serialize_records(element, self._values)
+            return self.serialize_chunk(element, codes)
         match element:
             case Watermark(timestamp=timestamp):
                 return _framed(_FRAMED_WATERMARK, TAG_WATERMARK, timestamp)
@@ -100,7 +100,14 @@ class StreamElementSerializer:
             case _:
                 assert_never(element)
 
-    def _serialize_chunk(self, chunk: Chunk, codes: CodeWriter | None) -> bytes:
+    def serialize_chunk(self, chunk: Chunk, codes: CodeWriter | None = None) -> bytes:
+        """``serialize`` of a chunk.
+
+        Raises:
+            SerdeError: as there.
+        """
+        if self._values is not None:
+            return self._serialize_records(chunk, self._values)
         num_records = len(chunk)
         if num_records > MAX_CHUNK_RECORDS:
             raise SerdeError(f"a chunk of {num_records} records, at most {MAX_CHUNK_RECORDS} go into one")

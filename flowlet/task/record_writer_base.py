@@ -158,7 +158,10 @@ class RecordWriter(ABC):
 
     def flush_pending(self) -> None:
         """Write what is pending; then flush the partition, or ask for a flush in time, as the buffer timeout says."""
-        self._write_pending()
+        if self._columns.num_rows:
+            self._write_columns()
+        else:
+            self._write_lists()
         if not self._is_dirty:
             return
         self._is_dirty = False
@@ -239,7 +242,7 @@ class RecordWriter(ABC):
 
     def _write_chunk(self, chunk: Chunk, lane: int) -> None:
         codes = self._codes[lane] if self._codes else None
-        data = self._serializer.serialize(chunk, codes)
+        data = self._serializer.serialize_chunk(chunk, codes)
         if len(data) <= MAX_ELEMENT_BYTES or len(chunk) == 1:
             self._mark_dirty()
             if codes is not None:

@@ -14,19 +14,14 @@ Lock order: ``turn`` before the locks of subpartitions and pools; no callback of
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from threading import get_ident
 from typing import Final, Protocol
 
 from netstack.channel.outbound_buffer import ChannelOutboundBuffer
 
 MAX_DIRECT_BYTES: Final = 4096  # of payload; more is worth the loop's gather write.  Not measured.
 _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
-
-
-def signal_handlers() -> Callable[[], bool]:
-    """Tells whether the calling thread is the one on which Python runs them, between any two calls; until the next fork."""
-    get_ident, main_id = threading.get_ident, threading.main_thread().ident
-    return lambda: get_ident() == main_id
 
 
 class FrameSocket(Protocol):
@@ -51,10 +46,11 @@ class DirectWriter:
         turn: the channel's.
         is_open: whether the channel still takes frames.
         flush_threadsafe: makes the loop write what is in ``outbound``.
-        is_interruptible: whether the calling thread may be torn out of a block that gives back what it took; default: the main thread.
+        barred_threads: never have the turn.  Default: the calling thread, which is the loop's, and the main thread, which a signal handler
+            may tear out of a block that gives back what it took.
     """
 
-    __slots__ = ("_flush_threadsafe", "_is_interruptible", "_is_open", "_outbound", "_sock", "_turn", "num_bytes_out", "num_writes")
+    __slots__ = ("_barred_threads", "_flush_threadsafe", "_is_open", "_outbound", "_sock", "_turn", "num_bytes_out", "num_writes")
 
     def __init__(
         self,
@@ -63,14 +59,15 @@ class DirectWriter:
         turn: "threading.RLock",
         is_open: Callable[[], bool],
         flush_threadsafe: Callable[[], object],
-        is_interruptible: Callable[[], bool] | None = None,
+        barred_threads: Collection[int | None] | None = None,
     ) -> None:
         self._sock: FrameSocket | None = sock
         self._outbound = outbound
         self._turn = turn
         self._is_open = is_open
         self._flush_threadsafe = flush_threadsafe
-        self._is_interruptible = signal_handlers() if is_interruptible is None else is_interruptible
+        default = frozenset({threading.get_ident(), threading.main_thread().ident})
+        self._barred_threads = default if barred_threads is None else barred_threads
         self.num_bytes_out = 0  # Both written under the turn; read anywhere, one write stale is fine.
         self.num_writes = 0
 
@@ -78,10 +75,11 @@ class DirectWriter:
         return f"<DirectWriter {'closed' if self._sock is None else 'open'}, {self.num_writes} writes>"
 
     def try_begin(self) -> bool:
-        """Take the turn; False if somebody has it, something written earlier is not out yet, the channel ends, or on the main thread."""
-        if self._is_interruptible() or not self._turn.acquire(blocking=False):
+        """Take the turn; False if somebody has it, something written earlier is not out yet, the channel ends, or the thread is barred."""
+        if get_ident() in self._barred_threads or not self._turn.acquire(blocking=False):
             return False
-        if self._sock is None or self._outbound.pending_bytes or not self._is_open():
+        outbound = self._outbound
+        if self._sock is None or outbound.num_added != outbound.num_written or not self._is_open():
             self._turn.release()
             return False
         return True

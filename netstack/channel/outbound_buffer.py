@@ -26,19 +26,24 @@ class OutboundFrame(NamedTuple):
 
 
 class ChannelOutboundBuffer:
-    """First in, first out; tells when the channel stops and starts to be writable."""
+    """First in, first out; tells when the channel stops and starts to be writable.
 
-    __slots__ = ("_added", "_callbacks", "_high", "_is_writable", "_low", "_unflushed", "_written")
+    Attributes:
+        num_added: bytes since the beginning; to be read only.
+        num_written: of these, how many are out; to be read only.
+    """
+
+    __slots__ = ("_callbacks", "_high", "_is_writable", "_low", "_unflushed", "num_added", "num_written")
 
     def __init__(self, high_watermark_bytes: int, low_watermark_bytes: int) -> None:
         assert 0 <= low_watermark_bytes <= high_watermark_bytes, "the low watermark is not above the high one"
         self._high = high_watermark_bytes
         self._low = low_watermark_bytes
         self._is_writable = True
-        self._added = 0  # bytes since the beginning
-        self._written = 0  # bytes since the beginning
+        self.num_added = 0
+        self.num_written = 0
         self._unflushed: list[View] = []
-        self._callbacks: deque[tuple[int, OnWritten]] = deque()  # (value of _written that ends the frame, what to call then)
+        self._callbacks: deque[tuple[int, OnWritten]] = deque()  # (value of num_written that ends the frame, what to call then)
 
     def __repr__(self) -> str:
         return f"<ChannelOutboundBuffer {'writable' if self._is_writable else 'full'}, {self.pending_bytes} bytes pending>"
@@ -46,7 +51,7 @@ class ChannelOutboundBuffer:
     @property
     def pending_bytes(self) -> int:
         """How many bytes were added and not yet written."""
-        return self._added - self._written
+        return self.num_added - self.num_written
 
     @property
     def is_writable(self) -> bool:
@@ -60,14 +65,14 @@ class ChannelOutboundBuffer:
 
     def add(self, views: Sequence[View], on_written: OnWritten | None) -> bool:
         """Append one frame; True if this made the channel unwritable."""
-        added = self._added
+        added = self.num_added
         for view in views:
             added += len(view)
-        self._added = added
+        self.num_added = added
         self._unflushed += views
         if on_written is not None:
             self._callbacks.append((added, on_written))
-        if self._is_writable and added - self._written > self._high:
+        if self._is_writable and added - self.num_written > self._high:
             self._is_writable = False
             return True
         return False
@@ -80,12 +85,12 @@ class ChannelOutboundBuffer:
     def written(self, num_bytes: int) -> tuple[list[OnWritten], bool]:
         """Account for the next ``num_bytes`` bytes; returns the callbacks that are due and whether the channel became writable."""
         assert 0 <= num_bytes <= self.pending_bytes, f"{num_bytes} bytes written, {self.pending_bytes} pending"
-        self._written += num_bytes
-        written, callbacks = self._written, self._callbacks
+        self.num_written += num_bytes
+        written, callbacks = self.num_written, self._callbacks
         due: list[OnWritten] = []
         while callbacks and callbacks[0][0] <= written:
             due.append(callbacks.popleft()[1])
-        if not self._is_writable and self._added - written <= self._low:
+        if not self._is_writable and self.num_added - written <= self._low:
             self._is_writable = True
             return due, True
         return due, False
@@ -95,12 +100,12 @@ class ChannelOutboundBuffer:
         due = [callback for _, callback in self._callbacks]
         self._callbacks.clear()
         self._unflushed = []
-        self._written = self._added
+        self.num_written = self.num_added
         return due
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
-        assert 0 <= self._written <= self._added, repr(self)
+        assert 0 <= self.num_written <= self.num_added, repr(self)
         unflushed_bytes = sum(map(len, self._unflushed))
         assert unflushed_bytes <= self.pending_bytes, f"{unflushed_bytes} bytes unflushed in {self!r}"
         ends = [end for end, _ in self._callbacks]

@@ -30,25 +30,20 @@ class InFlightRecorder:
     Ownership: holds a reference of each buffer that is to be persisted, and gives it to the writer.
     """
 
-    __slots__ = ("_info", "_is_handing_over", "_lock", "_persister", "_to_persist", "_writer", "last_barrier")
+    __slots__ = ("_info", "_is_handing_over", "_lock", "_to_persist", "_writer", "last_barrier", "persister")
 
     def __init__(self, lock: threading.Lock, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
         self._lock = lock
         self._writer = writer
         self._info = info
         # Guarded by _lock.
-        self._persister = ChannelStatePersister()
+        self.persister = ChannelStatePersister()
         self._to_persist: deque[tuple[int, list[NetworkBuffer]]] = deque()
         self._is_handing_over = False
         self.last_barrier: tuple[int, int] | None = None  # id and sequence number, until its checkpoint has been stopped
 
     def __repr__(self) -> str:
-        return f"<InFlightRecorder {self._persister!r}, {len(self._to_persist)} to persist>"
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether data that arrives now has to be noted."""
-        return self._persister.is_pending
+        return f"<InFlightRecorder {self.persister!r}, {len(self._to_persist)} to persist>"
 
     def start_locked(self, checkpoint_id: int, queued: Iterable[SequenceBuffer]) -> None:
         """The task started a checkpoint; note what is ``queued`` before its barrier, or all if that has not come.
@@ -62,29 +57,29 @@ class InFlightRecorder:
                 raise CheckpointSubsumedError(f"the barrier of checkpoint {checkpoint_id} is not known any more, checkpoint {last_id} came")
             if checkpoint_id > last_id:
                 self.last_barrier = None  # an obsolete one, which the task did not look at
-        self._persister.start(checkpoint_id)
+        self.persister.start(checkpoint_id)
         buffers = self.in_flight_locked(queued)
         if buffers:
             self._to_persist.append((checkpoint_id, buffers))
 
     def stop_locked(self, checkpoint_id: int) -> None:
         """The checkpoint is complete or aborted."""
-        self._persister.stop(checkpoint_id)
+        self.persister.stop(checkpoint_id)
         if self.last_barrier is not None and self.last_barrier[0] == checkpoint_id:
             self.last_barrier = None
 
     def note_buffer_locked(self, buffer: NetworkBuffer) -> None:
         """A data buffer arrived while ``is_pending``."""
-        self._to_persist.append((self._persister.last_seen_barrier, [buffer.retain()]))
+        self._to_persist.append((self.persister.last_seen_barrier, [buffer.retain()]))
 
     def note_barrier_locked(self, checkpoint_id: int, sequence_number: int) -> None:
         """A barrier arrived: if the task has not started the checkpoint, it will want to know what was before it."""
-        if self._persister.on_barrier(checkpoint_id) and (self.last_barrier is None or checkpoint_id > self.last_barrier[0]):
+        if self.persister.on_barrier(checkpoint_id) and (self.last_barrier is None or checkpoint_id > self.last_barrier[0]):
             self.last_barrier = (checkpoint_id, sequence_number)
 
     def is_last_barrier_locked(self, sequence_number: int) -> bool:
         """Whether that is the number of the last barrier, whose checkpoint goes on."""
-        return self.last_barrier is not None and self.last_barrier[1] == sequence_number and self._persister.has_barrier_received
+        return self.last_barrier is not None and self.last_barrier[1] == sequence_number and self.persister.has_barrier_received
 
     def in_flight_locked(self, queued: Iterable[SequenceBuffer]) -> list[NetworkBuffer]:
         """The data in ``queued`` before the last barrier, or all; with a reference of each for the caller."""

@@ -372,7 +372,7 @@ class RemoteInputChannel(InputChannel):
             if is_taken:
                 self._expected_sequence_number = end
                 self._num_bytes_received += num_buffers * buffers[0].size
-                is_pending = self._in_flight.is_pending
+                is_pending = self._in_flight.persister.is_pending
                 if is_pending:
                     for buffer in buffers:
                         self._in_flight.note_buffer_locked(buffer)
@@ -433,7 +433,7 @@ class RemoteInputChannel(InputChannel):
             if is_taken:
                 self._expected_sequence_number = sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
                 self._num_bytes_received += buffer.size
-                is_pending = self._in_flight.is_pending
+                is_pending = self._in_flight.persister.is_pending
                 if is_pending:
                     self._in_flight.note_buffer_locked(buffer)
                 rest.append((buffer, sequence_number))

@@ -172,7 +172,14 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Serve one message of the server."""
         if type(message) is BufferResponse:
-            self._on_buffer(message)
+            buffer_channel = self._channels.get(message[0])
+            if buffer_channel is None or buffer_channel.is_released:
+                self._refuse_buffer(message)
+                return
+            try:
+                buffer_channel.on_response(message)
+            except Exception as error:  # noqa: BLE001 - the error of one channel: its task and the sender learn it, the others go on
+                self._fail_channel(buffer_channel, error)
             return
         if type(message) is BufferRun:
             self._on_run(message)
@@ -188,19 +195,12 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def _on_other(self, message: object) -> None:
         raise RemoteProtocolError(f"a client does not serve {type(message).__name__}")
 
-    def _on_buffer(self, response: BufferResponse) -> None:
-        channel = self._channels.get(response[0])
-        if channel is None or channel.is_released:
-            # Forgotten at once: an acknowledgement of it that is still under way to us would reach the server after the cancel.
-            is_ours = self._forget(response.receiver)
-            self._cancel_once(response.receiver, is_answer=not is_ours)
-            if response.buffer is not None:
-                response.buffer.recycle()
-            return
-        try:
-            channel.on_response(response)
-        except Exception as error:  # noqa: BLE001 - the error of one channel: its task and the sender learn it, the others go on
-            self._fail_channel(channel, error)
+    def _refuse_buffer(self, response: BufferResponse) -> None:
+        # Forgotten at once: an acknowledgement of it that is still under way to us would reach the server after the cancel.
+        is_ours = self._forget(response.receiver)
+        self._cancel_once(response.receiver, is_answer=not is_ours)
+        if response.buffer is not None:
+            response.buffer.recycle()
 
     def _on_run(self, run: BufferRun) -> None:
         buffers = cast("Sequence[NetworkBuffer]", run.buffers)  # ``allocate_run`` made them

@@ -104,16 +104,15 @@ class PartitionRequestQueue(ChannelHandler):
 
     def notify_reader_non_empty_threadsafe(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
         """Some thread made data available: it sends it, if that is little and nothing is in its way, or hops to the loop."""
-        if self._direct is not None and self._send_directly(self._direct, reader):
+        direct = self._direct
+        if direct is not None and direct.try_begin() and self._send_directly(direct, reader):
             return
         # A loop that was closed sends nothing more, and its producers clean up without it.
         with contextlib.suppress(ResourceClosedError):
             self._loop.execute_threadsafe(self.enqueue_available_reader, reader)
 
     def _send_directly(self, direct: DirectWriter, reader: CreditBasedSequenceNumberingViewReader) -> bool:
-        """Any thread: whether all that ``reader`` has to send was sent.  If not, the loop has to look, also if something was sent."""
-        if self._loop.is_current_thread() or not direct.try_begin():
-            return False
+        """Whoever has the turn, and gives it back: whether all that ``reader`` has to send was sent.  If not, the loop has to look."""
         try:
             # Readers that are ready come first, and have the credit that they were seen with.  One cannot become ready now.
             if len(self._ready) or self._is_closed:

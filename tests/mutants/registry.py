@@ -321,8 +321,8 @@ FLINK_BUGS: Final = (
         "I3",
         "the sender forgets to pay for its buffers",
         "netstack.handlers.view_reader",
-        "            credit.spent += 1\n",
-        "",
+        "# raises\n            credit.spent += 1\n",
+        "# raises\n",
         _SIM,
     ),
     Mutant(

@@ -10,6 +10,7 @@ Invariants: the same seed makes the same steps (``trace_hash``).
 
 import asyncio
 import tempfile
+import threading
 import zlib
 from bisect import bisect
 from collections import deque
@@ -131,7 +132,7 @@ class Link(Actor):
         """Producers that flush send a little past the loop, as in production."""
         flush = partial(self.server_node.loop.loop.call_soon, channel.transport_flush)
         sock = DirectSocket(end, self.ledger.note_direct)
-        return DirectWriter(sock, channel._outbound, channel.turn, lambda: channel.is_active, flush, lambda: False)
+        return DirectWriter(sock, channel._outbound, channel.turn, lambda: channel.is_active, flush, {threading.get_ident()})
 
     def _use_decoder(self, channel: NetworkChannel) -> FrameDecoder:
         """Decoders with tiny buffers, so that every way of reading is used."""

@@ -22,9 +22,9 @@ class Connection:
         self.turn = threading.RLock()
         self.outbound = ChannelOutboundBuffer(2 * LARGE, LARGE)
         self.is_open = True
-        self.is_interruptible = False
+        self.barred: set[int | None] = set()
         self.num_flushes = 0
-        self.writer = DirectWriter(sock, self.outbound, self.turn, lambda: self.is_open, self._flush, lambda: self.is_interruptible)
+        self.writer = DirectWriter(sock, self.outbound, self.turn, lambda: self.is_open, self._flush, self.barred)
 
     def _flush(self) -> None:
         self.num_flushes += 1
@@ -101,11 +101,10 @@ def test_a_refused_attempt_leaves_the_turn_free(connection: Connection) -> None:
 
 
 def test_a_thread_that_may_be_interrupted_anywhere_never_has_the_turn(connection: Connection) -> None:
-    connection.is_interruptible = True
+    connection.barred.add(threading.get_ident())
 
     assert not connection.writer.try_begin()
 
-    connection.is_interruptible = False
     assert can_begin_elsewhere(connection)
 
 
@@ -143,7 +142,7 @@ def test_a_loop_that_was_closed_is_no_error(connection: Connection) -> None:
     def closed() -> None:
         raise RuntimeError("Event loop is closed")
 
-    writer = DirectWriter(connection.sock, connection.outbound, connection.turn, lambda: True, closed, lambda: False)
+    writer = DirectWriter(connection.sock, connection.outbound, connection.turn, lambda: True, closed, ())
     assert writer.try_begin()
     writer.write(b"frame")
     writer.end()

@@ -14,7 +14,6 @@ from netstack.handlers import request_queue
 from netstack.partition.pipelined import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
-from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
@@ -236,18 +235,17 @@ def test_a_producer_may_flush_while_the_loop_opens_its_view(server: DirectServer
     assert server.data() == [(1, 0)]
 
 
-def test_a_signal_in_the_users_thread_leaves_the_turn_free(server: DirectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_in_the_users_thread_leaves_the_turn_free(server: DirectServer) -> None:
     """Ctrl-C while the main thread writes a partition: the loop, which serves all the others, must not wait for ever."""
     partition = server.partition()
     server.receive(request(credit=9))
     server.queue._direct = SlowWriter(server.direct, server.direct.write, interrupted(server.direct.try_begin))  # type: ignore[assignment]
-    monkeypatch.setattr(EmbeddedEventLoop, "is_current_thread", lambda _: False)
 
     partition.emit_record(b"one", 0)
     with contextlib.suppress(KeyboardInterrupt):
         partition.flush(0)
 
-    monkeypatch.undo()
+    server.queue._direct = server.direct  # one signal is enough
     on_task_thread(partial(assert_is_free, server.channel.turn))
     assert server.data() == [(1, 0)]
 
