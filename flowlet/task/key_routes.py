@@ -74,6 +74,11 @@ class Detour:
         self._num_left -= 1
         return True
 
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether it failed last, so that the next chunk is a trial."""
+        return self._length > _MIN_DETOUR
+
     def judge(self, num_keys: int, num_misses: int, *, is_full: bool) -> None:
         """A chunk went through the dictionary."""
         if num_keys < _MIN_JUDGED_KEYS:

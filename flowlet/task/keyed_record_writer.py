@@ -31,6 +31,7 @@ from flowlet.columns import (
 )
 from flowlet.columns.inspection import exact_type, try_seconds, try_transpose
 from flowlet.columns.number_tuples import MIN_NUMBER_TUPLES, try_number_columns
+from flowlet.columns.short_texts import HEAD_BYTES
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.fusing.field_selector import field_selected_by, selects_record
 from flowlet.fusing.inlined_map import InlinedMap
@@ -42,18 +43,21 @@ from flowlet.records import Chunk
 from flowlet.short_text_keys import short_text_hashes
 from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, ChannelCodes, KeyDictionary
 from flowlet.task.key_routes import Detour, Routes
-from flowlet.task.pending_columns import LaneArray, LanesOf
+from flowlet.task.pending_columns import LaneArray, Route
 from flowlet.task.record_writer_base import RecordWriter, RecordWriterOptions
 from netstack.partition.result_partition import ResultPartition
 
 # Fewer records are routed one by one: numpy's calls cost more than they save.  Not measured closely.
 _MIN_COLUMNS: Final = 32
+# So many texts are joined, so that numpy finds the codes of some thousands of them at once (50 ns each, a probe of a dictionary 75, and 115
+# beside a task that empties the cache).  Not measured closely.
+_MIN_WORDS: Final = 500
 _NUMBERS: Final = frozenset({int, float, bool})
 _SCALARS: Final = _NUMBERS | {str}
 _INSTANT: Final = "M"  # a numpy kind that cannot be a key
 
 _Fields = list[Sequence[Any]]
-_KeyedColumn = tuple[Column, LaneArray | LanesOf]
+_KeyedColumn = tuple[Column, LaneArray | Route]
 
 
 class KeyGroupsRecordWriter(RecordWriter):
@@ -73,7 +77,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # then nulls and instants are keys, too
         self._max_parallelism = partitioner.max_parallelism
         self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
-        self._lanes_of: dict[Any, LanesOf] = {}  # by the position of the key, and how
+        self._route_of: dict[Any, Route] = {}  # by the position of the key, and how
         self._routes = Routes(self._appends, self._channel_of)
         self._timestamp_routes = Routes(self._timestamp_appends, self._channel_of)
         self._detour = Detour()
@@ -128,11 +132,11 @@ class KeyGroupsRecordWriter(RecordWriter):
             case _:
                 return None
 
-    def _lanes_at(self, position: int, lanes_of: Callable[[ChannelTable, Column], LaneArray]) -> LanesOf:
+    def _lanes_at(self, position: int, lanes_of: Callable[[ChannelTable, Column], LaneArray]) -> Route:
         """The same one for the same arguments."""
-        found = self._lanes_of.get((position, lanes_of))
+        found = self._route_of.get((position, lanes_of))
         if found is None:
-            found = self._lanes_of[position, lanes_of] = partial(_lanes_at, self._channels, position, lanes_of)
+            found = self._route_of[position, lanes_of] = partial(_with_lanes, self._channels, position, lanes_of)
         return found
 
     def _try_arrow(self, column: Column, array: Any) -> _KeyedColumn | None:
@@ -146,6 +150,22 @@ class KeyGroupsRecordWriter(RecordWriter):
         """Text keys: as codes, or past the dictionary."""
         if len(keys) > MAX_CHUNK_KEYS or self._dictionary_detour.is_taken():
             return self._past_dictionary(keys.to_list() if isinstance(keys, WordColumn) else keys, position)
+        words = None if isinstance(keys, WordColumn) or self._dictionary_detour.is_on_trial else _short_words(keys)
+        if words is None:
+            return self._with_codes_of(keys)
+        if position not in self._route_of:
+            self._route_of[position] = partial(self._route_words, position)
+        return words, self._route_of[position]  # their codes are found when there are more of them
+
+    def _route_words(self, position: int, columns: Columns) -> tuple[Columns, LaneArray]:
+        """Find codes for the words in a field."""
+        words = columns.fields[position]
+        assert isinstance(words, WordColumn), "so were all that were joined"
+        column, lanes = self._with_codes_of(words)
+        fields = tuple([column if index == position else field for index, field in enumerate(columns.fields)])
+        return Columns(len(columns), fields, columns.shape, columns.field_names), lanes
+
+    def _with_codes_of(self, keys: Sequence[str] | WordColumn) -> tuple[Column, LaneArray]:
         dictionary = self._usable_dictionary()
         num_known = len(dictionary)
         codes = dictionary.encode_words(keys) if isinstance(keys, WordColumn) else dictionary.encode(keys)
@@ -167,7 +187,7 @@ class KeyGroupsRecordWriter(RecordWriter):
             dictionary.restart()
         return dictionary
 
-    def _with_codes(self, codes: LaneArray, keys: Column | Sequence[str]) -> _KeyedColumn:
+    def _with_codes(self, codes: LaneArray, keys: Column | Sequence[str]) -> tuple[Column, LaneArray]:
         """The keys by these codes; by themselves if they are too large to be kept on both sides."""
         lanes = self._dictionary.channels_of(codes)
         if not self._dictionary.is_too_large:
@@ -219,7 +239,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         fields = try_transpose(values)
         return _position_of(keys, fields or ()), keys, fields, Shape.TUPLE
 
-    def _try_columns(self, fields: _Fields, position: int, shape: Shape) -> tuple[Columns, LaneArray | LanesOf] | None:
+    def _try_columns(self, fields: _Fields, position: int, shape: Shape) -> tuple[Columns, LaneArray | Route] | None:
         keys = fields[position]
         kind = type(keys[0]) if shape is Shape.SCALAR else exact_type(keys)  # scalars were looked at before
         keyed = self._coded(keys, position) if kind is str else self._try_keyed(column_of(keys), position) if kind in _NUMBERS else None
@@ -279,8 +299,10 @@ class KeyGroupsRecordWriter(RecordWriter):
             raise self._failure(next(value for key, value in zip(keys, values, strict=True) if not _can_be_key(key))) from error
 
 
-def _lanes_at(channels: ChannelTable, position: int, lanes_of: Callable[[ChannelTable, Column], LaneArray], columns: Columns) -> LaneArray:
-    return lanes_of(channels, columns.fields[position])
+def _with_lanes(
+    channels: ChannelTable, position: int, lanes_of: Callable[[ChannelTable, Column], LaneArray], columns: Columns
+) -> tuple[Columns, LaneArray]:
+    return columns, lanes_of(channels, columns.fields[position])
 
 
 def _lanes_of_numbers(channels: ChannelTable, key: Column) -> LaneArray:
@@ -295,6 +317,12 @@ def _lanes_of_words(channels: ChannelTable, key: Column) -> LaneArray:
     hashes = try_hashes(key.to_list())
     assert hashes is not None, "texts have a way past the dictionary"
     return channels.of_hashes(hashes)
+
+
+def _short_words(keys: Sequence[str]) -> WordColumn | None:
+    """The keys as words of a text; None if they are few, not ASCII, or so long that their first bytes do not tell them apart."""
+    words = WordColumn.joined(keys) if len(keys) >= _MIN_WORDS else None
+    return None if words is None or len(words.text) > HEAD_BYTES * len(keys) else words
 
 
 def _position_of(keys: list[Any], fields: Sequence[Sequence[Any]]) -> int | None:

@@ -19,8 +19,8 @@ from flowlet.columns import Columns, try_concatenate
 from flowlet.records import Chunk, Int64Array
 
 LaneArray = NDArray[np.uint16]
-# Gives the lanes of records, alone or together with others for which it was given.
-LanesOf = Callable[[Columns], LaneArray]
+# Gives records as they are to be sent, and their lanes; alone or together with others for which it was given.
+Route = Callable[[Columns], tuple[Columns, LaneArray]]
 
 _MAX_MASKS: Final = 3
 
@@ -37,13 +37,13 @@ class PendingColumns:
     def __init__(self, num_lanes: int) -> None:
         self._num_lanes = num_lanes
         self._chunks: list[Chunk] = []
-        self._lanes: list[LaneArray | LanesOf | None] = []
+        self._lanes: list[LaneArray | Route | None] = []
         self.num_rows = 0
 
     def __repr__(self) -> str:
         return f"<PendingColumns: {self.num_rows} rows>"
 
-    def add(self, chunk: Chunk, lanes: LaneArray | LanesOf | None) -> None:
+    def add(self, chunk: Chunk, lanes: LaneArray | Route | None) -> None:
         """Keep a chunk that has columns.
 
         Args:
@@ -62,15 +62,19 @@ class PendingColumns:
         joined = try_concatenate([table for table in tables if table is not None]) if chunks else None
         if joined is None:
             for chunk, each in zip(chunks, lanes, strict=True):
-                yield from self._split(chunk, _found(each, chunk))
+                yield from self._split(*_routed(each, chunk))
             return
         timestamps = [array for chunk in chunks if (array := chunk.timestamp_array) is not None]
         whole = Chunk.of_columns(joined, np.concatenate(timestamps) if timestamps else None)
         if all(each is lanes[0] for each in lanes):
-            yield from self._split(whole, _found(lanes[0], whole))
+            yield from self._split(*_routed(lanes[0], whole))
             return
-        known = [found for chunk, each in zip(chunks, lanes, strict=True) if (found := _found(each, chunk)) is not None]
-        yield from self._split(whole, np.concatenate(known))
+        routed = [_routed(each, chunk) for chunk, each in zip(chunks, lanes, strict=True)]
+        if all(chunk.columns is table for (chunk, _), table in zip(routed, tables, strict=True)):
+            yield from self._split(whole, np.concatenate([found for _, found in routed if found is not None]))
+            return
+        for chunk, found in routed:
+            yield from self._split(chunk, found)
 
     def _split(self, chunk: Chunk, lanes: LaneArray | None) -> Iterator[tuple[int, Chunk]]:
         if lanes is None:
@@ -81,11 +85,12 @@ class PendingColumns:
         return split(chunk.columns.narrowed(), chunk.timestamp_array, lanes, self._num_lanes)
 
 
-def _found(lanes: LaneArray | LanesOf | None, chunk: Chunk) -> LaneArray | None:
+def _routed(lanes: LaneArray | Route | None, chunk: Chunk) -> tuple[Chunk, LaneArray | None]:
     if not callable(lanes):
-        return lanes
+        return chunk, lanes
     assert chunk.columns is not None, "only columns wait here"
-    return lanes(chunk.columns)
+    columns, found = lanes(chunk.columns)
+    return chunk if columns is chunk.columns else Chunk.of_columns(columns, chunk.timestamp_array), found
 
 
 def _by_masks(columns: Columns, timestamps: Int64Array | None, lanes: LaneArray, num_lanes: int) -> Iterator[tuple[int, Chunk]]:

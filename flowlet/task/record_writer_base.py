@@ -19,7 +19,7 @@ from typing import Any
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.key_dictionary import ChannelCodes
-from flowlet.task.pending_columns import LaneArray, LanesOf, PendingColumns
+from flowlet.task.pending_columns import LaneArray, PendingColumns, Route
 from netstack.partition.result_partition import ResultPartition
 
 # Tuples want 1,000-2,000 records per serialized chunk; 8,000 are 25 % slower (out of cache).
@@ -178,7 +178,7 @@ class RecordWriter(ABC):
     def _collect_columns(self, chunk: Chunk) -> None:
         """Take a chunk that has columns, and not more rows than a part."""
 
-    def _add_columns(self, chunk: Chunk, lanes: LaneArray | LanesOf | None) -> None:
+    def _add_columns(self, chunk: Chunk, lanes: LaneArray | Route | None) -> None:
         if not self._columns.num_rows:
             self._write_lists()
         self._columns.add(chunk, lanes)

@@ -6,6 +6,7 @@ Source: Flink `KeyGroupStreamPartitionerTest`, `CustomPartitionerWrapper`, `Reco
 import operator
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,7 @@ from flowlet.columns import (
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.records import Chunk
-from flowlet.task import key_dictionary, record_writer_base
+from flowlet.task import key_dictionary, keyed_record_writer, record_writer_base
 from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS
 from flowlet.task.key_routes import MAX_ROUTES
 from flowlet.task.keyed_record_writer import KeyGroupsRecordWriter
@@ -332,6 +333,23 @@ class TestColumns:
         chunks = [element for channel in range(2) for element in rig.elements(channel) if isinstance(element, Chunk)]
         assert [chunk.columns.key_position for chunk in chunks if chunk.columns] == [position] * 2
 
+    @pytest.mark.parametrize("num_distinct", [5, 3_000, 70_000])
+    def test_many_texts_arrive_where_each_would_go_by_itself(self, make: Make, num_distinct: int) -> None:
+        """Short ones, whose codes are found together; long ones and others than ASCII in between; more than a dictionary holds."""
+        rig = make(KeyGroups(lambda pair: next(iter(pair))), 3)
+        texts = [f"key-{number * 7 % num_distinct}" for number in range(2 * 70_000)]
+        texts[30_000:31_000] = [f"a text that is longer than sixteen bytes {number % 9}" for number in range(1_000)]
+        texts[50_000:50_600] = [f"水{number % 9}" for number in range(600)]
+        pairs = [(text, number) for number, text in enumerate(texts)]
+
+        found: list[list[Any]] = [[], [], []]
+        for start in range(0, len(pairs), 10_000):
+            rig.collect(*pairs[start : start + 10_000])
+            for channel, values in enumerate(rig.values()):
+                found[channel] += values
+
+        assert found == by_channel(pairs, 3, lambda pair: pair[0])
+
     def test_keys_that_are_made_of_the_records_tell_nothing(self, make: Make) -> None:
         rig = make(KeyGroups(lambda record: "".join([*record])), 2)
 
@@ -349,13 +367,14 @@ class TestColumns:
         selector=st.sampled_from([first, same_first, other, operator.itemgetter(0)]),
         in_columns=st.lists(st.booleans(), min_size=4, max_size=4),
         is_timed=st.lists(st.booleans(), min_size=4, max_size=4),
+        min_words=st.sampled_from([1, 500]),
     )
     def test_records_arrive_exactly_where_and_as_they_would_one_by_one(
-        self, chunks: list[list[Any]], num_channels: int, selector: Any, in_columns: list[bool], is_timed: list[bool]
+        self, chunks: list[list[Any]], num_channels: int, selector: Any, in_columns: list[bool], is_timed: list[bool], min_words: int
     ) -> None:
-        """Values, types, bits, timestamps and order; in lists or in columns."""
+        """Values, types, bits, timestamps and order; in lists or in columns; texts coded one by one, or later and together."""
         expected: list[list[Any]] = [[] for _ in range(num_channels)]
-        with LocalNetwork(num_segments=400) as network:
+        with patch.object(keyed_record_writer, "_MIN_WORDS", min_words), LocalNetwork(num_segments=400) as network:
             rig = Rig(network, KeyGroups(selector), num_channels, max_buffers=300)
             for number, values in enumerate(chunks):
                 timestamps = list(range(number, number + len(values))) if is_timed[number] else None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, Columns, ListColumn, Shape, columns_of
 from flowlet.records import Chunk
-from flowlet.task.pending_columns import LaneArray, LanesOf, PendingColumns, lanes_of
+from flowlet.task.pending_columns import LaneArray, PendingColumns, Route, lanes_of
 
 
 def chunk_of(values: list[Any], timestamps: list[int] | None = None) -> Chunk:
@@ -45,13 +45,13 @@ def test_lanes_can_be_found_when_all_is_there() -> None:
     """For all records at once, or for those that fit together, or for some of them."""
     calls = []
 
-    def find(columns: Columns) -> LaneArray:
+    def find(columns: Columns) -> tuple[Columns, LaneArray]:
         calls.append(len(columns))
-        return parity(columns)
+        return columns, parity(columns)
 
     expected = [(0, Chunk([(2, "b"), (4, "d")])), (1, Chunk([(1, "a"), (3, "c")]))]
     known = lanes_of([1, 0])
-    ways: list[tuple[LaneArray | LanesOf, LaneArray | LanesOf]] = [(find, find), (find, known), (known, find)]
+    ways: list[tuple[LaneArray | Route, LaneArray | Route]] = [(find, find), (find, known), (known, find)]
     for lanes in ways:
         pending = PendingColumns(2)
         for values, each in zip([[(1, "a"), (2, "b")], [(3, "c"), (4, "d")]], lanes, strict=True):
@@ -63,6 +63,31 @@ def test_lanes_can_be_found_when_all_is_there() -> None:
     pending.add(chunk_of([1, 2]), find)
     pending.add(chunk_of([(3, "c")]), find)
     assert list(pending.take()) == [(0, Chunk([2])), (1, Chunk([1])), (1, Chunk([(3, "c")]))]
+
+
+def test_a_route_may_give_other_columns() -> None:
+    """For all records at once, or beside lanes that are known."""
+
+    def negated(columns: Columns) -> tuple[Columns, LaneArray]:
+        found = columns_of([(-number, text) for number, text in columns.to_list()])
+        assert found is not None
+        return found, parity(columns)
+
+    known = lanes_of([1, 0])
+    expected = {
+        (negated, negated): [(0, [(-2, "b"), (-4, "d")]), (1, [(-1, "a"), (-3, "c")])],
+        (negated, None): [(0, [(-2, "b")]), (1, [(-1, "a")]), (0, [(4, "d")]), (1, [(3, "c")])],
+        (None, negated): [(0, [(2, "b")]), (1, [(1, "a")]), (0, [(-4, "d")]), (1, [(-3, "c")])],
+    }
+    for routes, found in expected.items():
+        pending = PendingColumns(2)
+        for values, route in zip([[(1, "a"), (2, "b")], [(3, "c"), (4, "d")]], routes, strict=True):
+            pending.add(chunk_of(list(values), [value[0] for value in values]), known if route is None else route)
+
+        taken = list(pending.take())
+
+        assert [(lane, chunk.values) for lane, chunk in taken] == found
+        assert [chunk.timestamps for _, chunk in taken] == [[abs(number) for number, _ in values] for _, values in found]
 
 
 def test_columns_that_fit_are_one_chunk() -> None:
