@@ -2,7 +2,8 @@
 
 Side:  any.
 Rules: absolute times are never compared: a rate is divided by what the plain loop of ``bench/load.py`` did just before and after, a time is
-       multiplied with it.  Only our own figures count, of cases that take the CPU and nothing else.  Ratios to peers need no calibration.
+       multiplied with it.  Only our own figures count, of cases that take the CPU and nothing else, and of the same work: a short form
+       is not compared with a long one.  Ratios to peers need no calibration.
 """
 
 import json
@@ -15,6 +16,7 @@ from typing import Any, Final
 CASES: Final = ("wordcount", "shuffle", "shuffle-columnar", "scaling", "channels", "startup")
 DEFAULT_TOLERANCE: Final = 0.2  # runs on one quiet machine differ by up to a tenth
 _TIMES: Final = ("s", "us")
+_MEASURED: Final = frozenset({"samples", "warm_up_rates"})  # what else is in the details says what the work was
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,16 @@ def relative(document: Mapping[str, Any]) -> float | None:
 
 
 def compare(before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-    """Every figure that both have; of several with one name the last counts."""
-    then = {document["name"]: value for document in before if (value := relative(document)) is not None}
-    latest = {document["name"]: value for document in now if (value := relative(document)) is not None}
-    return [Verdict(name, value / then[name] - 1) for name, value in latest.items() if name in then]
+    """Every figure that both have; of several with one name and work the last counts."""
+    then = {work_of(document): value for document in before if (value := relative(document)) is not None}
+    latest = {work_of(document): value for document in now if (value := relative(document)) is not None}
+    return [Verdict(work[0], value / then[work] - 1) for work, value in latest.items() if work in then]
+
+
+def work_of(document: Mapping[str, Any]) -> tuple[str, str]:
+    """The figure's name, and how much was done."""
+    details = {key: value for key, value in document.get("details", {}).items() if key not in _MEASURED}
+    return document["name"], json.dumps(details, sort_keys=True)
 
 
 def cases_of(documents: Iterable[Mapping[str, Any]]) -> list[str]:

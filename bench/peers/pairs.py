@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from bench.jobs.pairs import Job, make_table
+from bench.jobs.pairs import SOURCES, Job, make_table
 from bench.jobs.pipeline import Run
 from bench.peers import flink, plain
 from bench.peers.flink_cluster import FlinkCluster, why_missing
@@ -27,7 +27,7 @@ def contenders(stack: ExitStack, folder: Path, job: Job, names: Collection[str])
         found.append(_flink(stack.enter_context(FlinkCluster()), keys, job))
     if "plain" in names:
         found.append(plain.sum_pairs(job))
-        found += [plain.sum_arrays(job)] if job.keys.kind == "int" else []
+        found += [plain.sum_arrays(job, source) for source in SOURCES] if job.keys.kind == "int" else []
     return found
 
 

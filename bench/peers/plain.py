@@ -4,10 +4,11 @@ Side:  any.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.jobs.checked import Reports, SinkReport
 from bench.jobs.pairs import Job as PairJob
@@ -17,6 +18,8 @@ from bench.jobs.words import Job as WordJob
 from bench.jobs.words import make_lines
 from bench.load import ForeignLoad
 from bench.rounds import Contender
+
+_Numbers = NDArray[np.int64]
 
 
 def count_words(job: WordJob) -> Contender:
@@ -57,21 +60,32 @@ def _sum(table: list[Any], num_pairs: int) -> dict[Any, int]:
     return sums
 
 
-def sum_arrays(job: PairJob, batch: int = 65_536) -> Contender:
-    """numpy, one core: one sum per key and batch, over arrays that are ready."""
+def sum_arrays(job: PairJob, source: str, batch: int = 65_536) -> Contender:
+    """numpy, one core: one sum per key and batch; ``source`` as of our jobs: batches that are made when they are needed, or cut out."""
 
     def run() -> Run:
-        keys = np.resize(np.array(make_table(job.keys), np.int64), job.num_pairs)
-        values = np.arange(job.num_pairs)
-        return _timed(lambda: _sum_batches(keys, values, job.keys.size, batch), job.num_pairs, job.check_last)
+        table = np.array(make_table(job.keys), np.int64)
+        batches = (_sliced if source == "sliced" else _produced)(table, job.num_pairs, batch)
+        return _timed(lambda: _sum_batches(batches, job.keys.size), job.num_pairs, job.check_last)
 
-    return Contender(f"numpy, 1 process, batches of {batch:,}", run, is_peer=True)
+    return Contender(f"numpy, 1 process, batches of {batch:,}, {source}", run, is_peer=True)
 
 
-def _sum_batches(keys: Any, values: Any, num_keys: int, batch: int) -> dict[Any, int]:
+def _produced(table: _Numbers, num_pairs: int, batch: int) -> Iterator[tuple[_Numbers, _Numbers]]:
+    for at in range(0, num_pairs, batch):
+        numbers = np.arange(at, min(at + batch, num_pairs))
+        yield table.take(numbers % len(table)), numbers
+
+
+def _sliced(table: _Numbers, num_pairs: int, batch: int) -> Iterator[tuple[_Numbers, _Numbers]]:
+    keys, numbers = np.resize(table, num_pairs), np.arange(num_pairs)
+    return ((keys[at : at + batch], numbers[at : at + batch]) for at in range(0, num_pairs, batch))
+
+
+def _sum_batches(batches: Iterable[tuple[_Numbers, _Numbers]], num_keys: int) -> dict[Any, int]:
     sums = np.zeros(num_keys, np.int64)
-    for at in range(0, len(keys), batch):
-        np.add.at(sums, keys[at : at + batch], values[at : at + batch])
+    for keys, values in batches:
+        np.add.at(sums, keys, values)
     return dict(enumerate(sums.tolist()))
 
 

@@ -41,6 +41,14 @@ def test_peers_ratios_and_figures_that_are_new_are_not_compared() -> None:
     assert check.compare(before, now) == []
 
 
+def test_a_short_form_is_not_compared_with_a_long_one() -> None:
+    before = [document("rate", 100.0, 10.0, details={"num_words": 10, "samples": [1]})]
+    short, same = ([document("rate", 50.0, 10.0, details={"num_words": number, "samples": [2]})] for number in (1, 10))
+
+    assert check.compare(before, short) == []
+    assert [verdict.change for verdict in check.compare(before, same)] == [-0.5]
+
+
 def test_the_cases_of_a_file_are_run_again(tmp_path: Path) -> None:
     file = tmp_path / "figures"
     file.write_text("\n".join(json.dumps(document("x", 1.0, 1.0, case=case)) for case in ("startup", "memory", "shuffle")) + "\n")
