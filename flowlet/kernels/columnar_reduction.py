@@ -95,6 +95,7 @@ class ColumnarReduction:
         self._layout: Layout | None = None  # from the first records on, as everything below
         self._position = 0
         self._stores: list[FieldStore] = []  # of all fields; that of the one that is aggregated holds what its records had
+        self._key_fields: set[int] | None = None  # which fields of each key's first record are the key; None: there are no keys
         self._accumulator: Accumulator | None = None
         self._kind: NumberKind | None = None  # of the field
         self._has_value: NDArray[np.bool_] | None = None  # by slot; None: all have
@@ -174,6 +175,7 @@ class ColumnarReduction:
         self._accept(columns, numbers)
         assert self._accumulator is not None, "made by _start"
         self._accumulator.load(self._filled(numbers))
+        self._key_fields = {index for index, column in enumerate(columns.fields) if column.to_list() == keys}
         self._append(columns, len(keys))
         self._has_value = numbers.is_valid
         return True
@@ -191,6 +193,9 @@ class ColumnarReduction:
         if numbers is None or slots is None:
             return None
         self._accept(columns, numbers)
+        if self._index.num_slots > self._num_slots:
+            found = _positions_of(keys, columns)
+            self._key_fields = found if self._key_fields is None else self._key_fields & found
         return numbers, slots, self._index.num_slots
 
     def _accept(self, columns: Columns, numbers: Numbers) -> None:
@@ -312,12 +317,18 @@ class ColumnarReduction:
         return self._columns([known[index] if index in known else store.take(slots) for index, store in enumerate(self._stores)])
 
     def _same(self, columns: Columns, keys: Column) -> list[tuple[int, Column]]:
-        """The key's own field, where each record's key is as good as the first one's."""
-        return [(index, column) for index, column in enumerate(columns.fields) if column is keys] if self._index.are_plain else []
+        """The key's own field, where it is that of the first records, too, and each record's key is as good as the first one's."""
+        if not self._key_fields or not self._index.are_plain:
+            return []
+        return [(index, keys) for index in _positions_of(keys, columns) & self._key_fields]
 
     def _columns(self, fields: list[Column]) -> Columns:
         assert self._layout is not None, "something came in"
         return Columns(len(fields[0]), tuple(fields), self._layout.shape, self._layout.field_names)
+
+
+def _positions_of(keys: Column, columns: Columns) -> set[int]:
+    return {index for index, column in enumerate(columns.fields) if column is keys}
 
 
 def _first_rows(slots: SlotArray, first_slot: int, end_slot: int) -> IndexArray:

@@ -133,6 +133,40 @@ def test_once_a_refused_chunk_brought_keys_nothing_is_taken_any_more() -> None:
     assert reduction.columns().to_list() == [("a", 1)]  # type: ignore[union-attr]  # there are some
 
 
+@pytest.mark.parametrize("is_batch", [False, True], ids=["each row", "each key and chunk"])
+@pytest.mark.parametrize("is_restored", [False, True], ids=["gone through", "restored"])
+def test_each_key_keeps_its_first_record_wherever_the_key_is_in_later_ones(*, is_restored: bool, is_batch: bool) -> None:
+    """As with edges whose key is the smaller one of their ends."""
+    reduction = ColumnarReduction(Aggregate.SUM, 2)
+    ends = [([("a", "x", 1), ("b", "y", 1)], 0), ([("z", "a", 1)], 1), ([("c", "x", 1)], 0), ([("c", "c", 1), ("b", "b", 1)], 0)]
+
+    found = []
+    for records, key in ends:
+        table = columns(records)
+        if is_restored and (results := reduction.columns()):
+            keys, reduction = reduction.keys(), ColumnarReduction(Aggregate.SUM, 2)
+            assert reduction.load(keys, results)
+        done = reduction.advance_batch(table, table.fields[key]) if is_batch else reduction.advance(table, table.fields[key])
+        assert done is not None
+        found += (done[0] if isinstance(done, tuple) else done).to_list()
+
+    assert found == [("a", "x", 1), ("b", "y", 1), ("a", "x", 2), ("c", "x", 1), ("c", "x", 2), ("b", "y", 2)]
+
+
+def test_a_key_that_moved_is_not_taken_for_the_field_that_it_was() -> None:
+    reduction = ColumnarReduction(Aggregate.SUM, 2)
+    first, moved = columns([("z", "a", 1)]), columns([("b", "y", 1)])
+    assert reduction.advance(first, first.fields[1]) is not None
+    assert reduction.advance(moved, moved.fields[0]) is not None
+    last = columns([("a", "a", 1), ("b", "b", 1)])
+
+    for key in (0, 1):
+        done = reduction.advance(last, last.fields[key])
+
+        assert done is not None
+        assert done.to_list() == [("z", "a", 2 + key), ("b", "y", 2 + key)]
+
+
 REFUSED = {
     "another shape": [1, 2],
     "another length": [("a", 1, 2)],
