@@ -6,7 +6,7 @@ Job:        a source in one TaskManager, a map in the other, one connection betw
 Cases:      buffer timeouts of 0, 1, 10 and 100 ms, alone and beside CPU-bound tasks (pure Python, they never wait), one in each of the two
             TaskManagers; timeout 0 also in the latency mode of the TaskManager (``--latency-mode``), with the neighbours also with the
             task threads at nice +10 (``--task-scheduling``), and without them with cores that never halt (``--keep-awake``) and with
-            light tasks on the loop (``--task-driver``), each alone.
+            light tasks on the loop (``--task-driver``), each alone, and with such tasks on a loop that polls (``--busy-poll-us``).
 Figures:    p50 and p99 in us; p99.9 and max are in the details, and how much work the neighbours did.
 Peers:      Flink's Java API with the same job, the busy tasks written in Java; only with timeout 0.
 Proof:      every record arrives once, in order; the source falls behind by less than the map counts, or the figure says so (``late_ms``).
@@ -38,6 +38,7 @@ from flowlet.datastream import MapFunction, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, Source
 from flowlet.operators.source import SourceReader
 from flowlet.records import Chunk
+from flowlet.tm.process_model import LATENCY_BUSY_POLL_US
 
 SECONDS: Final = 12.0
 WARM_UP_S: Final = 1.5
@@ -55,6 +56,7 @@ class Setting:
     task_scheduling: str = "normal"
     is_kept_awake: bool = False
     is_driven_by_loop: bool = False
+    is_polling: bool = False
     is_latency_mode: bool = False
 
     @property
@@ -64,14 +66,16 @@ class Setting:
         mode = f", task threads {self.task_scheduling}" if self.task_scheduling != "normal" else ""
         awake = ", cores kept awake" if self.is_kept_awake else ""
         driver = ", light tasks on the loop" if self.is_driven_by_loop else ""
+        polling = ", loops that poll" if self.is_polling else ""
         latency = ", latency mode" if self.is_latency_mode else ""
-        return f"timeout {self.buffer_timeout_ms} ms{neighbour}{mode}{awake}{driver}{latency}"
+        return f"timeout {self.buffer_timeout_ms} ms{neighbour}{mode}{awake}{driver}{polling}{latency}"
 
     @property
     def options(self) -> list[str]:
         """Of the TaskManagers."""
         options = ["--task-scheduling", self.task_scheduling, "--task-driver", "loop" if self.is_driven_by_loop else "thread"]
         options += ["--keep-awake"] if self.is_kept_awake else []
+        options += ["--busy-poll-us", str(LATENCY_BUSY_POLL_US)] if self.is_polling else []
         return options + (["--latency-mode"] if self.is_latency_mode else [])
 
 
@@ -82,6 +86,7 @@ SETTINGS: Final = (
     Setting(0, has_neighbours=True, task_scheduling="nice"),
     Setting(0, is_kept_awake=True),
     Setting(0, is_driven_by_loop=True),
+    Setting(0, is_driven_by_loop=True, is_polling=True),
     Setting(0, is_latency_mode=True),
     Setting(0, has_neighbours=True, is_latency_mode=True),
 )
