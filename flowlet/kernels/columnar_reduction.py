@@ -175,7 +175,7 @@ class ColumnarReduction:
         self._accept(columns, numbers)
         assert self._accumulator is not None, "made by _start"
         self._accumulator.load(self._filled(numbers))
-        self._key_fields = {index for index, column in enumerate(columns.fields) if column.to_list() == keys}
+        self._key_fields = {index for index, column in enumerate(columns.fields) if _are_same(column.to_list(), keys)}
         self._append(columns, len(keys))
         self._has_value = numbers.is_valid
         return True
@@ -325,6 +325,11 @@ class ColumnarReduction:
     def _columns(self, fields: list[Column]) -> Columns:
         assert self._layout is not None, "something came in"
         return Columns(len(fields[0]), tuple(fields), self._layout.shape, self._layout.field_names)
+
+
+def _are_same(values: list[Any], keys: list[Any]) -> bool:
+    """Equal, and of the same types: an exact key may stand for an instance of a subclass."""
+    return values == keys and list(map(type, values)) == list(map(type, keys))
 
 
 def _positions_of(keys: Column, columns: Columns) -> set[int]:

@@ -167,6 +167,19 @@ def test_a_key_that_moved_is_not_taken_for_the_field_that_it_was() -> None:
         assert done.to_list() == [("z", "a", 2 + key), ("b", "y", 2 + key)]
 
 
+def test_a_first_record_whose_key_is_of_a_subclass_keeps_it_when_it_is_restored() -> None:
+    class Name(str):
+        __slots__ = ()
+
+    reduction, later = ColumnarReduction(Aggregate.SUM, 1), columns([("a", 2), ("a", 3)])
+    assert reduction.load(["a"], columns([(Name("a"), 1)]))
+
+    found = reduction.advance(later, later.fields[0])
+
+    assert found is not None
+    assert exact(found.to_list()) == exact([(Name("a"), 3), (Name("a"), 6)])
+
+
 REFUSED = {
     "another shape": [1, 2],
     "another length": [("a", 1, 2)],
