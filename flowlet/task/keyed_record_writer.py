@@ -44,7 +44,7 @@ from flowlet.short_text_keys import short_text_hashes
 from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, ChannelCodes, KeyDictionary
 from flowlet.task.key_routes import Detour, Routes
 from flowlet.task.pending_columns import LaneArray, Route
-from flowlet.task.record_writer_base import RecordWriter, RecordWriterOptions
+from flowlet.task.record_writer_base import MAX_PENDING_ROWS, RecordWriter, RecordWriterOptions
 from netstack.partition.result_partition import ResultPartition
 
 # Fewer records are routed one by one: numpy's calls cost more than they save.  Not measured closely.
@@ -52,6 +52,8 @@ _MIN_COLUMNS: Final = 32
 # So many texts are joined, so that numpy finds the codes of some thousands of them at once (50 ns each, a probe of a dictionary 75, and 115
 # beside a task that empties the cache).  Not measured closely.
 _MIN_WORDS: Final = 500
+# More get their codes at once: together with all that may wait they would be more than a dictionary takes.
+_MAX_WORDS: Final = MAX_CHUNK_KEYS - MAX_PENDING_ROWS
 _NUMBERS: Final = frozenset({int, float, bool})
 _SCALARS: Final = _NUMBERS | {str}
 _INSTANT: Final = "M"  # a numpy kind that cannot be a key
@@ -320,8 +322,8 @@ def _lanes_of_words(channels: ChannelTable, key: Column) -> LaneArray:
 
 
 def _short_words(keys: Sequence[str]) -> WordColumn | None:
-    """The keys as words of a text; None if they are few, not ASCII, or so long that their first bytes do not tell them apart."""
-    words = WordColumn.joined(keys) if len(keys) >= _MIN_WORDS else None
+    """The keys as words of a text; None if they are few, or many, not ASCII, or so long that their first bytes do not tell them apart."""
+    words = WordColumn.joined(keys) if _MIN_WORDS <= len(keys) <= _MAX_WORDS else None
     return None if words is None or len(words.text) > HEAD_BYTES * len(keys) else words
 
 

@@ -350,6 +350,19 @@ class TestColumns:
 
         assert found == by_channel(pairs, 3, lambda pair: pair[0])
 
+    @pytest.mark.parametrize("sizes", [(20_000, 49_000), (16_000, 16_383, 16_383), (MAX_CHUNK_KEYS, 1_000)])
+    def test_new_texts_that_wait_together_are_never_more_than_there_are_codes(self, make: Make, sizes: tuple[int, ...]) -> None:
+        """In long lists, as an operator before the exchange may have them from another one."""
+        rig = make(KeyGroups(operator.itemgetter(0)), 3)
+        pairs: list[Any] = []
+
+        for size in sizes:
+            keys = [f"key-{len(pairs) + number}" for number in range(size)]
+            rig.writer.collect(Chunk.of_columns(Columns(size, (ListColumn(keys, str), ConstantColumn(1, size)), Shape.TUPLE)))
+            pairs += [(key, 1) for key in keys]
+
+        assert rig.values() == by_channel(pairs, 3, lambda pair: pair[0])
+
     def test_keys_that_are_made_of_the_records_tell_nothing(self, make: Make) -> None:
         rig = make(KeyGroups(lambda record: "".join([*record])), 2)
 
