@@ -36,11 +36,10 @@ from flowlet.tm.process_model import (
     ParentWatch,
     TaskDriver,
     TaskScheduling,
-    apply_switch_interval,
     pin_to_cpu,
 )
 from flowlet.tm.quick_wakeups import ask_for_quick_wakeups
-from flowlet.tm.switch_interval import CROWDED_SWITCH_INTERVAL_MS, SwitchInterval
+from flowlet.tm.switch_interval import CROWDED_SWITCH_INTERVAL_MS, SwitchInterval, begin_switch_interval
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError
@@ -88,7 +87,8 @@ def taskmanager(
         float | None,
         typer.Option(
             help=f"sys.setswitchinterval.  [default: {DEFAULT_SWITCH_INTERVAL_MS}, and {CROWDED_SWITCH_INTERVAL_MS:.0f} while several "
-            f"tasks are at work and no other one does anything; {LATENCY_SWITCH_INTERVAL_MS} with --latency-mode]"
+            f"tasks are at work and no other one does anything, not with --task-driver loop; "
+            f"{LATENCY_SWITCH_INTERVAL_MS} with --latency-mode]"
         ),
     ] = None,
     task_scheduling: Annotated[
@@ -128,11 +128,8 @@ def taskmanager(
     configure_logging(log_level, log_format)
     if pin_cpu is not None:
         pin_to_cpu(pin_cpu)
-    switch_interval = None
-    if switch_interval_ms is not None or latency_mode:
-        apply_switch_interval(LATENCY_SWITCH_INTERVAL_MS if switch_interval_ms is None else switch_interval_ms)
-    else:
-        switch_interval = SwitchInterval()
+    runs_light_tasks = latency_mode or task_driver is TaskDriver.LOOP
+    switch_interval = begin_switch_interval(switch_interval_ms, is_latency_mode=latency_mode, runs_light_tasks=runs_light_tasks)
     if busy_poll_us is None:
         busy_poll_us = LATENCY_BUSY_POLL_US if latency_mode else 0
     if latency_mode or busy_poll_us:  # a loop that polls keeps the core from threads that wake up, unless time slices are short
@@ -153,7 +150,7 @@ def taskmanager(
         data_port=data_port,
         network=network,
         task_scheduling=task_scheduling,
-        runs_light_tasks=latency_mode or task_driver is TaskDriver.LOOP,
+        runs_light_tasks=runs_light_tasks,
         watches_tasks=switch_interval is not None,
         lowers_busy_tasks=latency_mode,
     )

@@ -62,7 +62,7 @@ class TaskContext:
     cancellation: CancellationConfig = CancellationConfig()
     scheduling: TaskScheduling = TaskScheduling.NORMAL
     runs_light_tasks: bool = False  # on the loop
-    busy_tasks: BusyTasks | None = None  # lowers task threads that are busy
+    busy_tasks: BusyTasks | None = None  # watches task threads, and may lower those that are busy
     report_watermark: Callable[[bytes, int], None] | None = None  # where a source with an alignment group is; loop thread
     report_gate: Callable[[bytes, GateCounts], None] | None = None  # what the gate of a task has taken; loop thread
 

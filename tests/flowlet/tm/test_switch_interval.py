@@ -5,8 +5,8 @@ from contextlib import ExitStack
 import pytest
 
 from flowlet.tm.busy_tasks import BusyTasks, TaskLoad
-from flowlet.tm.process_model import DEFAULT_SWITCH_INTERVAL_MS
-from flowlet.tm.switch_interval import CROWDED_SWITCH_INTERVAL_MS, SwitchInterval
+from flowlet.tm.process_model import DEFAULT_SWITCH_INTERVAL_MS, LATENCY_SWITCH_INTERVAL_MS
+from flowlet.tm.switch_interval import CROWDED_SWITCH_INTERVAL_MS, SwitchInterval, begin_switch_interval
 
 _MS = 1_000_000
 LONG, SHORT = CROWDED_SWITCH_INTERVAL_MS, DEFAULT_SWITCH_INTERVAL_MS
@@ -23,6 +23,29 @@ def test_it_is_long_while_two_are_at_work_and_no_other_one_does_anything(num_wor
     interval.follow(TaskLoad(is_crowded=num_working > 0, num_working=num_working, num_light=num_light))
 
     assert intervals[-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("asked_for_ms", "is_latency_mode", "runs_light_tasks", "expected", "changes"),
+    [
+        (None, False, False, SHORT, True),
+        (None, False, True, SHORT, False),  # a light task has a share of the loop's thread, not of its own
+        (None, True, True, LATENCY_SWITCH_INTERVAL_MS, False),
+        (3.0, False, False, 3.0, False),
+        (3.0, True, True, 3.0, False),
+    ],
+)
+def test_it_stays_as_it_was_asked_for_and_where_the_loop_runs_tasks(
+    asked_for_ms: float | None, is_latency_mode: bool, runs_light_tasks: bool, expected: float, changes: bool
+) -> None:
+    intervals: list[float] = []
+
+    found = begin_switch_interval(
+        asked_for_ms, is_latency_mode=is_latency_mode, runs_light_tasks=runs_light_tasks, set_interval_ms=intervals.append
+    )
+
+    assert intervals == [expected]
+    assert (found is not None) is changes
 
 
 def test_it_is_set_when_it_changes_and_is_short_again_when_the_tasks_are_gone() -> None:
