@@ -321,17 +321,21 @@ def keyed_records() -> st.SearchStrategy[list[list[tuple[Any, ...]]]]:
 class TestColumns:
     """Keys that are a field of the records: one field goes as codes, numbers as arrays."""
 
+    @pytest.mark.parametrize("num_records", [50, 600])
     @pytest.mark.parametrize("position", [0, 1, 2])
-    def test_text_keys_that_are_a_field_tell_the_reader_which(self, position: int, make: Make) -> None:
-        """Of pairs and triples; nothing says so of records whose keys are made of them."""
+    def test_text_keys_that_are_a_field_tell_the_reader_which(self, position: int, num_records: int, make: Make) -> None:
+        """Of pairs and triples, few and many; nothing says so of records whose keys are made of them."""
         rig = make(KeyGroups(lambda record: [*record][position]), 2)
         num_fields = max(2, position + 1)
+        records = [tuple(f"k{number + field}" for field in range(num_fields)) for number in range(num_records)]
 
-        rig.collect(*[tuple(f"k{number + field}" for field in range(num_fields)) for number in range(50)])
-        rig.collect(*[tuple(f"k{number + field}" for field in range(num_fields)) for number in range(7)])
+        rig.collect(*records)
+        rig.collect(*records[:7])
 
-        chunks = [element for channel in range(2) for element in rig.elements(channel) if isinstance(element, Chunk)]
-        assert [chunk.columns.key_position for chunk in chunks if chunk.columns] == [position] * 2
+        arrived = [[element for element in rig.elements(channel) if isinstance(element, Chunk)] for channel in range(2)]
+        assert {chunk.columns.key_position for chunks in arrived for chunk in chunks if chunk.columns} == {position}
+        expected = by_channel([*records, *records[:7]], 2, operator.itemgetter(position))
+        assert [[value for chunk in chunks for value in chunk.values] for chunks in arrived] == expected
 
     @pytest.mark.parametrize("num_distinct", [5, 3_000, 70_000])
     def test_many_texts_arrive_where_each_would_go_by_itself(self, make: Make, num_distinct: int) -> None:
