@@ -13,6 +13,7 @@ from bench.report import Result
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+    monkeypatch.setattr(bench_main, "configure_logging", lambda _level: None)  # it is for the whole process
     return bench_main.main()
 
 
