@@ -14,6 +14,8 @@ from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.job_manager import JobManager
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.messages import CancelTask
+from flowlet.tm import task_executor
+from flowlet.tm.busy_tasks import BusyTasks, TaskLoad
 from flowlet.tm.jobmanager_connection import ReconnectConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
@@ -38,11 +40,19 @@ class Hooks:
         self.calls: list[str] = []
         self.failure = asyncio.get_running_loop().create_future()
         self.is_idle = asyncio.Event()
-        self.hooks = ProcessHooks(busy=lambda: self.calls.append("busy"), idle=self._idle, failed=self.failure.set_result)
+        self.loads: list[TaskLoad] = []
+        self.is_loaded = asyncio.Event()
+        self.hooks = ProcessHooks(
+            busy=lambda: self.calls.append("busy"), idle=self._idle, failed=self.failure.set_result, loaded=self._loaded
+        )
 
     def _idle(self) -> None:
         self.calls.append("idle")
         self.is_idle.set()
+
+    def _loaded(self, load: TaskLoad) -> None:
+        self.loads.append(load)
+        self.is_loaded.set()
 
     async def reason(self) -> str:
         async with asyncio.timeout(PATIENCE_S):
@@ -152,6 +162,46 @@ async def test_it_runs_what_it_is_told_to_and_says_when_it_is_busy(cluster: Clus
     assert report.attempt[:16].hex() == job.job_id
     assert executor.heartbeat().tasks == []
     assert cluster.hooks.calls == ["busy", "idle"]
+
+
+CROWDED = TaskLoad(is_crowded=True, num_working=2)
+
+
+class AlwaysBusy(BusyTasks):
+    """As if its threads wanted the core."""
+
+    def look(self) -> TaskLoad:
+        return CROWDED
+
+
+@pytest.mark.parametrize("watches_tasks", [False, True])
+@pytest.mark.parametrize("busy_poll_us", [0, 1000])
+async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_them_the_core(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, busy_poll_us: int, *, watches_tasks: bool
+) -> None:
+    """Some times per second, and when the last one ended; nobody looks where nobody wants to know."""
+    monkeypatch.setattr(task_executor, "BusyTasks", AlwaysBusy)
+    await cluster.start_job_manager()
+    network = replace(CONFIG.network, busy_poll_us=busy_poll_us)
+    executor = await cluster.start_executor(replace(CONFIG, network=network, watches_tasks=watches_tasks))
+    await registered(executor)
+    job = to_message(mapped([1, 2], lambda value: hold("map", value))[0])
+    job = type(job)(job.job_id, job.name, job.vertices, [])  # nobody reads the results
+    hooks, poller = cluster.hooks, executor._network.busy_poller
+
+    await cluster.api.submit(job)
+    await until_reached("map")
+    if watches_tasks or busy_poll_us:
+        async with asyncio.timeout(PATIENCE_S):
+            await hooks.is_loaded.wait()
+        assert set(hooks.loads) == {CROWDED}
+        assert poller is None or "held" in repr(poller)
+    released["map"].set()
+    async with asyncio.timeout(PATIENCE_S):
+        await hooks.is_idle.wait()
+
+    assert hooks.loads[-1:] == ([TaskLoad()] if watches_tasks or busy_poll_us else [])
+    assert poller is None or "held" not in repr(poller)
 
 
 async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster: Cluster) -> None:
