@@ -108,6 +108,36 @@ def test_a_thread_that_may_be_interrupted_anywhere_never_has_the_turn(connection
     assert can_begin_elsewhere(connection)
 
 
+def test_neither_the_loops_thread_nor_the_main_one_ever_has_the_turn() -> None:
+    """The loop writes as it always does; a signal handler may tear the main thread out of a turn."""
+    sock, peer = socket.socketpair()
+    writers: list[DirectWriter] = []
+
+    def begin() -> None:
+        began.append(writers[0].try_begin())
+        if began[-1]:
+            writers[0].end()
+
+    def on_the_loop() -> None:
+        outbound = ChannelOutboundBuffer(LARGE, LARGE)
+        writers.append(DirectWriter(sock, outbound, threading.RLock(), lambda: True, lambda: None))
+        begin()
+        other = threading.Thread(target=begin)
+        other.start()
+        other.join()
+
+    began: list[bool] = []
+    loop = threading.Thread(target=on_the_loop)
+
+    loop.start()
+    loop.join()
+    begin()
+
+    assert began == [False, True, False]
+    writers[0].close()
+    peer.close()
+
+
 def test_what_the_kernel_does_not_take_goes_out_next_by_the_loop(connection: Connection) -> None:
     """The rest of the frame stands in the outbound buffer, before everything that is written later."""
     frame = bytes(range(256)) * (LARGE // 128)
