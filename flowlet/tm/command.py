@@ -177,7 +177,7 @@ def _complain(message: str) -> None:
 
 
 def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake | None = None) -> None:
-    """Run until a signal comes, the parent dies, or the JobManager refuses us; ``keeper`` rests while a task is busy, where tasks are watched.
+    """Run until a signal comes, the parent dies, or the JobManager refuses us; ``keeper`` rests while a watched task is busy.
 
     Raises:
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.

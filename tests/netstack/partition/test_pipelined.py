@@ -522,34 +522,7 @@ def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_
         subpartition.check_invariants()
 
 
-# ---------------------------------------------------------------- a little, in one go
-
-
-@pytest.mark.parametrize("is_finished", [True, False])
-def test_a_little_is_what_a_poll_would_have_given(it: Reading, is_finished: bool) -> None:
-    """Sequence number and backlog included, and it goes on behind it as behind a poll."""
-
-    def facts(found: BufferAndBacklog) -> tuple[object, ...]:
-        return found.buffer.size, found.backlog, found.next_data_type, found.sequence_number
-
-    other = Reading()
-    seen: list[list[object]] = []
-    for reading in (it, other):
-        builder = reading.add(10, is_finished=is_finished)
-        reading.subpartition.flush()
-        found = reading.view.poll_little(10) if reading is it else reading.view.next_buffer()
-        assert found is not None
-        found.buffer.recycle()
-        reading.subpartition.check_invariants()
-        seen.append([facts(found), (reading.view.availability(True), reading.view.backlog)])
-        if not is_finished:
-            builder.append_and_commit(bytes(3))
-            builder.finish()
-        reading.add(4)
-        seen[-1] += [facts(each) for each in drain(reading.subpartition)]
-    other.close()
-
-    assert seen[0] == seen[1]
+# ---------------------------------------------------------------- a little, in one go (see test_polling_little)
 
 
 @pytest.mark.parametrize("case", ["nothing", "nothing new", "not flushed", "much", "two", "an event", "blocked"])
@@ -557,16 +530,14 @@ def test_where_there_is_not_just_a_little_nothing_is_taken(it: Reading, case: st
     it.add(10, is_finished=case not in ("nothing new", "not flushed"))
     it.subpartition.flush()
     it.poll()
-    match case:
-        case "not flushed":
-            it.builders[0].append_and_commit(bytes(5))
-        case "much" | "two":
-            it.add(11 if case == "much" else 5)
-            if case == "two":
-                it.add(5)
-            it.subpartition.flush()
-        case "an event" | "blocked":
-            it.subpartition.add(event() if case == "an event" else barrier())
+    if case == "not flushed":
+        it.builders[0].append_and_commit(bytes(5))
+    elif case in ("much", "two"):
+        for size in [11] if case == "much" else [5, 5]:
+            it.add(size)
+        it.subpartition.flush()
+    elif case in ("an event", "blocked"):
+        it.subpartition.add(event() if case == "an event" else barrier())
     if case == "blocked":
         it.poll()
         it.add(5)
