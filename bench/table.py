@@ -17,8 +17,8 @@ NOISY_CORES: Final = 0.15
 
 
 def markdown(documents: Sequence[Mapping[str, Any]]) -> str:
-    """The page: where it was measured, then one table per case, in the order of the figures; of several with one name the last counts."""
-    latest = {document["name"]: document for document in documents}
+    """The page: where it was measured, then one table per case in the order of the figures; the last of several with one name in a case."""
+    latest = {(document.get("case"), document["name"]): document for document in documents}
     lines = [_HEAD.format(noisy=NOISY_CORES), *_origin(list(latest.values()))]
     cases: dict[str, list[Mapping[str, Any]]] = {}
     for document in latest.values():
