@@ -36,9 +36,17 @@ class KeyedInput:
         Raises:
             UserFunctionError: as ``keys``.
         """
-        if chunk.columns is None or chunk.columns.key_position is None:
-            return self.keys(chunk.values)
-        return chunk.columns.fields[chunk.columns.key_position].to_list()
+        known = _known_keys(chunk)
+        return self.keys(chunk.values) if known is None else known
+
+    def exact_keys_of(self, chunk: Chunk) -> list[Any]:
+        """``exact_keys``, of keys that are asked for as ``keys_of`` asks.
+
+        Raises:
+            UserFunctionError: as ``keys``.
+        """
+        known = _known_keys(chunk)
+        return self.exact_keys(chunk.values) if known is None else exact_keys(known)
 
     def keys(self, values: list[Any]) -> list[Any]:
         """The key of each record, as the user knows it.
@@ -103,6 +111,12 @@ class KeyedOperator(UserFunctionOperator):
     def _keys(self, values: list[Any]) -> list[Any]:
         """The exact key of each record."""
         return self._key_input.exact_keys(values)
+
+
+def _known_keys(chunk: Chunk) -> list[Any] | None:
+    """The keys that the sender saw."""
+    columns = chunk.columns
+    return None if columns is None or columns.key_position is None else columns.fields[columns.key_position].to_list()
 
 
 def _can_be_key(key: Any) -> bool:

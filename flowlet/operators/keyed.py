@@ -102,7 +102,7 @@ class KeyedReduceOperator(RunningOperator):
             slots: list[int] = found.tolist()
             return slots
         self._leave_index()
-        return [self._slots[key] for key in self._keys(chunk.values)]
+        return [self._slots[key] for key in self._key_input.exact_keys_of(chunk)]
 
     def _leave_index(self) -> None:
         """From now on keys are looked up one by one: not all are in columns of one kind."""

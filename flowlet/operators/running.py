@@ -163,7 +163,7 @@ class RunningOperator(KeyedOperator, ABC):
         self._state = dict(zip(keys, records, strict=True))
 
     def _emit_last(self, chunk: Chunk, results: list[Any]) -> None:
-        rows = sorted({key: row for row, key in enumerate(self._keys(chunk.values))}.values())
+        rows = sorted({key: row for row, key in enumerate(self._key_input.exact_keys_of(chunk))}.values())
         timestamps = chunk.timestamps
         self.output.collect(Chunk([results[row] for row in rows], None if timestamps is None else [timestamps[row] for row in rows]))
 

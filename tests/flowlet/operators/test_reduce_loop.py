@@ -138,17 +138,24 @@ def test_a_key_selector_that_is_called_gives_the_same_with_columns_and_records(s
     assert by_columns.operator.snapshot_state(1) == by_records.operator.snapshot_state(1)
 
 
-def test_keys_that_the_sender_saw_are_not_asked_for_again(fuse: str) -> None:
+@pytest.mark.parametrize("emits_batches", [False, True])
+def test_keys_that_the_sender_saw_are_not_asked_for_again(fuse: str, *, emits_batches: bool) -> None:
+    """Not when they come in columns of one kind, and not after others came."""
+
     def never(_: Any) -> Any:
         raise AssertionError("asked")
 
-    harness = Harness(KeyedReduceOperator(never, subtract_in_steps))
+    harness = Harness(KeyedReduceOperator(never, subtract_in_steps, emits_batches=emits_batches))
     names = NameTable(["a", "b"])
+    mixed = Columns(3, (ListColumn([1, "b", 1.0]), column_of([1, 1, 1])), Shape.TUPLE, key_position=0)
 
     harness.operator.process_chunk(coded(("a", 1), ("b", 2), names=names, key_position=0))
     harness.operator.process_chunk(coded(("b", 5), ("a", 7), ("b", 1), names=names, key_position=0))
+    harness.operator.process_chunk(Chunk.of_columns(mixed))
+    harness.operator.process_chunk(coded(("b", 2), names=names, key_position=0))
 
-    assert harness.output.values == [("a", 1), ("b", 2), ("b", -3), ("a", -6), ("b", -4)]
+    first, second = [("a", 1), ("b", 2)], [("b", -3), ("a", -6), ("b", -4)]
+    assert harness.output.values == [*first, *(second[1:] if emits_batches else second), (1, 1), ("b", -5), (1.0, 1), ("b", -7)]
 
 
 def test_codes_lists_and_odd_keys_share_one_state(fuse: str) -> None:
