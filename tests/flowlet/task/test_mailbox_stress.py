@@ -193,20 +193,20 @@ def test_a_signal_against_a_park_is_never_missed() -> None:
     mailbox = new_mailbox()
     executor = MailboxExecutor(mailbox)
     signals = [AvailabilityFuture() for _ in range(NUM_PARKED_ROUNDS)]
-    position = [-1]
+    position, num_parks = [-1], [0]  # how often it had slept before it came to this position
 
     def signal_each() -> None:
         for index, signal in enumerate(signals):
-            num_parks = mailbox.statistics().num_parks
             spin_tightly_until(lambda: position[0] >= index)  # noqa: B023 - called at once
             if index % FORCED_EVERY == 0:  # when it sleeps already
-                spin_tightly_until(lambda: mailbox.statistics().num_parks > num_parks)  # noqa: B023
+                spin_tightly_until(lambda: mailbox.statistics().num_parks > num_parks[0])
             if index % 3 == 0:
                 mailbox.put_threadsafe(a_mail())
             signal.complete()
 
     with other_thread(signal_each):
         for index, signal in enumerate(signals):
+            num_parks[0] = mailbox.statistics().num_parks
             position[0] = index
             executor.yield_until(signal)
 
