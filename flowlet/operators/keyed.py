@@ -192,6 +192,7 @@ class KeyedSumOperator(RunningOperator):
         try:
             field_to_sum(record, self._position)
         except Exception as clearer:  # noqa: BLE001 - raised by the caller
+            clearer.__context__ = None  # the error, which says the same in other words
             return clearer
         return error
 

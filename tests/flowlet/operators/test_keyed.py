@@ -330,3 +330,5 @@ def test_a_text_among_numbers_gets_the_same_words_whatever_else_is_in_its_chunk(
         harness.process(("a", 1), ("a", "text"), *others)
 
     assert str(caught.value.__cause__) == "sum(1) adds numbers, got a value of type str"
+    assert caught.value.__cause__ is not None
+    assert caught.value.__cause__.__context__ is None  # users read it once
