@@ -1,12 +1,16 @@
 """The interval is long while nothing but throughput is at stake."""
 
-from contextlib import ExitStack
+import sys
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
 
 import pytest
 
+from flowlet.tm import command
 from flowlet.tm.busy_tasks import BusyTasks, TaskLoad
 from flowlet.tm.process_model import DEFAULT_SWITCH_INTERVAL_MS, LATENCY_SWITCH_INTERVAL_MS
 from flowlet.tm.switch_interval import CROWDED_SWITCH_INTERVAL_MS, SwitchInterval, begin_switch_interval
+from flowlet.tm.task_executor import TaskExecutorConfig
 
 _MS = 1_000_000
 LONG, SHORT = CROWDED_SWITCH_INTERVAL_MS, DEFAULT_SWITCH_INTERVAL_MS
@@ -80,3 +84,29 @@ def test_the_load_tells_working_light_and_sleeping_threads_apart() -> None:
 
     assert [(load.num_working, load.num_light) for load in loads] == [(2, 0), (1, 2), (0, 0), (0, 0)]
     assert [load.is_crowded for load in loads] == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "follows"),
+    [([], True), (["--switch-interval-ms", "0.3"], False), (["--latency-mode"], False), (["--task-driver", "loop"], False)],
+)
+def test_a_process_that_was_asked_for_nothing_watches_its_tasks_and_follows_them(
+    arguments: list[str], follows: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[tuple[command.ProcessOptions, TaskExecutorConfig]] = []
+    monkeypatch.setattr(command, "run", lambda process, config, _keeper: started.append((process, config)))
+    for name in ("configure_logging", "ask_for_quick_wakeups", "KeepAwake"):  # they are for the whole process
+        monkeypatch.setattr(command, name, lambda *_: nullcontext())
+    before = sys.getswitchinterval()
+    secret_file = tmp_path / "secret"
+    try:
+        assert command.run_command(["--jobmanager", "127.0.0.1:1", "--secret-file", str(secret_file), *arguments]) == 0
+        [(process, config)] = started
+        idle_s = sys.getswitchinterval()
+        command._Process(process, config)._loaded(TaskLoad(is_crowded=True, num_working=2))
+        crowded_s = sys.getswitchinterval()
+    finally:
+        sys.setswitchinterval(before)
+
+    assert config.watches_tasks is follows
+    assert crowded_s == pytest.approx(LONG / 1000 if follows else idle_s)
