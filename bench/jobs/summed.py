@@ -19,6 +19,8 @@ _REPORT: Final = "summed-"
 class SummingSink(StreamOperator):
     """Counts rows, and sums their first field, which is an int."""
 
+    touches_records = False
+
     def __init__(self, folder: Path) -> None:
         self.name = "summing sink"
         self._folder = folder

@@ -11,12 +11,27 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
-from flowlet.columns import ArrayColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape, ShortTextColumn, WordColumn
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    Columns,
+    ConstantColumn,
+    ListColumn,
+    Shape,
+    ShortTextColumn,
+    WordColumn,
+)
 from flowlet.fusing.generated import GeneratedFunction
 from flowlet.fusing.unchanging import UNCHANGING
 from flowlet.records import Chunk
 
 _MAX_FIELDS: Final = 16  # of tuples with a check of their own
+_UNCHANGING_ARROW: Final = (
+    *("null", "boolean", "integer", "floating", "decimal", "date", "time", "timestamp", "duration"),
+    *("string", "large_string", "binary", "large_binary", "fixed_size_binary"),
+)
 
 
 def chunk_is_unchanging(chunk: Chunk) -> bool:
@@ -58,7 +73,19 @@ def _is_column_unchanging(column: Column) -> bool:
         return column.names.types <= UNCHANGING
     if isinstance(column, ConstantColumn):
         return type(column.value) in UNCHANGING
+    if isinstance(column, ArrowColumn):
+        return _gives_unchanging(column.array.type)
     return isinstance(column, ArrayColumn | ShortTextColumn | WordColumn)
+
+
+@lru_cache(maxsize=256)
+def _gives_unchanging(arrow_type: Any) -> bool:
+    """Whether ``to_pylist`` of such an array gives only values that cannot change, and None; nested ones give lists and dictionaries."""
+    from pyarrow import types  # who has no Arrow column does not need it
+
+    if types.is_dictionary(arrow_type):
+        return _gives_unchanging(arrow_type.value_type)
+    return any(getattr(types, f"is_{kind}")(arrow_type) for kind in _UNCHANGING_ARROW)
 
 
 @lru_cache(maxsize=64)

@@ -4,13 +4,15 @@ import uuid
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.columns import ArrayColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, NameTable, Shape, WordColumn
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, NameTable, Shape, WordColumn
 from flowlet.fusing.unchanging import UNCHANGING, can_change, is_unchanging
 from flowlet.fusing.unchanging_records import are_unchanging, chunk_is_unchanging, has_unchanging_columns
+from flowlet.operators.copying import copy_chunk
 from flowlet.records import Chunk
 
 
@@ -70,6 +72,39 @@ def test_columns_know_it_or_leave_it_to_the_values(fields: list[Column], shape: 
 
     assert has_unchanging_columns(chunk) is says
     assert chunk_is_unchanging(chunk) == are_unchanging(chunk.values)
+
+
+DAY = datetime.datetime(2024, 1, 1)  # noqa: DTZ001 - as Arrow gives it
+ARROW: list[tuple[Any, bool]] = [
+    (pa.array(["a", None]), True),
+    (pa.array(["a", "b"], pa.large_string()), True),
+    (pa.array([b"a", None]), True),
+    (pa.array([b"ab", None], pa.binary(2)), True),
+    (pa.array([1, None], pa.int8()), True),
+    (pa.array([1.5, None]), True),
+    (pa.array([True, None]), True),
+    (pa.array([None, None]), True),
+    (pa.array([DAY, None], pa.timestamp("us")), True),
+    (pa.array([DAY.date(), None]), True),
+    (pa.array([DAY.time(), None]), True),
+    (pa.array([datetime.timedelta(1), None]), True),
+    (pa.array([decimal.Decimal(1), None]), True),
+    (pa.array(["a", None]).dictionary_encode(), True),
+    (pa.array([[1], None]), False),
+    (pa.array([{"a": 1}, None]), False),
+    (pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())), False),
+]
+
+
+@pytest.mark.parametrize(("array", "says"), ARROW, ids=[str(array.type) for array, _ in ARROW])
+def test_arrow_columns_know_it_by_their_type(array: Any, says: bool) -> None:
+    """Before anything is made of them; so rows of them need no copies."""
+    chunk = Chunk.of_columns(Columns(2, (ArrowColumn(array),), Shape.SCALAR))
+    rows = Chunk.of_columns(Columns(2, (ArrowColumn(array),), Shape.ROW, ("a",)))
+
+    assert has_unchanging_columns(chunk) is says
+    assert are_unchanging(chunk.values) is says
+    assert (copy_chunk(rows).columns is rows.columns) is says
 
 
 def test_rows_can_always_change() -> None:
