@@ -94,13 +94,12 @@ class KeyGroupsRecordWriter(RecordWriter):
         assert columns is not None, "so said the caller"
         position = self._key_position(columns)
         keyed = None if position is None else self._try_keyed(columns.fields[position], position)
-        if keyed is None:
+        if position is None or keyed is None:
             self._collect_values(chunk.values, chunk.timestamps)
             return
         column, lanes = keyed
-        fields = tuple([column if index == position else field for index, field in enumerate(columns.fields)])
         timestamps = chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array
-        self._add_columns(Chunk.of_columns(Columns(len(chunk), fields, columns.shape, columns.field_names), timestamps), lanes)
+        self._add_columns(Chunk.of_columns(_with_field(columns, position, column), timestamps), lanes)
 
     def _key_position(self, columns: Columns) -> int | None:
         field = self._field
@@ -164,8 +163,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         words = columns.fields[position]
         assert isinstance(words, WordColumn), "so were all that were joined"
         column, lanes = self._with_codes_of(words)
-        fields = tuple([column if index == position else field for index, field in enumerate(columns.fields)])
-        return Columns(len(columns), fields, columns.shape, columns.field_names), lanes
+        return _with_field(columns, position, column), lanes
 
     def _with_codes_of(self, keys: Sequence[str] | WordColumn) -> tuple[Column, LaneArray]:
         dictionary = self._usable_dictionary()
@@ -299,6 +297,12 @@ class KeyGroupsRecordWriter(RecordWriter):
             return exact_keys(keys)
         except KeyTypeError as error:
             raise self._failure(next(value for key, value in zip(keys, values, strict=True) if not _can_be_key(key))) from error
+
+
+def _with_field(columns: Columns, position: int, column: Column) -> Columns:
+    """The records with another representation of one field."""
+    fields = tuple([column if index == position else field for index, field in enumerate(columns.fields)])
+    return Columns(len(columns), fields, columns.shape, columns.field_names)
 
 
 def _with_lanes(

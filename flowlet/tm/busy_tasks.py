@@ -1,7 +1,8 @@
-"""Task threads that want a core for themselves stand behind all others.
+"""Which task threads want a core for themselves; if the process lowers them, they stand behind all others.
 
 Why:        the kernel lets a thread that is always busy keep the core for its time slice when another one wakes up, and a record then
-            waits for some milliseconds.  Which tasks are busy shows only while they run.
+            waits for some milliseconds.  Which tasks are busy shows only while they run; loops that poll, ``--keep-awake`` and the switch
+            interval go by it, too (``TaskLoad``), where no thread is lowered.
 
 Side:       loop, except ``watched``, which is entered on task threads.
 Invariants: a thread is lowered when it used 30 % of a core between two looks, and raised when it used less than 25 % in the second that
