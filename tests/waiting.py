@@ -89,7 +89,8 @@ class Stopwatch:
 def _waited_for_processor_s(pid: int) -> float:
     """All threads of a process together."""
     total_ns = 0
-    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError):  # it ended just now
-            total_ns += int(file.read_text().split()[1])
+    with contextlib.suppress(FileNotFoundError):  # the process ended while they were listed
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # the thread ended just now
+                total_ns += int(file.read_text().split()[1])
     return total_ns / 1e9
