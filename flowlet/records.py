@@ -145,6 +145,24 @@ class Chunk:
         return f"<Chunk of {len(self)} records{kind}{' with timestamps' if self.has_timestamps else ''}>"
 
 
+class PickledRecord:
+    """A record that could have changed after it was emitted, as the pickle of what it was then.
+
+    It stands in the list of a chunk in place of the record.  Serializers send the pickle as it is, and readers get the record itself.
+
+    Args:
+        data: what ``flowlet.serde.record_pickle.dumps_record`` made of the record.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"<PickledRecord of {len(self.data)} bytes>"
+
+
 @dataclass(frozen=True, slots=True)
 class Watermark:
     """No record with a smaller or equal timestamp (milliseconds) is expected any more."""

@@ -181,6 +181,26 @@ def rows_of(field_names: Sequence[str], records: Iterable[Sequence[Any]]) -> lis
     return rows
 
 
+def parts_of(rows: Sequence[Row]) -> tuple[tuple[str, ...] | None, list[list[Any]]] | None:
+    """The names that all rows have (None: they have positions only), and the values of each.
+
+    Returns:
+        None if names or numbers of values differ, or a row is no INSERT.
+    """
+    values = [row._values for row in rows]
+    names = rows[0]._fields
+    if [row._row_kind for row in rows].count(RowKind.INSERT) != len(rows) or [row._fields for row in rows].count(names) != len(rows):
+        return None
+    if list(map(len, values)).count(len(values[0])) != len(values):
+        return None
+    return (None if names is None else tuple(names)), values
+
+
+def unnamed_rows_of(records: Iterable[Sequence[Any]]) -> list[Row]:
+    """A row without names for each record."""
+    return [_restore(None, list(record), RowKind.INSERT) for record in records]
+
+
 # By the descriptors of the slots: ``Row.__setattr__`` would be called for each of the three.
 _new: Final = Row.__new__
 _set_fields, _set_values, _set_row_kind = (getattr(Row, name).__set__ for name in ("_fields", "_values", "_row_kind"))

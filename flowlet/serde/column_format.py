@@ -4,15 +4,19 @@ Hot path, per column.
 
 Side:   pure.
 Units:  sizes in bytes; numbers inside columns little-endian, in headers big-endian as all of Flink's.
-Format: ``u8 kind, u32 size, size bytes``.  PICKLE: cloudpickle of the list.  CONSTANT: a column of one value, which all have.  INT8 ..
-        INT64, FLOAT64: raw, stands for int and float.  BOOL: one byte each.  TEXT: UTF-8 (with surrogates) joined by NUL.  TEXT_SIZES,
-        BYTES: a column of ints (sizes: in characters, in bytes), then everything joined.  TUPLES: u16 number of fields, then a column
-        for each.  ROWS: the same behind a column of field names.  CODED: u32 generation, u32 number of texts known before, u32 number
-        of new ones, a column of these if there are any, then u16 codes; see ``channel_dictionary``.  ARRAY: u8 index of a numpy type
-        (``ARRAY_TYPES``), then raw.  ARROW: a record batch of one field as an Arrow IPC stream.  PACKED: msgpack of a few tuples.
-        OFFSETS: i64 base, u8 bytes per offset, then for each int what it is above the base, unsigned.  SHORT_TEXTS: u8 bytes per text
-        (1 to 16), then ASCII, each text filled up with NULs.
-        CODED, ARRAY, ARROW and SHORT_TEXTS are fields of records, or records, PACKED is records; they are nowhere deeper.
+Format: ``u8 kind, u32 size, size bytes``.  PICKLE: the list, as ``record_pickle`` has it.  CONSTANT: a column of one value, which all
+        have.  INT8 .. INT64, FLOAT64: raw, stands for int and float.  BOOL: one byte each.  TEXT: UTF-8 (with surrogates) joined by
+        NUL.  TEXT_SIZES, BYTES: a column of ints (sizes: in characters, in bytes), then everything joined.  TUPLES: u16 number of
+        fields, then a column for each.  ROWS: the same behind a column of field names, each None if rows have none.  CODED: u32
+        generation, u32 number of texts known before, u32 number of new ones, a column of these if there are any, then u16 codes; see
+        ``channel_dictionary``.  ARRAY: u8 index of a numpy type (``ARRAY_TYPES``), then raw.  ARROW: a record batch of one field as an
+        Arrow IPC stream.  PACKED: msgpack of a few tuples.  OFFSETS: i64 base, u8 bytes per offset, then for each int what it is above
+        the base, unsigned.  SHORT_TEXTS: u8 bytes per text (1 to 16), then ASCII, each text filled up with NULs.  PICKLES: u16 number
+        of class tables; if there are any, a column of these (bytes) and a column of ints, for each record the place of its table
+        counted from 1, or 0; then a column of sizes, and the pickles of all records.  OBJECTS: u32 size of a head; the head: u16 number
+        of fields, a column of their names, a class reference; then a column for each field.  DICTS: u16 number of keys, a column of
+        these, then a column for each.
+        CODED, ARRAY, ARROW and SHORT_TEXTS are fields of records, or records, PACKED and PICKLES are records; they are nowhere deeper.
 """
 
 import struct
@@ -24,6 +28,7 @@ from flowlet.errors import SerdeError
 
 (PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL) = range(8)
 (TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS, SHORT_TEXTS) = range(8, 19)
+(PICKLES, OBJECTS, DICTS) = range(19, 22)
 ENCODING: Final = "utf-8"
 SURROGATES: Final = "surrogatepass"
 NUMBERS: Final[dict[int, "np.dtype[Any]"]] = {

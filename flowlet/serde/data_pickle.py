@@ -148,7 +148,7 @@ for _opcode in (*pickle.TUPLE, *pickle.TUPLE1, *pickle.TUPLE2, *pickle.TUPLE3, *
     _CarefulUnpickler.dispatch[_opcode] = _measured(_CarefulUnpickler.dispatch[_opcode])
 
 
-def _load_plain(payload: memoryview) -> Any:
+def _load_plain(payload: bytes | memoryview) -> Any:
     data = bytes(payload)
     value = _load(data)
     if _is_nested_beyond(value, MAX_NESTING, len(data)):
@@ -207,7 +207,12 @@ def plain_values_alone() -> Iterator[None]:
         _are_plain_alone.reset(token)
 
 
-def load_values(payload: memoryview) -> Any:
+def are_plain_values_alone() -> bool:
+    """Whether ``plain_values_alone`` holds here: a class may not be read either."""
+    return _are_plain_alone.get()
+
+
+def load_values(payload: bytes | memoryview) -> Any:
     """What was pickled.
 
     Raises:

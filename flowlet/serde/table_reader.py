@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape
+from flowlet.common.types import unnamed_rows_of
 from flowlet.errors import SerdeError
 from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.column_format import (
@@ -24,11 +25,14 @@ from flowlet.serde.column_format import (
     BYTES,
     CODED,
     CONSTANT,
+    DICTS,
     FIELDS,
     FLOAT64,
     NUMBERS,
+    OBJECTS,
     PACKED,
     PICKLE,
+    PICKLES,
     ROWS,
     SHORT_TEXTS,
     TEXT,
@@ -41,11 +45,14 @@ from flowlet.serde.column_format import (
 )
 from flowlet.serde.columns import decode_column, decode_payload
 from flowlet.serde.int_columns import INTS, decode_ints
+from flowlet.serde.object_columns import names_of_rows
 from flowlet.serde.short_text_columns import decode_short_texts
 
 _FIELD_DEPTH: Final = 1
 _INT64: Final = np.iinfo(np.int64)
-# What is read as a list; of texts, bytes and tuples the exact type is known.
+# What records are read from as a list.
+_RECORDS: Final = frozenset({PICKLE, PACKED, BYTES, PICKLES, OBJECTS, DICTS})
+# What a field is read from as a list; of texts, bytes and tuples the exact type is known.
 _LISTS: Final = {TEXT: str, TEXT_SIZES: str, BYTES: bytes, TUPLES: tuple}
 _NATIVE_TYPES: Final = tuple(dtype.newbyteorder("=") for dtype in ARRAY_TYPES)
 
@@ -63,7 +70,7 @@ def decode_records(view: memoryview, offset: int, num_records: int, dictionary: 
         SerdeError, ValueError, struct.error: these are no such records.
     """
     kind, payload, end = column_at(view, offset)
-    if kind in (PICKLE, PACKED, BYTES):
+    if kind in _RECORDS:
         values = decode_payload(kind, payload, num_records, 0)
         check_length(kind, values, num_records)
         return list(values), end
@@ -101,13 +108,13 @@ def _tuples(payload: memoryview, num_records: int, dictionary: ChannelDictionary
     return Columns(num_records, fields, Shape.TUPLE, key_position=_key_position(fields))
 
 
-def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns:
+def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns | list[Any]:
     num_fields = num_fields_of(payload)
-    names, start = decode_column(payload, FIELDS.size, num_fields, depth=_FIELD_DEPTH)
-    if not num_fields or list(map(type, names)).count(str) != num_fields:
-        raise SerdeError(f"rows of {num_fields} fields with other names than texts")
+    names, start = names_of_rows(payload, decode_column)
     fields = _fields(payload, start, num_fields, num_records, dictionary)
-    return Columns(num_records, fields, Shape.ROW, tuple(names), _key_position(fields))
+    if names is None:
+        return unnamed_rows_of(zip(*[field.to_list() for field in fields], strict=True))
+    return Columns(num_records, fields, Shape.ROW, names, _key_position(fields))
 
 
 def _fields(payload: memoryview, start: int, num_fields: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Column, ...]:

@@ -1,0 +1,240 @@
+"""Records as people write them (instances of a flat class, rows, dicts with the same keys) as a column for each field.
+
+Hot path: C code per column; see ``flat_classes``.
+
+Side:       pure.
+Rules:      a reader gets what it would get of pickles.  Where two fields of a record are the same mutable object, a pickle keeps that: so
+            columns are made only if no mutable object occurs twice in the fields, and none holds another one that is not looked at.
+            That two records are the same object is not kept: every record is a value of its own.
+Format:     ``column_format``.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import EnumMeta
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Final, Protocol
+
+from flowlet.common.types import Row, parts_of, rows_of, unnamed_rows_of
+from flowlet.errors import SerdeError
+from flowlet.fusing.unchanging import UNCHANGING
+from flowlet.serde.class_references import class_of, class_reference
+from flowlet.serde.column_format import DICTS, FIELDS, MAX_FIELDS, OBJECTS, ROWS, check_end, framed, num_fields_of
+from flowlet.serde.data_pickle import are_plain_values_alone
+from flowlet.serde.flat_classes import Maker, dict_maker, flat_class_of, parts_of_dicts
+
+# Fewer are pickled: so many columns have more headers than that has bytes.  Both take about as long for 12 instances of six fields.
+MIN_OBJECTS: Final = 12
+_MAX_DEPTH: Final = 4  # of mutable objects in mutable objects that are looked at
+_MAX_HEADS: Final = 256
+_NAMES_DEPTH: Final = 5  # texts, or one for all: names are in no deeper columns
+_HEAD_SIZE: Final = struct.Struct(">I")
+
+
+class ColumnEncoder(Protocol):
+    """``columns.encode_column``."""
+
+    def __call__(self, values: Sequence[Any], *, depth: int = 0) -> bytes:
+        """The values as one column."""
+
+
+class ColumnDecoder(Protocol):
+    """``columns.decode_column``."""
+
+    def __call__(self, view: memoryview, offset: int, num_values: int, *, depth: int = 0) -> tuple[Sequence[Any], int]:
+        """The values of the column at ``offset``, and the offset behind it."""
+
+
+def try_encode_objects(values: Sequence[Any], kind: type, encode: ColumnEncoder, depth: int) -> bytes | None:
+    """Values that are all exactly of one class as OBJECTS, ROWS or DICTS; None if a pickle is the right thing.
+
+    Raises:
+        SerdeError: a value of a field cannot be pickled.
+    """
+    if len(values) < MIN_OBJECTS:
+        return None
+    if kind is dict:
+        return _try_encode_dicts(values, encode, depth)
+    if kind is Row:
+        return _try_encode_rows(values, encode, depth)
+    flat_class = flat_class_of(kind)
+    parts = None if flat_class is None else flat_class.take_apart(values)
+    if parts is None or not are_apart(parts[1]):
+        return None
+    names, columns = parts
+    head = _head(kind, names, encode)
+    return framed(OBJECTS, _HEAD_SIZE.pack(len(head)), head, *[encode(column, depth=depth + 1) for column in columns])
+
+
+def decode_objects(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Any]:
+    """The instances in OBJECTS.
+
+    Raises:
+        SerdeError, ValueError, struct.error: it is corrupt, its class is not the reader's, or this sender may send plain values alone.
+    """
+    if are_plain_values_alone():
+        raise SerdeError("objects of a class, which are no plain values, and this sender may send nothing else")
+    start = _HEAD_SIZE.size + _HEAD_SIZE.unpack_from(payload)[0]
+    if start > len(payload):
+        raise SerdeError(f"the head of a column of objects ends {start - len(payload)} bytes behind it")
+    num_fields, make = _maker_of(bytes(payload[_HEAD_SIZE.size : start]), decode)
+    columns = _fields(payload, start, num_fields, num_values, decode, depth)
+    try:
+        return make(columns)
+    except Exception as error:  # a Struct's own checks
+        raise SerdeError(f"an object cannot be made of its fields: {type(error).__name__}: {error}") from error
+
+
+def decode_dicts(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Any]:
+    """The dicts in DICTS.
+
+    Raises:
+        SerdeError, ValueError, struct.error: it is corrupt.
+    """
+    names, start = _names(payload, decode)
+    return dict_maker(names)(_fields(payload, start, len(names), num_values, decode, depth))
+
+
+def decode_rows(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Row]:
+    """The rows in ROWS.
+
+    Raises:
+        SerdeError, ValueError, struct.error: it is corrupt.
+    """
+    names, start = names_of_rows(payload, decode)
+    num_fields = num_fields_of(payload)
+    records = zip(*_fields(payload, start, num_fields, num_values, decode, depth), strict=True)
+    return unnamed_rows_of(records) if names is None else rows_of(names, records)
+
+
+def names_of_rows(payload: memoryview, decode: ColumnDecoder) -> tuple[tuple[str, ...] | None, int]:
+    """The names of the fields in ROWS, or None, and the offset behind them.
+
+    Raises:
+        SerdeError, ValueError, struct.error: it is corrupt.
+    """
+    num_fields = num_fields_of(payload)
+    names, end = decode(payload, FIELDS.size, num_fields, depth=_NAMES_DEPTH)
+    if num_fields and list(names) == [None] * num_fields:
+        return None, end
+    return _checked_names(names, num_fields), end
+
+
+def are_apart(columns: Sequence[Sequence[Any]]) -> bool:
+    """Whether no mutable object occurs twice in these columns, and none is of a kind that might hold another one unseen."""
+    return _Mutables().are_apart(columns, 0)
+
+
+def can_change(column: Sequence[Any]) -> bool:
+    """Whether some of the values might; tuples, for one, may hold what can."""
+    return not all(map(_never_changes, set(map(type, column))))
+
+
+def _never_changes(kind: type) -> bool:
+    """Whether a value of exactly this type cannot change, or is the only one of its process."""
+    return kind in UNCHANGING or isinstance(kind, EnumMeta)
+
+
+def _try_encode_dicts(values: Sequence[dict[Any, Any]], encode: ColumnEncoder, depth: int) -> bytes | None:
+    # Keys that are the same objects in all dicts, as literals of a program are, are written once into a pickle, which then is as quick.
+    if next(iter(values[0]), None) is next(iter(values[-1]), None):
+        return None
+    parts = parts_of_dicts(values)
+    if parts is None or not are_apart(parts[1]):
+        return None
+    names, columns = parts
+    fields = [encode(column, depth=depth + 1) for column in columns]
+    return framed(DICTS, FIELDS.pack(len(names)), encode(names, depth=_NAMES_DEPTH), *fields)
+
+
+def _try_encode_rows(values: Sequence[Row], encode: ColumnEncoder, depth: int) -> bytes | None:
+    parts = parts_of(values)
+    if parts is None:
+        return None
+    names, records = parts
+    num_fields = len(records[0])
+    if not 0 < num_fields <= MAX_FIELDS or (names is not None and list(map(type, names)).count(str) != num_fields):
+        return None
+    columns = list(zip(*records, strict=True))
+    if not are_apart(columns):
+        return None
+    fields = [encode(column, depth=depth + 1) for column in columns]
+    return framed(ROWS, FIELDS.pack(num_fields), encode(names or (None,) * num_fields, depth=_NAMES_DEPTH), *fields)
+
+
+@lru_cache(_MAX_HEADS)
+def _head(kind: type, names: tuple[str, ...], encode: ColumnEncoder) -> bytes:
+    return FIELDS.pack(len(names)) + encode(names, depth=_NAMES_DEPTH) + class_reference(kind)
+
+
+@lru_cache(_MAX_HEADS)
+def _maker_of(head: bytes, decode: ColumnDecoder) -> tuple[int, Maker]:
+    names, end = _names(memoryview(head), decode)
+    cls = class_of(head[end:])
+    flat_class = flat_class_of(cls)
+    if flat_class is None:
+        raise SerdeError(f"objects of class {cls.__qualname__} by fields, which is another class here: it is pickled in its own way")
+    return len(names), flat_class.maker(names)
+
+
+def _names(payload: memoryview, decode: ColumnDecoder) -> tuple[tuple[str, ...], int]:
+    num_fields = num_fields_of(payload)
+    names, end = decode(payload, FIELDS.size, num_fields, depth=_NAMES_DEPTH)
+    return _checked_names(names, num_fields), end
+
+
+def _checked_names(names: Sequence[Any], num_fields: int) -> tuple[str, ...]:
+    if not num_fields or list(map(type, names)).count(str) != num_fields:
+        raise SerdeError(f"records of {num_fields} fields with other names than texts")
+    return tuple(names)
+
+
+def _fields(payload: memoryview, start: int, num_fields: int, num_values: int, decode: ColumnDecoder, depth: int) -> list[Sequence[Any]]:
+    columns = []
+    for _ in range(num_fields):
+        column, start = decode(payload, start, num_values, depth=depth + 1)
+        columns.append(column)
+    check_end(start, payload)
+    return columns
+
+
+class _Mutables:
+    """The mutable objects that were met, each once."""
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+        self._num_met = 0
+
+    def are_apart(self, columns: Sequence[Sequence[Any]], depth: int) -> bool:
+        return all(self._is_apart(column, depth) for column in columns)
+
+    def _is_apart(self, values: Sequence[Any], depth: int) -> bool:
+        kinds = set(map(type, values))
+        if UNCHANGING.issuperset(kinds):
+            return True
+        for kind in kinds:
+            if not _never_changes(kind):
+                part = values if len(kinds) == 1 else [value for value in values if type(value) is kind]
+                if depth >= _MAX_DEPTH or not self._is_kind_apart(kind, part, depth + 1):
+                    return False
+        return True
+
+    def _is_kind_apart(self, kind: type, values: Sequence[Any], depth: int) -> bool:
+        if kind in (tuple, frozenset):
+            return self._is_apart(list(chain.from_iterable(values)), depth)
+        if kind in (list, set, Row):
+            return self._are_new(values) and self._is_apart(list(chain.from_iterable(values)), depth)
+        if kind is dict:
+            parts = [list(chain.from_iterable(values)), list(chain.from_iterable(map(dict.values, values)))]
+            return self._are_new(values) and self.are_apart(parts, depth)
+        flat_class = flat_class_of(kind)
+        if flat_class is None or not (flat_class.is_frozen or self._are_new(values)):
+            return False
+        taken = flat_class.take_apart(values)
+        return taken is not None and self.are_apart(taken[1], depth)
+
+    def _are_new(self, values: Sequence[Any]) -> bool:
+        self._ids.update(map(id, values))
+        self._num_met += len(values)
+        return len(self._ids) == self._num_met

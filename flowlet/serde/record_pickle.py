@@ -1,0 +1,172 @@
+"""One value, of any type, as bytes and back, the fastest way that is exact.
+
+Hot path: one call of C's pickler where all classes can be imported by the reader.  Where one cannot (it is of the main module), C's pickler
+asks about each object, and the class itself lies in front, once, so that a column of records sends it once.
+
+Side:       pure.
+Invariants: what comes out is what pickle gives, identity within the value included.
+Format:     a pickle, which begins with 0x80; or 0, u32 size of a class table, the table, a pickle.  A class table: for each class u32 size
+            and that many bytes (``class_references``); the pickle names a class by its place.
+"""
+
+import io
+import pickle
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from types import FunctionType
+from typing import Any, Final
+
+import cloudpickle
+
+from flowlet.errors import SerdeError
+from flowlet.serde.class_references import class_of, class_reference, is_importable
+from flowlet.serde.data_pickle import load_values
+
+PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
+NO_CLASSES: Final = b""
+_WITH_CLASSES: Final = 0
+_HEADER: Final = struct.Struct(">BI")
+_SIZE: Final = struct.Struct(">I")
+_MAIN: Final = b"__main__"
+_MAX_KINDS: Final = 256
+# Types of records in which a class was found last time that goes by value: it saves them the attempt.  Any thread; single operations.
+_with_classes: Final[set[type]] = set()
+_classes_at_hand: ContextVar[tuple[type, ...]] = ContextVar("classes of the pickle that is being read", default=())
+
+
+def dumps_record(value: Any) -> bytes:
+    """The value as it is now.
+
+    Raises:
+        SerdeError: it cannot be pickled; names its type.
+    """
+    if type(value) not in _with_classes:
+        try:
+            data = pickle.dumps(value, PROTOCOL)
+        except Exception:  # noqa: BLE001 - what it refuses is tried in other ways below, which report
+            return _dumps_with_classes(value)
+        # The reader's main module is another one.
+        if _MAIN not in data and not _names_what_goes_by_value(data):
+            return data
+    return _dumps_with_classes(value)
+
+
+def loads_record(data: bytes | memoryview) -> Any:
+    """The value that ``dumps_record`` was given.
+
+    Raises:
+        SerdeError: these are no such bytes, or they hold something that this sender may not send.
+        Exception: whatever rebuilding the value raises.
+    """
+    if not data or data[0] != _WITH_CLASSES:
+        return load_values(data)
+    table, pickled = split(data)
+    token = _classes_at_hand.set(tuple(map(class_of, _references_in(bytes(table)))))
+    try:
+        return load_values(pickled)
+    finally:
+        _classes_at_hand.reset(token)
+
+
+def split(data: bytes | memoryview) -> tuple[bytes | memoryview, bytes | memoryview]:
+    """The class table, which may be empty, and the pickle.
+
+    Raises:
+        SerdeError: the table is not all there.
+    """
+    if not data or data[0] != _WITH_CLASSES:
+        return NO_CLASSES, data
+    size = _HEADER.unpack_from(data)[1] if len(data) >= _HEADER.size else len(data)
+    end = _HEADER.size + size
+    if end > len(data):
+        raise SerdeError(f"a class table of {size} bytes in a pickle of {len(data)}")
+    return data[_HEADER.size : end], data[end:]
+
+
+def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Sequence[int]) -> list[Any]:
+    """The records of many pickles.
+
+    Args:
+        pickles: of the records, without their tables; with them, where ``places`` is empty.
+        tables: the class tables.
+        places: for each record 0, or the place of its table counted from 1.
+
+    Raises:
+        as ``loads_record``.
+    """
+    if not places:
+        return list(map(loads_record, pickles))
+    classes = [(), *[tuple(map(class_of, _references_in(table))) for table in tables]]
+    values = []
+    token = _classes_at_hand.set(())
+    try:
+        for place, pickled in zip(places, pickles, strict=True):
+            _classes_at_hand.set(classes[place])
+            values.append(load_values(pickled))
+    finally:
+        _classes_at_hand.reset(token)
+    return values
+
+
+def _dumps_with_classes(value: Any) -> bytes:
+    file = io.BytesIO()
+    pickler = _ClassPickler(file)
+    try:
+        pickler.dump(value)
+    except Exception:  # noqa: BLE001 - a lambda, for example: what cloudpickle says about it is reported
+        return _dumps_in_python(value)
+    references = pickler.references
+    if not references:
+        _with_classes.discard(type(value))
+        return file.getvalue()
+    if len(_with_classes) >= _MAX_KINDS:
+        _with_classes.clear()
+    _with_classes.add(type(value))
+    table = b"".join([part for reference in references for part in (_SIZE.pack(len(reference)), reference)])
+    return b"".join((_HEADER.pack(_WITH_CLASSES, len(table)), table, file.getbuffer()))
+
+
+def _dumps_in_python(value: Any) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(value, protocol=PROTOCOL))
+    except Exception as error:
+        raise SerdeError(f"a value of type {type(value).__name__} cannot be pickled: {type(error).__name__}: {error}") from error
+
+
+def _names_what_goes_by_value(data: bytes) -> bool:
+    """Whether the name of a module is in the bytes that the program registered with cloudpickle; it may be part of a text."""
+    return any(name.encode() in data for name in cloudpickle.list_registry_pickle_by_value())
+
+
+class _ClassPickler(pickle.Pickler):
+    """C's pickler, which puts classes that go by value aside."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, PROTOCOL)
+        self.references: dict[bytes, int] = {}  # and the place of each
+
+    def reducer_override(self, obj: Any) -> Any:
+        if issubclass(type(obj), type):  # whatever the object says about its class
+            if obj.__module__ == "builtins" or is_importable(obj):
+                return NotImplemented
+            return _class_at, (self.references.setdefault(class_reference(obj), len(self.references)),)
+        if isinstance(obj, FunctionType) and not is_importable(obj):
+            raise pickle.PicklingError(f"function {obj.__qualname__} goes by value")
+        return NotImplemented
+
+
+def _class_at(place: int) -> type:
+    """The class at this place of the table; called by pickles alone."""
+    return _classes_at_hand.get()[place]
+
+
+def _references_in(table: bytes) -> Iterator[bytes]:
+    position = 0
+    while position < len(table):
+        size = _SIZE.unpack_from(table, position)[0] if position + _SIZE.size <= len(table) else len(table)
+        position += _SIZE.size
+        if position + size > len(table):
+            raise SerdeError(f"a class of {size} bytes in a class table of {len(table)}")
+        yield table[position : position + size]
+        position += size
