@@ -21,6 +21,7 @@ from flowlet.serde.data_pickle import are_plain_values_alone
 MAX_CLASSES: Final = 256
 _MAIN: Final = "__main__"
 _references: Final[dict[type, bytes]] = {}  # Any thread; single dict operations.
+_by_value: Final[set[type]] = set()  # Any thread; single set operations.
 _classes: Final[dict[bytes, type]] = {}  # Any thread; single dict operations.
 
 
@@ -50,13 +51,28 @@ def class_reference(cls: type) -> bytes:
     reference = _references.get(cls)
     if reference is None:
         try:
-            reference = bytes(cloudpickle.dumps(cls, protocol=pickle.HIGHEST_PROTOCOL))
+            reference = bytes(cloudpickle.dumps(cls, protocol=5))
         except Exception as error:
             raise SerdeError(f"class {cls.__qualname__} cannot be pickled to be sent: {type(error).__name__}: {error}") from error
         if len(_references) >= MAX_CLASSES:
             _references.clear()
         _references[cls] = reference
     return reference
+
+
+def reference_by_value(cls: type) -> bytes | None:
+    """The class as a value; None if it goes by its name.
+
+    Raises:
+        SerdeError: as ``class_reference``.
+    """
+    if cls not in _by_value:
+        if cls.__module__ == "builtins" or is_importable(cls):
+            return None
+        if len(_by_value) >= MAX_CLASSES:
+            _by_value.clear()
+        _by_value.add(cls)
+    return class_reference(cls)
 
 
 def class_of(reference: bytes) -> type:

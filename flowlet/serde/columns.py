@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from flowlet.columns import narrowed
-from flowlet.columns.inspection import try_transpose
+from flowlet.columns.inspection import exact_type, try_transpose
 from flowlet.errors import SerdeError
 from flowlet.records import PickledRecord
 from flowlet.serde.column_format import (
@@ -50,7 +50,7 @@ from flowlet.serde.column_format import (
 )
 from flowlet.serde.int_columns import INTS, decode_ints, encode_narrowed
 from flowlet.serde.object_columns import are_apart, can_change, decode_dicts, decode_objects, decode_rows, try_encode_objects
-from flowlet.serde.record_pickle import dumps_record, loads_all, loads_record, split
+from flowlet.serde.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_all, loads_record, loads_value
 
 MAX_TUPLE_DEPTH: Final = 4  # of tuples in tuples; deeper ones are pickled
 # A constant column in the column of sizes in the innermost tuple.
@@ -72,8 +72,15 @@ def encode_column(values: Sequence[Any], *, depth: int = 0) -> bytes:
     Raises:
         SerdeError: a value cannot be pickled; the message names its type.
     """
-    types = list(map(type, values))
-    kind = types[0] if types and types.count(types[0]) == len(types) else None
+    return encode_of_type(values, exact_type(values), depth=depth)
+
+
+def encode_of_type(values: Sequence[Any], kind: type | None, *, depth: int = 0) -> bytes:
+    """The same for values whose exact type is known; None: there are several, or no value.
+
+    Raises:
+        SerdeError: as there.
+    """
     if kind is int:
         return _constant(values) or _encode_ints(values)
     if kind is str:
@@ -88,10 +95,10 @@ def encode_column(values: Sequence[Any], *, depth: int = 0) -> bytes:
         return _constant(values) or framed(BYTES, encode_column(list(map(len, values))), b"".join(values))
     if kind is type(None) and len(values) > 1:
         return framed(CONSTANT, _encode_pickle([None]))
-    if kind is PickledRecord or (kind is None and PickledRecord in types):
+    if kind is PickledRecord or (kind is None and not depth and PickledRecord in map(type, values)):
         return _encode_pickles(values)
     if kind is not None and depth < MAX_TUPLE_DEPTH:
-        return try_encode_objects(values, kind, encode_column, depth) or _encode_pickle(values)
+        return try_encode_objects(values, kind, encode_of_type, depth) or _encode_pickle(values)
     return _encode_pickle(values)
 
 
@@ -169,7 +176,7 @@ def _unpack_few(payload: memoryview) -> list[tuple[Any, ...]]:
 
 def _encode_pickle(values: Sequence[Any]) -> bytes:
     try:
-        return framed(PICKLE, dumps_record(list(values)))
+        return framed(PICKLE, dumps_value(list(values)))
     except SerdeError as error:
         types = ", ".join(sorted({type(value).__name__ for value in values}))
         raise SerdeError(f"records with values of type {types} cannot be pickled to be sent: {error.__cause__ or error}") from error
@@ -178,14 +185,15 @@ def _encode_pickle(values: Sequence[Any]) -> bytes:
 def _encode_pickles(values: Sequence[Any]) -> bytes:
     """Records of which some were pickled when they were emitted; the others are pickled now."""
     pickles = [value.data if type(value) is PickledRecord else dumps_record(value) for value in values]
-    parts = list(map(split, pickles))
-    tables = {table: place for place, table in enumerate(dict.fromkeys(table for table, _ in parts if table), 1)}
-    if len(tables) > MAX_FIELDS:  # nobody needs so many classes, each made anew: then each pickle keeps its own
+    if exact_type(pickles) is bytes:
         return framed(PICKLES, FIELDS.pack(0), *_joined(pickles))
-    if not tables:
-        return framed(PICKLES, FIELDS.pack(0), *_joined(pickles))
-    places = encode_column([tables.get(table, 0) for table, _ in parts], depth=1)
-    return framed(PICKLES, FIELDS.pack(len(tables)), encode_column(list(tables)), places, *_joined([pickled for _, pickled in parts]))
+    of_records = [data.table if type(data) is PickleWithClasses else None for data in pickles]
+    tables = [table for table in dict.fromkeys(of_records) if table is not None]
+    if len(tables) > MAX_FIELDS:  # nobody needs so many classes at once: those of this chunk are sent together
+        return _encode_pickle([loads_record(data) for data in pickles])
+    places = {table: place for place, table in enumerate(tables, 1)} | {None: 0}
+    column = encode_column([places[table] for table in of_records], depth=1)
+    return framed(PICKLES, FIELDS.pack(len(tables)), encode_column(tables), column, *_joined(pickles))
 
 
 def _joined(texts: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -248,7 +256,7 @@ def _decode_tuples(payload: memoryview, num_values: int, depth: int) -> list[tup
 
 def _decode_pickle(payload: memoryview) -> list[Any]:
     try:
-        values = loads_record(payload)
+        values = loads_value(payload)
     except SerdeError:
         raise
     except Exception as error:

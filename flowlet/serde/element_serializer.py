@@ -17,11 +17,21 @@ import struct
 from typing import Final, assert_never
 
 from flowlet.errors import SerdeError
-from flowlet.records import Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import (
+    Chunk,
+    InternalWatermark,
+    LatencyMarker,
+    PickledRecord,
+    RecordAttributes,
+    StreamElement,
+    Watermark,
+    WatermarkStatus,
+)
 from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.columns import encode_column
 from flowlet.serde.data_view import DataOutput
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
+from flowlet.serde.record_pickle import loads_record
 from flowlet.serde.table_writer import CodeWriter, encode_timestamps, table_parts
 from flowlet.serde.type_serializer import TypeSerializer
 
@@ -135,7 +145,7 @@ class StreamElementSerializer:
                 output.write_byte(TAG_RECORD_WITH_TIMESTAMP)
                 output.write_long(chunk.timestamps[index])
             try:
-                values.serialize(value, output)
+                values.serialize(loads_record(value.data) if type(value) is PickledRecord else value, output)
             except SerdeError as error:
                 raise SerdeError(f"{self!r}: record {index} of a chunk of {len(chunk)}: {error}") from error
             length = len(output) - start - LENGTH.size

@@ -4,7 +4,7 @@ Hot path: C code or a generated loop per list of instances.  Written and read by
 pickle of the whole list costs (``bench serde``); a class with pickling methods of its own is left to pickle.
 
 Side:       pure.
-Rules:      what is made is what pickle would make: ``__init__`` is not called; the constructor of a ``msgspec.Struct`` is, as pickle calls it.
+Rules:      what is made is what pickle would make: ``__init__`` is not called, the constructor of a ``msgspec.Struct`` is (pickle does so).
             Instances must all have the same attributes in the same order.  A class that says anything itself about how it is pickled or
             built, or how its attributes are looked up, is not flat; nor is one with slots and a ``__dict__``.
 Invariants: ``maker(names)`` of what ``take_apart`` gave makes equal instances, of equal attributes in equal order.
@@ -99,12 +99,19 @@ def _flat_class_of(cls: type) -> FlatClass | None:
     return _flat_object(cls)
 
 
-def parts_of_dicts(dicts: Sequence[dict[Any, Any]]) -> Parts | None:
-    """Keys and columns of values; None if not all have the same keys in the same order, all of them exactly str, or there are none."""
-    keys = list(chain.from_iterable(dicts))
-    names = list(dicts[0])
+def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -> Parts | None:
+    """Keys and columns of values; None if there are no keys, or not all dicts have equal keys in the same order, and exactly str.
+
+    Args:
+        dicts: at least one.
+        are_keys_checked: whether each key's type is looked at, and not those of the first dict alone.
+    """
+    names, keys = list(dicts[0]), list(chain.from_iterable(dicts))
     # No dict has a key twice: where the keys of all, one after the other, repeat the first dict's, each dict has just these.
-    if not 0 < len(names) <= MAX_FIELDS or keys != names * len(dicts) or list(map(type, keys)).count(str) != len(keys):
+    if not 0 < len(names) <= MAX_FIELDS or keys != names * len(dicts):
+        return None
+    types = list(map(type, keys if are_keys_checked else names))
+    if types.count(str) != len(types):
         return None
     values = list(chain.from_iterable(map(dict.values, dicts)))
     return tuple(names), [values[place :: len(names)] for place in range(len(names))]
@@ -114,7 +121,7 @@ def parts_of_dicts(dicts: Sequence[dict[Any, Any]]) -> Parts | None:
 def dict_maker(names: tuple[str, ...]) -> Maker:
     """What makes a list of dicts of a column for each key."""
     items = ", ".join(f"{name!a}: v{place}" for place, name in enumerate(names))
-    return _generated(f" return [{{{items}}} for {_variables(names)} in zip(*columns, strict=True)]")
+    return _maker(f" return [{{{items}}} for {_variables(names)} in zip(*columns, strict=True)]")
 
 
 def _flat_object(cls: type) -> FlatClass | None:
@@ -159,7 +166,7 @@ def _is_plain_named_tuple(cls: type) -> bool:
     if not _is_pickled_as(cls, tuple, but=_OF_NAMED_TUPLE):
         return False
     # The code that ``namedtuple`` generates for these names; a class that went by value has equal code.
-    template = collections.namedtuple("_", names)
+    template = collections.namedtuple("_", names)  # type: ignore[misc]  # the names are those of a class
     return all(_code(cls, name) == _code(template, name) for name in _OF_NAMED_TUPLE)
 
 
@@ -189,7 +196,9 @@ class _FlatAttributes:
         self.is_frozen = _is_frozen_dataclass(cls)
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
-        return parts_of_dicts([value.__dict__ for value in values])
+        return parts_of_dicts(
+            [value.__dict__ for value in values], are_keys_checked=False
+        )  # nobody tells an attribute's name from its equal
 
     def maker(self, names: tuple[str, ...]) -> Maker:
         if _are_plain(names) and _found(self._cls, "__setattr__") is _found(object, "__setattr__") and not any(map(self._is_set, names)):
@@ -203,7 +212,7 @@ class _FlatAttributes:
             *[f"  {step}" for step in ["instance = new(cls)", *steps, "made.append(instance)"]],
             " return made",
         ]
-        return _generated("\n".join(lines), cls=self._cls, new=_new)
+        return _maker("\n".join(lines), cls=self._cls, new=_new)
 
     def _is_set(self, name: str) -> bool:
         """Whether the class has a property, or anything like it, of that name: then the name in ``__dict__`` is set another way."""
@@ -234,11 +243,11 @@ class _FlatSlots:
             return self._make_frozen
         steps = "; ".join([f"instance.{name} = v{place}" for place, name in enumerate(names)])
         loop = f" for {_variables(names)} in zip(*columns, strict=True):\n  instance = new(cls); {steps}; made.append(instance)\n"
-        return _generated(f" made = []\n{loop} return made", cls=self._cls, new=_new)
+        return _maker(f" made = []\n{loop} return made", cls=self._cls, new=_new)
 
     def _make_frozen(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
         """Field by field: 60 ns for each, a loop over the instances takes 85."""
-        made = list(map(_new, repeat(self._cls, len(columns[0]))))
+        made: list[Any] = list(map(_new, repeat(self._cls, len(columns[0]))))
         for set_field, column in zip(self._setters, columns, strict=True):
             collections.deque(map(set_field, made, column), 0)
         return made
@@ -315,10 +324,11 @@ def _variables(names: Sequence[str]) -> str:
 
 def _reader(names: Sequence[str]) -> Callable[[Sequence[Any]], list[Sequence[Any]]]:
     """What makes a column of each attribute."""
-    return _generated(f" return [{', '.join([f'[instance.{name} for instance in columns]' for name in names])}]")
+    return _maker(f" return [{', '.join([f'[instance.{name} for instance in columns]' for name in names])}]")
 
 
-def _generated(body: str, **names: Any) -> Any:
+def _maker(body: str, **names: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """A function of ``columns`` with this body; nothing in it but names of attributes, which are identifiers, and texts as literals."""
     exec(f"def generated(columns):\n{body}\n", names)  # noqa: S102
-    return names["generated"]
+    maker: Callable[[Sequence[Any]], list[Any]] = names["generated"]
+    return maker

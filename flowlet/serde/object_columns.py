@@ -10,12 +10,14 @@ Format:     ``column_format``.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from enum import EnumMeta
 from functools import lru_cache
 from itertools import chain
+from types import NoneType
 from typing import Any, Final, Protocol
 
+from flowlet.columns.inspection import exact_type
 from flowlet.common.types import Row, parts_of, rows_of, unnamed_rows_of
 from flowlet.errors import SerdeError
 from flowlet.fusing.unchanging import UNCHANGING
@@ -28,18 +30,17 @@ from flowlet.serde.flat_classes import Maker, dict_maker, flat_class_of, parts_o
 MIN_OBJECTS: Final = 12
 _MAX_DEPTH: Final = 4  # of mutable objects in mutable objects that are looked at
 _MAX_HEADS: Final = 256
-_NAMES_DEPTH: Final = 5  # texts, or one for all: names are in no deeper columns
 _HEAD_SIZE: Final = struct.Struct(">I")
 
 
-class ColumnEncoder(Protocol):
-    """``columns.encode_column``."""
+class ColumnEncoder(Hashable, Protocol):
+    """``columns.encode_of_type``."""
 
-    def __call__(self, values: Sequence[Any], *, depth: int = 0) -> bytes:
-        """The values as one column."""
+    def __call__(self, values: Sequence[Any], kind: type | None, *, depth: int = 0) -> bytes:
+        """The values, whose exact type is ``kind`` (None: several), as one column."""
 
 
-class ColumnDecoder(Protocol):
+class ColumnDecoder(Hashable, Protocol):
     """``columns.decode_column``."""
 
     def __call__(self, view: memoryview, offset: int, num_values: int, *, depth: int = 0) -> tuple[Sequence[Any], int]:
@@ -60,11 +61,11 @@ def try_encode_objects(values: Sequence[Any], kind: type, encode: ColumnEncoder,
         return _try_encode_rows(values, encode, depth)
     flat_class = flat_class_of(kind)
     parts = None if flat_class is None else flat_class.take_apart(values)
-    if parts is None or not are_apart(parts[1]):
+    fields = None if parts is None else _try_encode_fields(parts[1], encode, depth)
+    if parts is None or fields is None:
         return None
-    names, columns = parts
-    head = _head(kind, names, encode)
-    return framed(OBJECTS, _HEAD_SIZE.pack(len(head)), head, *[encode(column, depth=depth + 1) for column in columns])
+    head = _head(kind, parts[0], encode)
+    return framed(OBJECTS, _HEAD_SIZE.pack(len(head)), head, *fields)
 
 
 def decode_objects(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Any]:
@@ -78,7 +79,7 @@ def decode_objects(payload: memoryview, num_values: int, decode: ColumnDecoder, 
     start = _HEAD_SIZE.size + _HEAD_SIZE.unpack_from(payload)[0]
     if start > len(payload):
         raise SerdeError(f"the head of a column of objects ends {start - len(payload)} bytes behind it")
-    num_fields, make = _maker_of(bytes(payload[_HEAD_SIZE.size : start]), decode)
+    num_fields, make = _maker_of(bytes(payload[_HEAD_SIZE.size : start]), decode, depth)
     columns = _fields(payload, start, num_fields, num_values, decode, depth)
     try:
         return make(columns)
@@ -92,7 +93,7 @@ def decode_dicts(payload: memoryview, num_values: int, decode: ColumnDecoder, de
     Raises:
         SerdeError, ValueError, struct.error: it is corrupt.
     """
-    names, start = _names(payload, decode)
+    names, start = _names(payload, decode, depth)
     return dict_maker(names)(_fields(payload, start, len(names), num_values, decode, depth))
 
 
@@ -102,20 +103,20 @@ def decode_rows(payload: memoryview, num_values: int, decode: ColumnDecoder, dep
     Raises:
         SerdeError, ValueError, struct.error: it is corrupt.
     """
-    names, start = names_of_rows(payload, decode)
+    names, start = names_of_rows(payload, decode, depth)
     num_fields = num_fields_of(payload)
     records = zip(*_fields(payload, start, num_fields, num_values, decode, depth), strict=True)
     return unnamed_rows_of(records) if names is None else rows_of(names, records)
 
 
-def names_of_rows(payload: memoryview, decode: ColumnDecoder) -> tuple[tuple[str, ...] | None, int]:
+def names_of_rows(payload: memoryview, decode: ColumnDecoder, depth: int) -> tuple[tuple[str, ...] | None, int]:
     """The names of the fields in ROWS, or None, and the offset behind them.
 
     Raises:
         SerdeError, ValueError, struct.error: it is corrupt.
     """
     num_fields = num_fields_of(payload)
-    names, end = decode(payload, FIELDS.size, num_fields, depth=_NAMES_DEPTH)
+    names, end = decode(payload, FIELDS.size, num_fields, depth=depth + 1)
     if num_fields and list(names) == [None] * num_fields:
         return None, end
     return _checked_names(names, num_fields), end
@@ -137,15 +138,18 @@ def _never_changes(kind: type) -> bool:
 
 
 def _try_encode_dicts(values: Sequence[dict[Any, Any]], encode: ColumnEncoder, depth: int) -> bytes | None:
-    # Keys that are the same objects in all dicts, as literals of a program are, are written once into a pickle, which then is as quick.
-    if next(iter(values[0]), None) is next(iter(values[-1]), None):
+    """Of keys that each dict has as objects of its own, as JSON text gives; the reader's dicts share them, and the next step is quicker.
+
+    Keys from a program's literals are shared already: a pickle writes them once, and takes two thirds of the time.
+    """
+    first = values[0]
+    if next(iter(first), None) is next(iter(values[-1]), None) or can_change(list(first.values())):
         return None
-    parts = parts_of_dicts(values)
-    if parts is None or not are_apart(parts[1]):
+    parts = parts_of_dicts(values, are_keys_checked=True)
+    fields = None if parts is None else _try_encode_fields(parts[1], encode, depth)
+    if parts is None or fields is None:
         return None
-    names, columns = parts
-    fields = [encode(column, depth=depth + 1) for column in columns]
-    return framed(DICTS, FIELDS.pack(len(names)), encode(names, depth=_NAMES_DEPTH), *fields)
+    return framed(DICTS, FIELDS.pack(len(fields)), encode(parts[0], str, depth=depth + 1), *fields)
 
 
 def _try_encode_rows(values: Sequence[Row], encode: ColumnEncoder, depth: int) -> bytes | None:
@@ -156,21 +160,29 @@ def _try_encode_rows(values: Sequence[Row], encode: ColumnEncoder, depth: int) -
     num_fields = len(records[0])
     if not 0 < num_fields <= MAX_FIELDS or (names is not None and list(map(type, names)).count(str) != num_fields):
         return None
-    columns = list(zip(*records, strict=True))
-    if not are_apart(columns):
+    fields = _try_encode_fields(list(zip(*records, strict=True)), encode, depth)
+    if fields is None:
         return None
-    fields = [encode(column, depth=depth + 1) for column in columns]
-    return framed(ROWS, FIELDS.pack(num_fields), encode(names or (None,) * num_fields, depth=_NAMES_DEPTH), *fields)
+    named = encode((None,) * num_fields, NoneType, depth=depth + 1) if names is None else encode(names, str, depth=depth + 1)
+    return framed(ROWS, FIELDS.pack(num_fields), named, *fields)
+
+
+def _try_encode_fields(columns: Sequence[Sequence[Any]], encode: ColumnEncoder, depth: int) -> list[bytes] | None:
+    kinds = list(map(exact_type, columns))
+    unclear = [column for column, kind in zip(columns, kinds, strict=True) if kind not in UNCHANGING]
+    if unclear and not are_apart(unclear):
+        return None
+    return [encode(column, kind, depth=depth + 1) for column, kind in zip(columns, kinds, strict=True)]
 
 
 @lru_cache(_MAX_HEADS)
 def _head(kind: type, names: tuple[str, ...], encode: ColumnEncoder) -> bytes:
-    return FIELDS.pack(len(names)) + encode(names, depth=_NAMES_DEPTH) + class_reference(kind)
+    return FIELDS.pack(len(names)) + encode(names, str) + class_reference(kind)
 
 
 @lru_cache(_MAX_HEADS)
-def _maker_of(head: bytes, decode: ColumnDecoder) -> tuple[int, Maker]:
-    names, end = _names(memoryview(head), decode)
+def _maker_of(head: bytes, decode: ColumnDecoder, depth: int) -> tuple[int, Maker]:
+    names, end = _names(memoryview(head), decode, depth)
     cls = class_of(head[end:])
     flat_class = flat_class_of(cls)
     if flat_class is None:
@@ -178,9 +190,9 @@ def _maker_of(head: bytes, decode: ColumnDecoder) -> tuple[int, Maker]:
     return len(names), flat_class.maker(names)
 
 
-def _names(payload: memoryview, decode: ColumnDecoder) -> tuple[tuple[str, ...], int]:
+def _names(payload: memoryview, decode: ColumnDecoder, depth: int) -> tuple[tuple[str, ...], int]:
     num_fields = num_fields_of(payload)
-    names, end = decode(payload, FIELDS.size, num_fields, depth=_NAMES_DEPTH)
+    names, end = decode(payload, FIELDS.size, num_fields, depth=depth + 1)
     return _checked_names(names, num_fields), end
 
 

@@ -2,19 +2,17 @@
 
 Side:       pure.
 Invariants: pickles are opened only where the bytes come from: an authenticated peer of the same cluster, or the task's own state.
-Format:     i32 size, then a pickle.
+Format:     i32 size, then what ``record_pickle`` makes of the value: a pickle, unless a class goes by value.
 Source:     PyFlink ``PickledBytesTypeInfo``: a byte array to Flink.
 """
 
 import copy
-import pickle
 from itertools import chain
 from typing import Any, Final
 
-import cloudpickle
-
 from flowlet.errors import SerdeError
 from flowlet.serde.data_view import DataInput, DataOutput
+from flowlet.serde.record_pickle import dumps_value, loads_value
 from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, preview
 
 # Exact types only: a subclass may carry anything.
@@ -38,9 +36,9 @@ class PickledSerializer(TypeSerializer):
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Functions and classes of the main module travel by value."""
         try:
-            data = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-        except Exception as error:
-            raise ValueMismatchError(f"{preview(value)} cannot be pickled: {type(error).__name__}: {error}") from error
+            data = dumps_value(value)
+        except SerdeError as error:
+            raise ValueMismatchError(f"{preview(value)} cannot be pickled: {error}") from error
         output.write_int(len(data))
         output.write(data)
 
@@ -48,7 +46,9 @@ class PickledSerializer(TypeSerializer):
         """Whatever its class does when it is unpickled."""
         data = source.read_view(source.read_count("bytes", min_bytes_each=1))
         try:
-            return pickle.loads(data)  # noqa: S301 - see the module's invariants
+            return loads_value(data)
+        except SerdeError:
+            raise
         except Exception as error:
             raise SerdeError(f"a pickle cannot be read: {type(error).__name__}: {error}") from error
 

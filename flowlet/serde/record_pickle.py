@@ -1,7 +1,7 @@
 """One value, of any type, as bytes and back, the fastest way that is exact.
 
 Hot path: one call of C's pickler where all classes can be imported by the reader.  Where one cannot (it is of the main module), C's pickler
-asks about each object, and the class itself lies in front, once, so that a column of records sends it once.
+asks about each object, and the classes themselves stay beside the pickle, so that a column of records sends them once.
 
 Side:       pure.
 Invariants: what comes out is what pickle gives, identity within the value included.
@@ -14,17 +14,17 @@ import pickle
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from types import FunctionType
 from typing import Any, Final
 
 import cloudpickle
 
 from flowlet.errors import SerdeError
-from flowlet.serde.class_references import class_of, class_reference, is_importable
+from flowlet.serde.class_references import class_of, is_importable, reference_by_value
 from flowlet.serde.data_pickle import load_values
 
-PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
-NO_CLASSES: Final = b""
+PROTOCOL: Final = 5
 _WITH_CLASSES: Final = 0
 _HEADER: Final = struct.Struct(">BI")
 _SIZE: Final = struct.Struct(">I")
@@ -35,8 +35,18 @@ _with_classes: Final[set[type]] = set()
 _classes_at_hand: ContextVar[tuple[type, ...]] = ContextVar("classes of the pickle that is being read", default=())
 
 
+class PickleWithClasses(bytes):
+    """A pickle that needs classes which go by value.
+
+    Attributes:
+        table: of these; one object for all records of the same classes.
+    """
+
+    table: bytes
+
+
 def dumps_record(value: Any) -> bytes:
-    """The value as it is now.
+    """The value as it is now: its pickle, which may be a ``PickleWithClasses``.
 
     Raises:
         SerdeError: it cannot be pickled; names its type.
@@ -52,8 +62,30 @@ def dumps_record(value: Any) -> bytes:
     return _dumps_with_classes(value)
 
 
-def loads_record(data: bytes | memoryview) -> Any:
+def loads_record(data: bytes) -> Any:
     """The value that ``dumps_record`` was given.
+
+    Raises:
+        SerdeError: it holds something that this sender may not send.
+        Exception: whatever rebuilding the value raises.
+    """
+    return _load(data, data.table) if type(data) is PickleWithClasses else load_values(data)
+
+
+def dumps_value(value: Any) -> bytes:
+    """The value as bytes alone, its classes in front.
+
+    Raises:
+        SerdeError: as ``dumps_record``.
+    """
+    data = dumps_record(value)
+    if type(data) is not PickleWithClasses:
+        return data
+    return b"".join((_HEADER.pack(_WITH_CLASSES, len(data.table)), data.table, data))
+
+
+def loads_value(data: bytes | memoryview) -> Any:
+    """The value that ``dumps_value`` was given.
 
     Raises:
         SerdeError: these are no such bytes, or they hold something that this sender may not send.
@@ -61,42 +93,26 @@ def loads_record(data: bytes | memoryview) -> Any:
     """
     if not data or data[0] != _WITH_CLASSES:
         return load_values(data)
-    table, pickled = split(data)
-    token = _classes_at_hand.set(tuple(map(class_of, _references_in(bytes(table)))))
-    try:
-        return load_values(pickled)
-    finally:
-        _classes_at_hand.reset(token)
-
-
-def split(data: bytes | memoryview) -> tuple[bytes | memoryview, bytes | memoryview]:
-    """The class table, which may be empty, and the pickle.
-
-    Raises:
-        SerdeError: the table is not all there.
-    """
-    if not data or data[0] != _WITH_CLASSES:
-        return NO_CLASSES, data
     size = _HEADER.unpack_from(data)[1] if len(data) >= _HEADER.size else len(data)
     end = _HEADER.size + size
     if end > len(data):
         raise SerdeError(f"a class table of {size} bytes in a pickle of {len(data)}")
-    return data[_HEADER.size : end], data[end:]
+    return _load(data[end:], bytes(data[_HEADER.size : end]))
 
 
 def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Sequence[int]) -> list[Any]:
     """The records of many pickles.
 
     Args:
-        pickles: of the records, without their tables; with them, where ``places`` is empty.
-        tables: the class tables.
-        places: for each record 0, or the place of its table counted from 1.
+        pickles: of the records.
+        tables: the class tables of those that have one.
+        places: for each record 0, or the place of its table counted from 1; empty: no record has one.
 
     Raises:
         as ``loads_record``.
     """
     if not places:
-        return list(map(loads_record, pickles))
+        return list(map(load_values, pickles))
     classes = [(), *[tuple(map(class_of, _references_in(table))) for table in tables]]
     values = []
     token = _classes_at_hand.set(())
@@ -107,6 +123,14 @@ def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Se
     finally:
         _classes_at_hand.reset(token)
     return values
+
+
+def _load(pickled: bytes | memoryview, table: bytes) -> Any:
+    token = _classes_at_hand.set(tuple(map(class_of, _references_in(table))))
+    try:
+        return load_values(pickled)
+    finally:
+        _classes_at_hand.reset(token)
 
 
 def _dumps_with_classes(value: Any) -> bytes:
@@ -123,8 +147,14 @@ def _dumps_with_classes(value: Any) -> bytes:
     if len(_with_classes) >= _MAX_KINDS:
         _with_classes.clear()
     _with_classes.add(type(value))
-    table = b"".join([part for reference in references for part in (_SIZE.pack(len(reference)), reference)])
-    return b"".join((_HEADER.pack(_WITH_CLASSES, len(table)), table, file.getbuffer()))
+    data = PickleWithClasses(file.getbuffer())
+    data.table = _table_of(*references)
+    return data
+
+
+@lru_cache(_MAX_KINDS)
+def _table_of(*references: bytes) -> bytes:
+    return b"".join([part for reference in references for part in (_SIZE.pack(len(reference)), reference)])
 
 
 def _dumps_in_python(value: Any) -> bytes:
@@ -147,10 +177,13 @@ class _ClassPickler(pickle.Pickler):
         self.references: dict[bytes, int] = {}  # and the place of each
 
     def reducer_override(self, obj: Any) -> Any:
+        if obj is _class_at:
+            return NotImplemented
         if issubclass(type(obj), type):  # whatever the object says about its class
-            if obj.__module__ == "builtins" or is_importable(obj):
+            reference = reference_by_value(obj)
+            if reference is None:
                 return NotImplemented
-            return _class_at, (self.references.setdefault(class_reference(obj), len(self.references)),)
+            return _class_at, (self.references.setdefault(reference, len(self.references)),)
         if isinstance(obj, FunctionType) and not is_importable(obj):
             raise pickle.PicklingError(f"function {obj.__qualname__} goes by value")
         return NotImplemented

@@ -110,7 +110,7 @@ def _tuples(payload: memoryview, num_records: int, dictionary: ChannelDictionary
 
 def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns | list[Any]:
     num_fields = num_fields_of(payload)
-    names, start = names_of_rows(payload, decode_column)
+    names, start = names_of_rows(payload, decode_column, 0)
     fields = _fields(payload, start, num_fields, num_records, dictionary)
     if names is None:
         return unnamed_rows_of(zip(*[field.to_list() for field in fields], strict=True))
