@@ -54,6 +54,7 @@ CASES: Final[dict[str, Case]] = {
     "channels": Case(5, QUICK),
     "startup": Case(5),
     "fusing": Case(3),
+    "serde": Case(3),
     "isolation": Case(1),
     "idle": Case(1),
     "transport": Case(5, QUICK),

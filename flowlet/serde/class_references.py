@@ -4,7 +4,7 @@ Side:       pure.
 Rules:      a class that other processes can import goes by its name; one of the main module, or that is not found under its name, goes by
             value, as cloudpickle has it.  It goes as it was when it was first sent: what a program changes about a class later stays in
             its process.
-Invariants: the same bytes are the same class for every record of a process.
+Invariants: the same bytes are the same class for every record of a process, unless its module is loaded again.
 Units:      the caches hold ``MAX_CLASSES`` each, and begin anew when they are full.
 """
 
@@ -91,6 +91,8 @@ def class_of(reference: bytes) -> type:
             raise SerdeError(f"a class cannot be read: {type(error).__name__}: {error}") from error
         if not isinstance(cls, type):
             raise SerdeError(f"a {type(cls).__name__} instead of a class")
+        if is_importable(cls):
+            return cls  # found anew each time: its module may be loaded again
         if len(_classes) >= MAX_CLASSES:
             _classes.clear()
         # Two threads that read the same bytes at the same time keep what the first one got.

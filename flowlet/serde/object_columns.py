@@ -79,8 +79,9 @@ def decode_objects(payload: memoryview, num_values: int, decode: ColumnDecoder, 
     start = _HEAD_SIZE.size + _HEAD_SIZE.unpack_from(payload)[0]
     if start > len(payload):
         raise SerdeError(f"the head of a column of objects ends {start - len(payload)} bytes behind it")
-    num_fields, make = _maker_of(bytes(payload[_HEAD_SIZE.size : start]), decode, depth)
-    columns = _fields(payload, start, num_fields, num_values, decode, depth)
+    names, reference = _read_head(bytes(payload[_HEAD_SIZE.size : start]), decode, depth)
+    make = _maker_of(class_of(reference), names)
+    columns = _fields(payload, start, len(names), num_values, decode, depth)
     try:
         return make(columns)
     except Exception as error:  # a Struct's own checks
@@ -181,13 +182,17 @@ def _head(kind: type, names: tuple[str, ...], encode: ColumnEncoder) -> bytes:
 
 
 @lru_cache(_MAX_HEADS)
-def _maker_of(head: bytes, decode: ColumnDecoder, depth: int) -> tuple[int, Maker]:
+def _read_head(head: bytes, decode: ColumnDecoder, depth: int) -> tuple[tuple[str, ...], bytes]:
     names, end = _names(memoryview(head), decode, depth)
-    cls = class_of(head[end:])
+    return names, head[end:]
+
+
+@lru_cache(_MAX_HEADS)
+def _maker_of(cls: type, names: tuple[str, ...]) -> Maker:
     flat_class = flat_class_of(cls)
     if flat_class is None:
         raise SerdeError(f"objects of class {cls.__qualname__} by fields, which is another class here: it is pickled in its own way")
-    return len(names), flat_class.maker(names)
+    return flat_class.maker(names)
 
 
 def _names(payload: memoryview, decode: ColumnDecoder, depth: int) -> tuple[tuple[str, ...], int]:

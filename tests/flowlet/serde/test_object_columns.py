@@ -4,6 +4,7 @@ import contextlib
 import copy
 import pickle
 import struct
+import sys
 import types
 from dataclasses import dataclass, make_dataclass
 from typing import Any
@@ -237,6 +238,19 @@ def test_classes_of_a_program_go_by_value_and_stay_one_class(name: str, num_valu
 
     assert {type(each) for each in first} == {type(each) for _, each in second}
     assert [(each.number, each.text) for each in first] == [(number, str(number)) for number in range(num_values)]
+
+
+def test_a_class_whose_module_was_loaded_again_is_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook."""
+    module = types.ModuleType("some_module")
+    monkeypatch.setitem(sys.modules, "some_module", module)
+    for _ in range(2):
+        event = make_dataclass("Event", ["number"])
+        event.__module__, module.Event = "some_module", event  # type: ignore[attr-defined]
+
+        received = round_trip([event(number) for number in range(20)])
+
+        assert {type(each) for each in received} == {event}
 
 
 def test_many_classes_of_a_program_do_not_fill_the_memory() -> None:
