@@ -12,6 +12,7 @@ Format:     a pickle, which begins with 0x80; or 0, u32 size of a class table, t
 import io
 import pickle
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
@@ -30,6 +31,10 @@ _HEADER: Final = struct.Struct(">BI")
 _SIZE: Final = struct.Struct(">I")
 _MAIN: Final = b"__main__"
 _MAX_KINDS: Final = 256
+_registered: Final = cloudpickle.list_registry_pickle_by_value  # the modules that the program wants to go by value
+# Whether the main module is the user's, so that pickles may name what is in it.  Where it is ours, C's pickler refuses what goes by value,
+# as it does not find it; and looking through each pickle would take a fifth of its time.
+_is_program: Final = (getattr(sys.modules.get("__main__"), "__package__", None) or "").partition(".")[0] != "flowlet"
 # Types of records in which a class was found last time that goes by value: it saves them the attempt.  Any thread; single operations.
 _with_classes: Final[set[type]] = set()
 _classes_at_hand: ContextVar[tuple[type, ...]] = ContextVar("classes of the pickle that is being read", default=())
@@ -56,8 +61,7 @@ def dumps_record(value: Any) -> bytes:
             data = pickle.dumps(value, PROTOCOL)
         except Exception:  # noqa: BLE001 - what it refuses is tried in other ways below, which report
             return _dumps_with_classes(value)
-        # The reader's main module is another one.
-        if _MAIN not in data and not _names_what_goes_by_value(data):
+        if not _is_program or not _names_what_goes_by_value(data):
             return data
     return _dumps_with_classes(value)
 
@@ -165,8 +169,8 @@ def _dumps_in_python(value: Any) -> bytes:
 
 
 def _names_what_goes_by_value(data: bytes) -> bool:
-    """Whether the name of a module is in the bytes that the program registered with cloudpickle; it may be part of a text."""
-    return any(name.encode() in data for name in cloudpickle.list_registry_pickle_by_value())
+    """Whether a pickle may name the main module, which is another one for the reader, or a module registered with cloudpickle."""
+    return _MAIN in data or any(name.encode() in data for name in _registered())
 
 
 class _ClassPickler(pickle.Pickler):

@@ -340,3 +340,24 @@ def test_damaged_columns_raise_only_the_documented_errors(data: st.DataObject) -
 
     with plain_values_alone(), contextlib.suppress(SerdeError, ValueError, struct.error):
         decode_column(memoryview(encoded)[:size], 0, 3)
+
+
+def test_a_process_of_ours_sends_a_programs_class_by_value_too() -> None:
+    """Its main module is ours: there, nobody looks for the name of the main module in every pickle."""
+    code = (
+        "import pickle, sys, types\n"
+        "sys.modules['__main__'].__package__ = 'flowlet.tm'\n"
+        "from dataclasses import make_dataclass\n"
+        "from flowlet.serde.record_pickle import PickleWithClasses, dumps_record, dumps_value\n"
+        "Event = make_dataclass('Event', ['number'])\n"
+        "Event.__module__ = '__main__'\n"
+        "event = Event(7)\n"
+        "del Event\n"  # as where the class came from a program
+        "assert type(dumps_record(event)) is PickleWithClasses\n"
+        "assert type(dumps_record('__main__')) is bytes\n"
+        "sys.stdout.buffer.write(dumps_value(event))\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+    assert loads_value(done.stdout).number == 7
