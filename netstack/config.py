@@ -19,6 +19,8 @@ MIN_SEGMENT_SIZE_BYTES = 256
 MAX_QUEUED_EVENTS: Final = 1024
 MAX_QUEUED_EVENT_BYTES: Final = 4 * 1024 * 1024
 _PERCENT: Final = 100
+KERNEL_CONGESTION_CONTROL: Final = "kernel"  # as ``congestion_control``: whatever the kernel chooses, everywhere
+_MAX_CONGESTION_CONTROL_CHARS: Final = 15  # Linux: TCP_CA_NAME_MAX, which counts the zero at the end
 _LEAST: Final = {
     "exclusive_buffers_per_channel": 0,
     "floating_buffers_per_gate": 0,
@@ -93,7 +95,8 @@ class NetstackConfig:
     max_request_backoff_ms: int = 10_000
     backlog: int = 128
     # The kernel's congestion control of data connections, by its name there.  None: the kernel's own choice, but Reno where both ends are
-    # on this machine and there is nothing to congest: BBR paces what it sends, at half the speed.  bench: transport.
+    # on this machine and there is nothing to congest: BBR paces what it sends, at half the speed.  "kernel": the kernel's own choice there,
+    # too.  Whether the kernel has what is named here is found out by whoever listens or dials first.  bench: transport.
     congestion_control: str | None = None
     send_buffer_bytes: int = 0  # 0: the kernel decides
     receive_buffer_bytes: int = 0
@@ -126,6 +129,12 @@ class NetstackConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must not be negative, and finite")
         if not 0 < self.dead_peer_timeout_s < math.inf:
             raise ConfigError(f"dead_peer_timeout_s is {self.dead_peer_timeout_s}, it must be above 0 and finite")
+        name = self.congestion_control
+        if name is not None and not (name.isascii() and name.isprintable() and 0 < len(name) <= _MAX_CONGESTION_CONTROL_CHARS):
+            raise ConfigError(
+                f"congestion_control is {name!r}, expected the kernel's name of one, such as 'cubic' (1 to "
+                f"{_MAX_CONGESTION_CONTROL_CHARS} ASCII characters), {KERNEL_CONGESTION_CONTROL!r} or None"
+            )
         if self.compression not in (None, "lz4"):
             raise ConfigError(f"compression is {self.compression!r}, known are None and 'lz4'")
 

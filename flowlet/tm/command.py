@@ -81,6 +81,13 @@ def taskmanager(
     producer_memory_percent: Annotated[
         int, typer.Option(min=1, max=100, help="How much of the network memory the producers of all remote gates may hold.")
     ] = 50,
+    congestion_control: Annotated[
+        str | None,
+        typer.Option(
+            help="The kernel's congestion control of data connections, by its name there, such as cubic; kernel: whatever the kernel "
+            "chooses.  [default: reno where both ends are on one machine, else kernel]"
+        ),
+    ] = None,
     parent_pid: Annotated[int | None, typer.Option(help="End when this process, our parent, ends.")] = None,
     pin_cpu: Annotated[int | None, typer.Option(help="Run on this core only.")] = None,
     switch_interval_ms: Annotated[
@@ -141,6 +148,7 @@ def taskmanager(
         network_memory_bytes=parse_memory_size(network_memory, "--network-memory"),
         max_producers_per_gate=max_producers_per_gate,
         busy_poll_us=busy_poll_us,
+        congestion_control=congestion_control,
         max_producer_memory_percent=producer_memory_percent,
         security=SecurityConfig.hmac(secret),
     )

@@ -14,6 +14,7 @@ from typing import Any
 from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import behind_decoder
 from netstack.channel.protocol import HandlersFactory, NetworkChannel
+from netstack.channel.socket_options import check_congestion_control
 from netstack.channel.tls import client_context, timeouts
 from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError
@@ -37,12 +38,14 @@ async def connect(
 
     Raises:
         AuthenticationError: the peer did not, or is not sure of us.
-        ConfigError: ``config.security`` is not set, or its certificates cannot be read.
+        ConfigError: ``config.security`` is not set, or its certificates cannot be read; or the kernel does not have
+            ``config.congestion_control``.
         ConnectError: nobody listens there, it is not allowed to go there, or it took longer than ``timeout_s`` seconds.
     """
     security = required_security(config.security)
     if security.mode is not SecurityMode.TLS and not is_loopback(connection_id.host):
         raise ConnectError(f"cannot connect to {connection_id}: only loopback addresses are allowed with security mode {security.mode}")
+    check_congestion_control(config.congestion_control)
     return await _Attempt(config, security, connection_id, handlers_factory, timeout_s, gate).run()
 
 

@@ -17,6 +17,7 @@ import structlog
 from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import behind_decoder
 from netstack.channel.protocol import HandlersFactory, NetworkChannel
+from netstack.channel.socket_options import check_congestion_control
 from netstack.channel.tls_acceptor import TlsAcceptor
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ResourceClosedError
@@ -147,13 +148,14 @@ class NetworkServer:
 
         Raises:
             ConfigError: ``config.security`` is not set, its certificates cannot be read, or it is not TLS and ``host`` is not a loopback
-                address.
+                address; or the kernel does not have ``config.congestion_control``.
             OSError: the address cannot be bound.
             ResourceClosedError: the server was closed.
         """
         security = required_security(self._config.security)
         if security.mode is not SecurityMode.TLS:
             check_loopback(host)
+        check_congestion_control(self._config.congestion_control)
         if self._group.is_closed:
             raise ResourceClosedError("the server was closed")
         assert self._server is None, "a server is started once"

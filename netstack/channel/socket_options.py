@@ -4,18 +4,25 @@ Side:   loop.
 Source: Flink ``NettyClient.init``, ``NettyServer.init``.
 """
 
+import functools
 import socket
-from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
-from netstack.config import NetstackConfig
+import structlog
+
+from netstack.config import KERNEL_CONGESTION_CONTROL, NetstackConfig
 from netstack.errors import ConfigError
+from netstack.security import is_loopback
+
+_log = structlog.get_logger(__name__)
 
 _KEEPALIVE_PROBES: Final = 4
 # What Linux takes (MAX_TCP_KEEPIDLE and MAX_TCP_KEEPINTVL in net/tcp.h; an int of milliseconds): beyond it, setsockopt fails.
 _MAX_KEEPALIVE_S: Final = 32_767
 _MAX_USER_TIMEOUT_MS: Final = 2**31 - 1
-_LOCAL_CONGESTION_CONTROL: Final = b"reno"  # the one that every kernel has, and every user may choose
+_LOCAL_CONGESTION_CONTROL: Final = "reno"  # the one that every Linux kernel has, and every user may choose
+_PROC: Final = Path("/proc/sys/net/ipv4")
 
 
 def set_options(sock: socket.socket, config: NetstackConfig) -> None:
@@ -46,22 +53,76 @@ def set_options(sock: socket.socket, config: NetstackConfig) -> None:
     _set_congestion_control(sock, config.congestion_control)
 
 
+def check_congestion_control(name: str | None) -> None:
+    """Find out whether connections can have the congestion control that the user chose, before there is one.
+
+    Raises:
+        ConfigError: this kernel does not have it, or does not let this user choose it; names what can be chosen.
+    """
+    if name is None or name == KERNEL_CONGESTION_CONTROL:
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        _choose(sock, name)
+
+
 def _set_congestion_control(sock: socket.socket, name: str | None) -> None:
-    option = getattr(socket, "TCP_CONGESTION", None)  # Linux and FreeBSD have it
+    if name == KERNEL_CONGESTION_CONTROL:
+        return
     if name is not None:
-        if option is None:
-            raise ConfigError(f"congestion_control is {name!r}, but this platform has no choice of it: leave it None")
+        _choose(sock, name)
+    elif _is_on_this_machine(sock):
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, option, name.encode())
-        except OSError as error:
-            raise ConfigError(f"congestion_control is {name!r}, which this kernel does not offer to this user: {error}") from error
-    elif option is not None and _is_on_this_machine(sock):
-        with suppress(OSError):  # a kernel that refuses keeps its own, and everything works
-            sock.setsockopt(socket.IPPROTO_TCP, option, _LOCAL_CONGESTION_CONTROL)
+            _set(sock, _LOCAL_CONGESTION_CONTROL)
+        except OSError as error:  # the kernel keeps its own, and everything works
+            _tell_once(str(error))
+
+
+def _choose(sock: socket.socket, name: str) -> None:
+    try:
+        _set(sock, name)
+    except OSError as error:
+        raise ConfigError(
+            f"congestion_control is {name!r}, which this kernel does not offer to this user ({error}); {_offered()}; "
+            f"{KERNEL_CONGESTION_CONTROL!r} leaves the choice to the kernel"
+        ) from error
+
+
+def _set(sock: socket.socket, name: str) -> None:
+    """The one place that asks the kernel.
+
+    Raises:
+        OSError: it refuses, or this platform knows no such option (Linux and FreeBSD do).
+    """
+    option = getattr(socket, "TCP_CONGESTION", None)
+    if option is None:
+        raise OSError("this platform has no choice of it")
+    sock.setsockopt(socket.IPPROTO_TCP, option, name.encode("ascii"))
+
+
+@functools.cache
+def _tell_once(error: str) -> None:
+    """Once per reason and process: it concerns every connection alike."""
+    _log.debug("connections on this machine keep the congestion control of the kernel", wanted=_LOCAL_CONGESTION_CONTROL, error=error)
+
+
+def _offered() -> str:
+    """What the kernel says can be chosen, in words."""
+    known, allowed = (_names(f"tcp_{which}_congestion_control") for which in ("available", "allowed"))
+    if not known:
+        return f"what it offers cannot be read from {_PROC}"
+    return f"it knows {known} and offers every user {allowed or 'none of them'}"
+
+
+def _names(file_name: str) -> str:
+    try:
+        return ", ".join((_PROC / file_name).read_text(encoding="ascii").split())
+    except OSError:  # no Linux, or no /proc
+        return ""
 
 
 def _is_on_this_machine(sock: socket.socket) -> bool:
     try:
-        return bool(sock.getpeername()[0] == sock.getsockname()[0])
+        peer, own = sock.getpeername()[0], sock.getsockname()[0]
     except OSError:  # the peer is gone: whoever reads finds out
         return False
+    return bool(peer == own) or is_loopback(peer)

@@ -117,6 +117,7 @@ def test_what_is_no_memory_size_names_the_option(text: str) -> None:
         (["--jobmanager", "127.0.0.1:1", "--pin-cpu", "4095"], "--pin-cpu is 4095"),
         (["--jobmanager", "127.0.0.1:1", "--network-memory", "1k"], "network_memory_bytes is 1024"),
         (["--jobmanager", "127.0.0.1:1", "--producer-memory-percent", "101"], "--producer-memory-percent"),
+        (["--jobmanager", "127.0.0.1:1", "--congestion-control", "carrier-pigeon"], "congestion_control is 'carrier-pigeon'"),
         (["--jobmanager", "127.0.0.1:1", "--log-level", "loud"], "log level 'loud' does not exist"),
         (["--jobmanager", "127.0.0.1:1", "--switch-interval-ms", "0"], "--switch-interval-ms is 0.0"),
         (["--jobmanager", "127.0.0.1:1", "--data-port", "99999"], "--data-port"),

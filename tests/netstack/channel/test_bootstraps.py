@@ -3,16 +3,13 @@
 import asyncio
 import socket
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from netstack.channel.client import connect
 from netstack.channel.message_codec import MessageEncoder, OutboundBuffer
 from netstack.channel.server import NetworkServer
-from netstack.channel.socket_options import set_options
 from netstack.config import NetstackConfig
-from netstack.errors import ConfigError
 from netstack.ids import ConnectionID
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.codec import encode
@@ -64,43 +61,6 @@ def test_the_kernel_finds_a_peer_that_is_gone_within_30_s(loop_name: str) -> Non
         await server.close()
 
     run(loop_name, main())
-
-
-@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="this platform has no choice of congestion control")
-@pytest.mark.parametrize("is_chosen", [False, True])
-def test_two_ends_on_one_machine_are_not_paced(is_chosen: bool) -> None:
-    """With BBR, the default of some kernels, the loopback carries less than half; but whoever chooses it gets it."""
-    offered = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text().split()
-    other = next((name for name in offered if name != "reno"), None)
-    if is_chosen and other is None:
-        pytest.skip("this kernel offers nothing but reno")
-    chosen = other if is_chosen else None
-    expected = (chosen or "reno").encode()
-
-    async def main() -> None:
-        config = replace(CONFIG, congestion_control=chosen)
-        inbox = Inbox()
-        server = NetworkServer(config, handlers(inbox))
-        channel = await connect(config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S)
-        for end in (channel, *server._group.channels):
-            assert end._transport is not None
-            sock = end._transport.get_extra_info("socket")
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == expected
-        channel.close()
-        await channel.wait_closed()
-        await server.close()
-
-    run("uvloop", main())
-
-
-def test_a_congestion_control_that_the_kernel_does_not_have_is_named() -> None:
-    config = replace(CONFIG, congestion_control="carrier-pigeon")
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as sock,
-        pytest.raises(ConfigError, match="congestion_control is 'carrier-pigeon', which this kernel does not offer"),
-    ):
-        set_options(sock, config)
 
 
 @pytest.mark.parametrize("loop_name", LOOPS)

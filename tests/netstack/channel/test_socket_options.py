@@ -1,0 +1,177 @@
+"""Congestion control: Reno between two ends on one machine, else the kernel's or the user's choice; what cannot be had is named."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from netstack.channel import socket_options
+from netstack.channel.client import connect
+from netstack.channel.server import NetworkServer
+from netstack.channel.socket_options import check_congestion_control, set_options
+from netstack.config import KERNEL_CONGESTION_CONTROL
+from netstack.errors import ConfigError
+from netstack.ids import ConnectionID
+from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
+from tests.waiting import PATIENCE_S
+
+PROC = Path("/proc/sys/net/ipv4")
+needs_a_choice = pytest.mark.skipif(
+    not hasattr(socket, "TCP_CONGESTION") or not PROC.exists(), reason="this platform has no choice of congestion control"
+)
+
+
+def chosen_by(sock: socket.socket) -> str:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+
+
+def other_than_reno() -> str:
+    """A name that every user may choose, and that nobody chose by himself."""
+    offered = (PROC / "tcp_allowed_congestion_control").read_text(encoding="ascii").split()
+    other = next((name for name in offered if name != "reno"), None)
+    if other is None:
+        pytest.skip("this kernel offers nothing but reno")
+    return other
+
+
+@contextmanager
+def loopback_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+        two, _ = server.accept()
+        with two:
+            yield one, two
+
+
+class PretendedSocket:
+    """A TCP socket between two addresses; ``peer`` None: the other end is gone."""
+
+    def __init__(self, own: str, peer: str | None) -> None:
+        self._own, self._peer = own, peer
+
+    def setsockopt(self, *_option: int) -> None:
+        pass
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._own, 1
+
+    def getpeername(self) -> tuple[str, int]:
+        if self._peer is None:
+            raise OSError("Transport endpoint is not connected")
+        return self._peer, 2
+
+
+@needs_a_choice
+@pytest.mark.parametrize("loop_name", LOOPS)
+@pytest.mark.parametrize("wish", ["nothing", "kernel", "other"])
+def test_both_ends_of_a_connection_on_one_machine(loop_name: str, wish: str) -> None:
+    """Reno, for BBR, the default of some kernels, paces what it sends; but whoever chooses gets that, the kernel's own choice included."""
+    with loopback_pair() as (untouched, _):
+        kernels_own = chosen_by(untouched)
+    congestion_control, expected = {
+        "nothing": lambda: (None, "reno"),
+        "kernel": lambda: (KERNEL_CONGESTION_CONTROL, kernels_own),
+        "other": lambda: (other_than_reno(),) * 2,
+    }[wish]()
+
+    async def main() -> None:
+        config = replace(CONFIG, congestion_control=congestion_control)
+        server = NetworkServer(config, handlers(Inbox()))
+        channel = await connect(config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S)
+        for end in (channel, *server._group.channels):
+            assert end._transport is not None
+            assert chosen_by(end._transport.get_extra_info("socket")) == expected
+        channel.close()
+        await channel.wait_closed()
+        await server.close()
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "wish", "expected"),
+    [
+        ("127.0.0.1", "127.0.0.1", None, ["reno"]),
+        ("127.0.0.1", "127.0.0.2", None, ["reno"]),
+        ("::1", "::1", None, ["reno"]),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.2", None, ["reno"]),
+        ("10.0.0.5", "10.0.0.5", None, ["reno"]),
+        ("10.0.0.5", "10.0.0.6", None, []),
+        ("10.0.0.5", None, None, []),
+        ("10.0.0.5", "10.0.0.6", "cubic", ["cubic"]),
+        ("127.0.0.1", "127.0.0.1", "cubic", ["cubic"]),
+        ("10.0.0.5", "10.0.0.6", "kernel", []),
+        ("127.0.0.1", "127.0.0.1", "kernel", []),
+    ],
+)
+def test_where_the_peer_is_decides_unless_the_user_does(
+    monkeypatch: pytest.MonkeyPatch, own: str, peer: str | None, wish: str | None, expected: list[str]
+) -> None:
+    """Another machine: the kernel knows the way there better than we do."""
+    chosen: list[str] = []
+    monkeypatch.setattr(socket_options, "_set", lambda _sock, name: chosen.append(name))
+
+    set_options(cast(socket.socket, PretendedSocket(own, peer)), replace(CONFIG, congestion_control=wish))
+
+    assert chosen == expected
+
+
+@needs_a_choice
+def test_a_name_that_the_kernel_does_not_have_is_refused_before_anybody_listens_or_dials() -> None:
+    """At once and with what could be chosen instead, not at the first connection."""
+    config = replace(CONFIG, congestion_control="carrier-pigeon")
+    names = ", ".join((PROC / "tcp_available_congestion_control").read_text(encoding="ascii").split())
+    message = rf"congestion_control is 'carrier-pigeon', which this kernel does not offer to this user .*; it knows {names} and offers"
+
+    async def main() -> None:
+        server = NetworkServer(config, handlers(Inbox()))
+        with pytest.raises(ConfigError, match=message):
+            await server.start("127.0.0.1", 0)
+        await server.close()
+        good = NetworkServer(CONFIG, handlers(Inbox()))
+        address = ConnectionID(*await good.start("127.0.0.1", 0))
+        with pytest.raises(ConfigError, match=message):
+            await connect(config, address, handlers(Inbox()), timeout_s=PATIENCE_S)
+        await good.close()
+
+    run("uvloop", main())
+
+
+@pytest.mark.parametrize("name", [None, KERNEL_CONGESTION_CONTROL])
+def test_nothing_to_check(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    def refuse(_sock: socket.socket, _name: str) -> None:
+        raise AssertionError("nobody asked for it")
+
+    monkeypatch.setattr(socket_options, "_set", refuse)
+
+    check_congestion_control(name)
+
+
+def test_a_platform_without_a_choice_names_the_wish_and_says_that_nothing_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delattr(socket, "TCP_CONGESTION", raising=False)
+    monkeypatch.setattr(socket_options, "_PROC", tmp_path)
+
+    with pytest.raises(ConfigError, match=r"congestion_control is 'cubic', .*this platform has no choice.*cannot be read from"):
+        check_congestion_control("cubic")
+
+
+def test_a_kernel_that_refuses_reno_keeps_its_own_and_the_log_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything works as before; a thousand connections are no thousand lines."""
+
+    def refuse(_sock: socket.socket, _name: str) -> None:
+        raise OSError("Operation not permitted")
+
+    monkeypatch.setattr(socket_options, "_set", refuse)
+    socket_options._tell_once.cache_clear()
+
+    with capture_logs() as logs, loopback_pair() as ends:
+        for end in ends:
+            set_options(end, CONFIG)
+
+    assert [(line["log_level"], line["error"]) for line in logs] == [("debug", "Operation not permitted")]
