@@ -4,7 +4,9 @@ Side:       task.
 Hot path:   per buffer.
 Invariants: the handler has seen every barrier, announcement, cancellation and end of partition before the caller gets it; each channel's
             end of data is acknowledged when it is polled, when all data before it was processed; what a poll for priority events brings to
-            light besides them is kept for the next poll, nobody looks at it before, and it belongs to the data in flight.
+            light besides them is kept for the next poll, nobody looks at it before, and it belongs to the data in flight.  An event comes
+            alone, and whoever polls several buffers processes all of them before the next poll: so nobody looks at a barrier before the
+            data in front of it was processed, unless it overtakes.
 Source:     Flink ``CheckpointedInputGate``, ``UpstreamRecoveryTrackerImpl``.
 """
 
@@ -19,7 +21,7 @@ from flowlet.task.mailbox import MailOptions
 from flowlet.task.mailbox_executor import MailboxExecutor
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.errors import RemoteProtocolError
-from netstack.gate.gate_api import BufferOrEvent, EndOfDataStatus, InputGate, wait_for_next
+from netstack.gate.gate_api import BatchInputGate, BufferOrEvent, EndOfDataStatus, wait_for_next
 from netstack.gate.input_gate import SingleInputGate
 from netstack.wire.events import (
     CancelCheckpointMarker,
@@ -48,7 +50,7 @@ class CheckpointedInputGate:
 
     def __init__(
         self,
-        gate: InputGate,
+        gate: BatchInputGate,
         handler: CheckpointBarrierHandler,
         channels: Sequence[Channel],
         executor: MailboxExecutor,
@@ -66,6 +68,7 @@ class CheckpointedInputGate:
         self._unrecovered = set(range(gate.num_channels)) if awaits_recovery else set()
         self._recovered: list[int] = []  # stopped until the others have recovered
         self._kept: deque[BufferOrEvent] = deque()
+        self._has_polled: Callable[[int], bool] = _nothing_is_polled
         self._is_closed = False
         self._watch_priority()
 
@@ -125,6 +128,28 @@ class CheckpointedInputGate:
             found = polled
         self._look_at(found)
         return found
+
+    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
+        """What so many ``poll_next`` would find at most, but an event comes alone; empty if there is nothing.  Never blocks.
+
+        The caller tells ``reads_ahead`` how to find out what it did not process yet: a checkpoint that starts meanwhile has to know.
+
+        Raises:
+            NetstackError: as the gate does.
+            Exception: what the synchronous part of a snapshot raised.
+        """
+        if self._kept:
+            kept = self.poll_next()
+            return [] if kept is None else [kept]
+        found = self._gate.poll_many(max_items)
+        if self._handler.is_aligning or len(found) == 1:
+            for each in found:
+                self._look_at(each)
+        return found
+
+    def reads_ahead(self, has_polled: Callable[[int], bool]) -> None:
+        """Whoever polls several buffers at once says by channel index whether data of that channel waits to be processed."""
+        self._has_polled = has_polled
 
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
         """The next buffer or event; blocks until there is one.  None if all is finished, or nothing came within ``timeout_s``."""
@@ -202,14 +227,18 @@ class CheckpointedInputGate:
         self._watch_priority()
 
     def _may_overtake(self, found: BufferOrEvent) -> bool:
-        """Whether it is, or may be, a priority event.  An aligned barrier is one by our own order only: behind what is kept it can wait."""
+        """Whether it is, or may be, a priority event.  An aligned one only by our own order: behind data it can wait."""
         match found.event:
             case EventAnnouncement():
                 return True
             case CheckpointBarrier(options=options):
-                return options.is_unaligned or all(kept.channel_index != found.channel_index for kept in self._kept)
+                return options.is_unaligned or not self._is_behind_data(found.channel_index)
             case _:
                 return False
+
+    def _is_behind_data(self, channel_index: int) -> bool:
+        """Whether anything that was polled from the channel is not processed."""
+        return self._has_polled(channel_index) or any(kept.channel_index == channel_index for kept in self._kept)
 
     # ---------------------------------------------------------------- orders
 
@@ -236,3 +265,7 @@ class CheckpointedInputGate:
             if each.buffer is not None:
                 each.buffer.recycle()
         self._gate.close()
+
+
+def _nothing_is_polled(_channel_index: int) -> bool:
+    return False

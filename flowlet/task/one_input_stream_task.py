@@ -57,6 +57,9 @@ class GateFedStreamTask(StreamTask):
             are_checkpointed=bool(self._checkpointed),
             by_record=by_record,
         )
+        for position, gate in enumerate(gates):
+            if gate in self._checkpointed:
+                self._checkpointed[gate].reads_ahead(partial(processor.has_polled, position))
         self._readers.append((processor, gates))
         self._watch(lambda channel: f"input {number}, channel {channel}", processor.valve)
         return processor

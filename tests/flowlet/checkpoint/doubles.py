@@ -161,6 +161,22 @@ class ScriptedGate(RecordingInput):
             return BufferOrEvent(channel, item, None, more, bool(self._priority), item.size)
         return BufferOrEvent(channel, None, item, more, bool(self._priority), 4)
 
+    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
+        """Data up to the next event, whichever channels it is of."""
+        found = self.poll_data(max_items)
+        if not found:
+            single = self.poll_next()
+            return [] if single is None else [single]
+        return found
+
+    def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
+        found: list[BufferOrEvent] = []
+        while len(found) < max_buffers and not self._priority and self._rest and isinstance(self._rest[0][1], NetworkBuffer):
+            item = self.poll_next()
+            assert item is not None, "there was something"
+            found.append(item)
+        return found
+
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
         return wait_for_next(self, timeout_s, lambda: 0)
 

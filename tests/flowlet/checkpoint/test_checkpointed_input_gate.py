@@ -97,6 +97,68 @@ def test_only_barriers_can_be_announced() -> None:
         fixture.gate.poll_next()
 
 
+# ---------------------------------------------------------------- several at once
+
+
+def test_several_buffers_come_up_to_the_next_event_which_comes_alone() -> None:
+    """So nobody looks at a barrier before the data in front of it was processed, and no data behind it comes with it."""
+    fixture = Fixture(num_channels=1, mode=BarrierMode.ALIGNED)
+    for item in (b"one", b"two", aligned(1), b"three"):
+        fixture.raw.add(0, item)
+
+    polled = [fixture.gate.poll_many(8)]
+    assert fixture.listener.calls == []
+    polled += [fixture.gate.poll_many(8), fixture.gate.poll_many(8), fixture.gate.poll_many(8)]
+
+    assert fixture.listener.calls == [("trigger", 1), ("complete", 1)]
+    assert [[item.event or bytes(item.buffer.view) for item in items if item.buffer or item.event] for items in polled] == [
+        [b"one", b"two"],
+        [aligned(1)],
+        [b"three"],
+        [],
+    ]
+
+
+def test_all_that_is_polled_at_once_while_a_channel_stands_still_counts_for_the_alignment() -> None:
+    fixture = Fixture(mode=BarrierMode.ALIGNED)
+    for channel, item in ((0, aligned(1)), (1, b"one"), (1, b"three"), (1, aligned(1))):
+        fixture.raw.add(channel, item)
+
+    while fixture.gate.poll_many(8):
+        pass
+
+    assert fixture.listener.alignments[1].bytes_processed == len(b"onethree")
+
+
+def test_what_is_kept_comes_first_and_one_by_one() -> None:
+    fixture = Fixture(num_channels=1)
+    for data in (b"one", b"two"):
+        fixture.raw.add(0, data)
+        fixture.raw.pretend_priority()
+        fixture.mailbox.run()
+    fixture.raw.add(0, b"three")
+
+    polled = [[bytes(item.buffer.view) for item in fixture.gate.poll_many(8) if item.buffer] for _ in range(4)]
+
+    assert polled == [[b"one"], [b"two"], [b"three"], []]
+
+
+def test_an_aligned_barrier_waits_for_data_that_was_polled_before_it_and_is_not_processed() -> None:
+    """A late notification brings it to light (FLINK-20145); a snapshot now would be one without that data."""
+    fixture = Fixture(num_channels=1, mode=BarrierMode.ALIGNED)
+    unprocessed = {0}
+    fixture.gate.reads_ahead(unprocessed.__contains__)
+    fixture.raw.add(0, aligned(1))
+    fixture.raw.pretend_priority()
+
+    fixture.mailbox.run()
+    assert fixture.listener.calls == []
+    unprocessed.clear()
+    assert fixture.poll_all() == [aligned(1)]
+
+    assert fixture.listener.calls == [("trigger", 1), ("complete", 1)]
+
+
 # ---------------------------------------------------------------- priority events
 
 

@@ -10,6 +10,7 @@ Source: Flink ``UnalignedCheckpointITCase``, ``RemoteInputChannelTest`` and ``Lo
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
 import pytest
 
@@ -23,8 +24,12 @@ from flowlet.key_columns import ChannelTable
 from flowlet.records import Chunk
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task import input_processor
+from flowlet.task.input_processor import InputProcessor
 from flowlet.task.key_dictionary import ChannelCodes, KeyDictionary
+from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.stream_task import create_stream_task
+from flowlet.task.stream_task_base import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec
 from netstack.gate.input_gate import SingleInputGate
@@ -42,6 +47,7 @@ from tests.waiting import PATIENCE_S, spin_until
 NUM_CHANNELS = 3
 NUM_RECORDS = 8
 NUM_CREDITS = 2  # of a remote channel
+NUM_CREDITS_OF_RUNS = 6  # where several buffers are polled at once
 MAX_RECORD_BYTES = 2_500  # of segments of 1,024 bytes: many buffers end within a record
 Barrier = Callable[[int], CheckpointBarrier]
 
@@ -139,8 +145,16 @@ class Consumer:
 class Rig:
     """Producers, one task, and who reads its output."""
 
-    def __init__(self, network: LocalNetwork, producers: list[Producer], gates: list[SingleInputGate], mode: BarrierMode) -> None:
+    def __init__(
+        self,
+        network: LocalNetwork,
+        producers: list[Producer],
+        gates: list[SingleInputGate],
+        mode: BarrierMode,
+        num_credits: int = NUM_CREDITS,
+    ) -> None:
         self.producers = producers
+        self._num_credits = num_credits
         self.channels = [channel for gate in gates for channel in gate.channels]
         self.operator = Keeping()
         self.store = InMemoryCheckpointStore()
@@ -151,7 +165,9 @@ class Rig:
         environment = network.environment("task", gates=gates, outputs=[edge(partition, Global())])
         writer, responder = InMemoryChannelStateWriter(), self.store.responder_of("v", 0)
         environment.checkpointing = Checkpointing(responder, self.pool.append, self.timers, writer, mode)
-        self.task = Tasks(network).restored(create_stream_task(environment, chain(self.operator)))
+        task = Tasks(network).restored(create_stream_task(environment, chain(self.operator)))
+        assert isinstance(task, OneInputStreamTask)
+        self.task = task
 
     def step(self) -> bool:
         return self.task.mailbox_processor.run_mailbox_step()
@@ -163,9 +179,15 @@ class Rig:
             return
 
         def has_arrived() -> bool:
-            return channel.num_queued_buffers >= NUM_CREDITS or channel.num_bytes_in + channel.queue_size_bytes == producer.num_bytes
+            num_buffers = channel.num_queued_buffers + self._num_polled(producer.number)
+            return num_buffers >= self._num_credits or channel.num_bytes_in + channel.queue_size_bytes == producer.num_bytes
 
         spin_until(has_arrived)
+
+    def _num_polled(self, channel: int) -> int:
+        """How many buffers of a channel the task has polled and not processed."""
+        ((processor, _),) = self.task._readers
+        return sum(processor._run_first_channel + item.channel_index == channel for item in processor._run)
 
     def run_until(self, condition: Callable[[], bool]) -> None:
         def step() -> bool:
@@ -193,12 +215,12 @@ def local_rig(mode: BarrierMode) -> Iterator[Rig]:
 
 
 @contextmanager
-def remote_rig(mode: BarrierMode) -> Iterator[Rig]:
+def remote_rig(mode: BarrierMode, num_credits: int = NUM_CREDITS) -> Iterator[Rig]:
     with ExitStack() as stack:
         # Each producer could have all its records in flight; the consumer has few buffers, so that they are everywhere.
         sender = start_node("producer", use_uvloop=True, config=small_config(exclusive_buffers_per_channel=60))
         stack.callback(sender.close)
-        receiver = start_node("consumer", use_uvloop=True, config=small_config(exclusive_buffers_per_channel=NUM_CREDITS))
+        receiver = start_node("consumer", use_uvloop=True, config=small_config(exclusive_buffers_per_channel=num_credits))
         stack.callback(receiver.close)
         network = stack.enter_context(LocalNetwork(num_segments=128))
         producers = [Producer(number, _remote_partition(sender, number)) for number in range(NUM_CHANNELS)]
@@ -208,7 +230,7 @@ def remote_rig(mode: BarrierMode) -> Iterator[Rig]:
             stack.callback(gate.close)
         for producer in producers:
             stack.callback(producer.partition.close)
-        rig = Rig(network, producers, gates, mode)
+        rig = Rig(network, producers, gates, mode, num_credits)
         yield rig
         rig.consumer.view.release()
 
@@ -307,3 +329,24 @@ def test_local_channels_in_many_orders(mode: BarrierMode, make: Barrier) -> None
 def test_remote_channels_lose_nothing_and_keep_nothing_twice(mode: BarrierMode, make: Barrier) -> None:
     """Over TCP, seeds 0 to 19; the loops' threads add interleavings of their own."""
     play_all(remote_rig, mode, make, range(20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "make"), CASES, ids=NAMES)
+def test_runs_that_are_not_processed_are_in_flight(monkeypatch: pytest.MonkeyPatch, mode: BarrierMode, make: Barrier) -> None:
+    """Over TCP, seeds 0 to 11: several buffers are polled at once, the task stops behind each one, and the checkpoint finds the others."""
+    num_left: list[int] = []
+    in_flight = InputProcessor.in_flight
+
+    def observed(self: InputProcessor, gate_position: int, channel_index: int) -> Iterator[bytes]:
+        num_left.append(len(self._run))
+        return in_flight(self, gate_position, channel_index)
+
+    monkeypatch.setattr(InputProcessor, "in_flight", observed)
+    monkeypatch.setattr(input_processor, "_POLLS_AFTER_NO_RUN", 0)
+    monkeypatch.setattr(input_processor, "_has_next", lambda _gate: False)  # else a run ends where another gate has data
+    monkeypatch.setattr(StreamTask, "_should_stop", lambda _task: True)
+
+    play_all(partial(remote_rig, num_credits=NUM_CREDITS_OF_RUNS), mode, make, range(12))
+
+    assert any(num_left), "no checkpoint found the rest of a run: this shows nothing"
