@@ -129,10 +129,10 @@ class NetstackConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must not be negative, and finite")
         if not 0 < self.dead_peer_timeout_s < math.inf:
             raise ConfigError(f"dead_peer_timeout_s is {self.dead_peer_timeout_s}, it must be above 0 and finite")
-        name = self.congestion_control
-        if name is not None and not (name.isascii() and name.isprintable() and 0 < len(name) <= _MAX_CONGESTION_CONTROL_CHARS):
+        chosen = self.congestion_control
+        if chosen is not None and not (chosen.isascii() and chosen.isprintable() and 0 < len(chosen) <= _MAX_CONGESTION_CONTROL_CHARS):
             raise ConfigError(
-                f"congestion_control is {name!r}, expected the kernel's name of one, such as 'cubic' (1 to "
+                f"congestion_control is {chosen!r}, expected the kernel's name of one, such as 'cubic' (1 to "
                 f"{_MAX_CONGESTION_CONTROL_CHARS} ASCII characters), {KERNEL_CONGESTION_CONTROL!r} or None"
             )
         if self.compression not in (None, "lz4"):

@@ -12,7 +12,7 @@ from typing import Any, cast
 from bench.transports.common import CpuUse, PayloadSource, Setting, Stop, Transport, Verifier
 from flowlet.tm.process_model import GarbageCollectorTuning, apply_switch_interval
 
-MODULES = {"raw": "raw_socket", "loops": "netstack_loops", "threads": "netstack_threads"}
+MODULES = {"raw": "raw_socket", "loops": "netstack_loops", "threads": "netstack_threads", "job": "netstack_job"}
 MODULES |= {"zmq": "zeromq", "grpc": "grpc_aio", "flight": "arrow_flight"}
 
 

@@ -32,7 +32,7 @@ class Setting:
     num_credits: int = 8  # per channel; other transports bound what is under way by this, where they can
     compare_all: bool = False
     is_copied: bool = False  # the network stack: emit records, which are copied into buffers, instead of filling buffers in place
-    congestion_control: str | None = None  # of the sockets; None: the kernel's for raw ones, the network stack's own choice
+    congestion_control: str | None = None  # of the sockets; None: the kernel's for raw ones, for the network stack its own choice
     switch_interval_ms: float = 0.1
     cpus: tuple[int, int] | None = None  # of producer and consumer; None: wherever the kernel likes
     calls_folder: str | None = None  # count function calls, and write there which; the network stack only

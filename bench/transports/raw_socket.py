@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 
 from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting, Stop, Verifier, WrongDataError
+from netstack.config import KERNEL_CONGESTION_CONTROL
 from netstack.wire.codec import BUFFER_RESPONSE_HEADER_BYTES
 
 FRAMES_PER_CALL = 8
@@ -26,7 +27,7 @@ def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Call
         connection, _ = server.accept()
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if setting.congestion_control is not None:
+        if setting.congestion_control not in (None, KERNEL_CONGESTION_CONTROL):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, setting.congestion_control.encode())
         while not stop.is_set:
             for header, buffer in zip(headers, buffers, strict=True):

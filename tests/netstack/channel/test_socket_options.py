@@ -72,11 +72,12 @@ def test_both_ends_of_a_connection_on_one_machine(loop_name: str, wish: str) -> 
     """Reno, for BBR, the default of some kernels, paces what it sends; but whoever chooses gets that, the kernel's own choice included."""
     with loopback_pair() as (untouched, _):
         kernels_own = chosen_by(untouched)
-    congestion_control, expected = {
-        "nothing": lambda: (None, "reno"),
-        "kernel": lambda: (KERNEL_CONGESTION_CONTROL, kernels_own),
-        "other": lambda: (other_than_reno(),) * 2,
-    }[wish]()
+    congestion_control: str | None = None
+    expected = "reno"
+    if wish == "kernel":
+        congestion_control, expected = KERNEL_CONGESTION_CONTROL, kernels_own
+    elif wish == "other":
+        congestion_control = expected = other_than_reno()
 
     async def main() -> None:
         config = replace(CONFIG, congestion_control=congestion_control)
