@@ -25,7 +25,7 @@ class JobExecutionError(FlowletError):
 
 
 class KeyTypeError(FlowletError):
-    """A key has no hash that is the same in every process; the message names the type and what to use instead."""
+    """A key is not sure to be the same key in every process; the message names the type, the reason and what to use instead."""
 
 
 class SerdeError(FlowletError):

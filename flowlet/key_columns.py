@@ -3,13 +3,16 @@
 Hot path.  A list of plain keys, a numpy array or an Arrow array is hashed without a loop in Python where its type allows it.
 
 Side:       pure.
-Invariants: every result equals that of ``flowlet.keys`` for each key that the column's ``tolist`` (numpy) or ``to_pylist`` (Arrow) gives.
+Invariants: every result equals that of ``flowlet.keys`` for each key that the column's ``tolist`` (numpy) or ``to_pylist`` (Arrow) gives;
+            of numpy's instants and durations, for each scalar: in some units ``tolist`` gives bare counts.  A null is None.
 Units:      hashes are signed 32-bit integers; key groups and subtasks count from 0.
 Source:     Flink ``KeyGroupRangeAssignment``, ``MathUtils.murmurHash``; MurmurHash3 x86_32 of 4 bytes with seed 0 (its reference code).
-Absent:     tuples, and integers beyond 64 bits, are hashed one by one.
+Absent:     anything but numbers, texts, bytes, dates and instants is hashed one by one, and integers beyond 64 bits are, too.
 """
 
+import datetime
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +34,13 @@ _BLOCK_UNITS: Final = 1 << 16
 _MODULUS: Final = 1 << 32
 # So many numbers are hashed at once: 6 ns per key, 8 with 65,536.
 _BLOCK_KEYS: Final = 1 << 13
+_DAYS: Final = np.dtype("datetime64[D]")
+_INSTANTS: Final = np.dtype("datetime64[us]")
+# What Python's datetime can hold; beyond it numpy's instants are keys of their own (``flowlet.key_scalars``).
+_FIRST_INSTANT: Final = np.datetime64("0001-01-01", "us")
+_LAST_INSTANT: Final = np.datetime64("9999-12-31T23:59:59.999999", "us")
+_NULL_HASH: Final = key_hash(None)
+_time_zone_of = attrgetter("tzinfo")
 
 
 def _powers(base: int, size: int) -> NDArray[np.uint32]:
@@ -131,7 +141,7 @@ def column_hashes(column: Any) -> Int32Array:
         column: a sequence of keys, a one-dimensional numpy array, or an Arrow array (chunked or not).
 
     Raises:
-        KeyTypeError: a key is of a type without a hash that is the same in every process, or missing.
+        KeyTypeError: a key is of a type without a hash that is the same in every process.
         ValueError: the numpy array has another number of dimensions.
     """
     if isinstance(column, np.ndarray):
@@ -143,13 +153,19 @@ def column_hashes(column: Any) -> Int32Array:
 
 
 def try_hashes(keys: Sequence[Any]) -> Int32Array | None:
-    """The hash of each key if there is a way without a loop: all are str, bytes, bool, float, or int of at most 64 bits; else None."""
+    """The hash of each key if there is a way without a loop in Python; else None.
+
+    There is one where all keys are of one type: str, bytes, bool, float, date, datetime without a time zone, or int of at most 64 bits.
+    """
     kinds = set(map(type, keys))
     if len(kinds) != 1:
         return None
-    hasher = _OF_LISTS.get(kinds.pop())
+    kind = kinds.pop()
+    hasher = _OF_LISTS.get(kind)
+    if hasher is None or (kind is datetime.datetime and list(map(_time_zone_of, keys)).count(None) != len(keys)):
+        return None
     try:
-        return None if hasher is None else hasher(keys)
+        return hasher(keys)
     except OverflowError:  # an int of more than 64 bits
         return None
 
@@ -218,6 +234,14 @@ def _hash_floats(keys: NDArray[Any]) -> Int32Array:
     wide = keys.astype(np.float64)
     bits = wide.view(np.uint64)
     return _fold(np.where(np.isnan(wide), _CANONICAL_NAN, bits))
+
+
+# ---------------------------------------------------------------- dates and times
+
+
+def _hash_counts(times: NDArray[Any]) -> Int32Array:
+    """Of days or microseconds."""
+    return _hash_signed(times.view(np.int64))
 
 
 # ---------------------------------------------------------------- texts and bytes
@@ -290,6 +314,8 @@ _OF_LISTS: Final[dict[type, Callable[[Sequence[Any]], Int32Array]]] = {
     int: lambda keys: _hash_signed(np.fromiter(keys, np.int64, len(keys))),
     float: lambda keys: _hash_floats(np.fromiter(keys, np.float64, len(keys))),
     bool: lambda keys: _hash_bools(np.fromiter(keys, np.bool_, len(keys))),
+    datetime.date: lambda keys: _hash_counts(np.array(keys, _DAYS)),
+    datetime.datetime: lambda keys: _hash_counts(np.array(keys, _INSTANTS)),
 }
 
 
@@ -311,6 +337,10 @@ def _hash_numpy(column: NDArray[Any]) -> Int32Array:
             return _hash_floats(native)
         case "U" | "S" if column.size and 0 < column.dtype.itemsize <= _MAX_UNITS:
             return _hash_fixed_width(native)
+        case "M" if native.dtype == _INSTANTS and ((native >= _FIRST_INSTANT) & (native <= _LAST_INSTANT)).all():  # so no NaT, either
+            return _hash_counts(native)
+        case "M" | "m":
+            return column_hashes(list(column))
         case _:
             return column_hashes(column.tolist())
 
@@ -338,19 +368,36 @@ def _hash_arrow(column: Any) -> Int32Array:
         return np.concatenate([np.empty(0, np.int32), *map(_hash_arrow, column.chunks)])
     if not isinstance(column, pyarrow.Array):
         raise TypeError(f"a column of keys is a sequence, a numpy array or an Arrow array, got a {type(column).__name__}")
-    if column.null_count:
-        key_hash(None)  # refuses it
     kinds, kind = pyarrow.types, column.type
+    if kinds.is_dictionary(kind):  # which has nulls of its own, and among its names
+        return _hash_arrow_dictionary(column)
+    if column.null_count:
+        return _hash_arrow_with_nulls(column)
     if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind):
         return _hash_numpy(column.to_numpy(zero_copy_only=False))
-    if kinds.is_dictionary(kind) and not column.dictionary.null_count:
-        hashes: Int32Array = _hash_arrow(column.dictionary)[column.indices.to_numpy(zero_copy_only=False)]
-        return hashes
     if kinds.is_string(kind) or kinds.is_binary(kind):
         return _hash_arrow_text(column, np.int32)
     if kinds.is_large_string(kind) or kinds.is_large_binary(kind):
         return _hash_arrow_text(column, np.int64)
+    if kinds.is_date32(kind):
+        return _hash_arrow(column.view(pyarrow.int32()))
+    if kinds.is_timestamp(kind) and kind.unit != "ns":
+        return _hash_arrow(column.cast(pyarrow.timestamp("us", kind.tz)).view(pyarrow.int64()))
     return column_hashes(column.to_pylist())
+
+
+def _hash_arrow_dictionary(column: Any) -> Int32Array:
+    of_names = np.append(_hash_arrow(column.dictionary), np.int32(_NULL_HASH))
+    indices = column.indices.cast("int64").fill_null(len(column.dictionary))
+    hashes: Int32Array = of_names.take(indices.to_numpy(zero_copy_only=False))
+    return hashes
+
+
+def _hash_arrow_with_nulls(column: Any) -> Int32Array:
+    is_valid = column.is_valid().to_numpy(zero_copy_only=False)
+    hashes = np.full(len(column), _NULL_HASH, np.int32)
+    hashes[is_valid] = _hash_arrow(column.drop_null())
+    return hashes
 
 
 def _hash_arrow_text(column: Any, offset_type: type[np.int32] | type[np.int64]) -> Int32Array:

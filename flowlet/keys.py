@@ -3,41 +3,51 @@
 Hot path, on misses of the caches above it: ``key_group`` of a 10-character str takes about 1 us.
 
 Side:       pure.
-Invariants: a hash is the same in every process and run (Python's ``hash`` of a str is not); ``exact_key(a) == exact_key(b)`` exactly when
-            ``a`` and ``b`` are the same key; the same key has one hash.
-Rules:      1, 1.0 and True are three keys, and so are 0.0 and -0.0; all NaNs are one key.  An instance of a subclass (``StrEnum``, a named
-            tuple) is the same key as the plain value that it holds.
+Invariants: a hash is the same in every process, run and version of Python (Python's ``hash`` of a str is not); ``exact_key(a) ==
+            exact_key(b)`` exactly when ``a`` and ``b`` are the same key; the same key has one hash.
+Rules:      1, 1.0 and True are three keys, and so are 0.0 and -0.0; all NaNs are one key.  An instance of a subclass of str, int, float,
+            bytes, tuple, date, ... (``StrEnum``, ``IntEnum``, a named tuple) is the same key as the plain value that it holds: Python's
+            ``==`` says so, too, in every process.  It is a key of its class only where that has an ``__eq__`` of its own and holds more.
+            An ``Enum`` goes by class and name, a ``Flag`` by class and value; lists, tuples, Rows (kind and names count) and frozensets by
+            what they hold, and a list is no tuple; dates, times, decimals and numpy's scalars as ``flowlet.key_scalars`` says; instances of
+            other classes by their content (``flowlet.key_content``), whose parts obey the same rules.
 Source:     Flink ``KeyGroupRangeAssignment``, ``MathUtils.murmurHash``.  The hashes are those of Java's ``String``, ``Integer`` (an int of
-            32 bits), ``Long``, ``BigInteger`` (beyond 64 bits), ``Boolean``, ``Double``, ``Arrays.hashCode(byte[])`` and of Flink's
-            ``Tuple``.
+            32 bits), ``Long``, ``BigInteger`` (beyond 64 bits), ``Boolean``, ``Double``, ``Arrays.hashCode(byte[])``, ``UUID``, ``List``,
+            ``Set``, of null (0) and of Flink's ``Tuple``.
 """
 
+import datetime
+import decimal
+import fractions
 import itertools
+import pathlib
 import struct
-import sys
+import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from enum import Enum, Flag
+from operator import attrgetter
+from types import NoneType
+from typing import Any, Final, NamedTuple, NoReturn
+from weakref import WeakKeyDictionary
 
 import mmh3
 import numpy as np
 
+from flowlet import key_scalars as scalars
+from flowlet.common.types import Row, field_names_of
 from flowlet.errors import KeyTypeError
+from flowlet.key_content import content_of, qualified_name, refusal
 
 LOWER_BOUND_MAX_PARALLELISM: Final = 1 << 7
 UPPER_BOUND_MAX_PARALLELISM: Final = 1 << 15
 _INT32_MIN: Final = -(1 << 31)
 _UINT32_MASK: Final = (1 << 32) - 1
-_UINT64_MASK: Final = (1 << 64) - 1
-# Above this many characters numpy is quicker than a loop.  Not measured closely: both take about 3 us.
-_LONG_STR: Final = 64
-_POLYNOMIAL_BLOCK: Final = 4096
-_POWERS: Final = np.array([pow(31, exponent, 1 << 32) for exponent in range(_POLYNOMIAL_BLOCK)], np.uint32)
-_UTF16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 _PLAIN_TYPES: Final = frozenset((str, int, bytes))
-_CANONICAL_NAN: Final = 0x7FF8 << 48  # Double.doubleToLongBits
+# Whose values are their own stand-ins: none of them equals one of another type, and equal ones are the same key.
+_OWN_STAND_INS: Final = _PLAIN_TYPES | {NoneType, datetime.date, datetime.timedelta}
 _pack_int32 = struct.Struct("<i").pack
-_pack_double = struct.Struct(">d").pack
 _murmur = mmh3.hash
+_time_zone_of = attrgetter("tzinfo")
 
 
 def key_group(key: Any, max_parallelism: int) -> int:
@@ -78,24 +88,30 @@ def key_hash(key: Any) -> int:
     """
     hasher = _HASHERS.get(type(key))
     if hasher is None:
-        hasher = _of_base_type(_HASHERS, key)
-    code = hasher(key) & _UINT32_MASK
+        hasher = _form_of(key).hash
+    try:
+        code = hasher(key) & _UINT32_MASK
+    except RecursionError:
+        raise _too_deep(key) from None
     return code - (1 << 32) if code >> 31 else code
 
 
 def exact_key(key: Any) -> Any:
-    """A hashable stand-in that equals another key's exactly if both are the same key; str, int and bytes are their own.
+    """A hashable stand-in that equals another key's exactly if both are the same key; str, int, bytes, None and dates are their own.
 
     Raises:
         KeyTypeError: the key, or a part of it, is of a type that cannot be a key.
     """
     kind = type(key)
-    if kind in _PLAIN_TYPES:
+    if kind in _OWN_STAND_INS:
         return key
     exact = _EXACT.get(kind)
     if exact is None:
-        exact = _of_base_type(_EXACT, key)
-    return exact(key)
+        exact = _form_of(key).exact
+    try:
+        return exact(key)
+    except RecursionError:
+        raise _too_deep(key) from None
 
 
 def exact_keys(keys: list[Any]) -> list[Any]:
@@ -106,9 +122,18 @@ def exact_keys(keys: list[Any]) -> list[Any]:
     """
     if are_plain(keys):
         return keys
-    if set(map(type, keys)) == {tuple} and are_plain(list(itertools.chain.from_iterable(keys))):
+    kinds = set(map(type, keys))
+    if kinds <= _OWN_STAND_INS:
         return keys
-    return [exact_key(key) for key in keys]
+    if len(kinds) > 1:
+        return [exact_key(key) for key in keys]
+    kind = kinds.pop()
+    if kind is tuple and _OWN_STAND_INS.issuperset(map(type, itertools.chain.from_iterable(keys))):
+        return keys
+    if kind is datetime.datetime and list(map(_time_zone_of, keys)).count(None) == len(keys):
+        return keys
+    exact = _EXACT.get(kind) or _form_of(keys[0]).exact
+    return list(map(exact, keys))
 
 
 def are_plain(keys: Sequence[Any]) -> bool:
@@ -122,128 +147,228 @@ def are_plain(keys: Sequence[Any]) -> bool:
     return _PLAIN_TYPES.issuperset(types)
 
 
-def _hash_str(key: str) -> int:
-    if len(key) > _LONG_STR:
-        return _polynomial(np.frombuffer(key.encode(_UTF16, "surrogatepass"), np.uint16))
-    code = 0
-    # Reduced once at the end: at most 64 * 5 + 16 bits.
-    for unit in key.encode() if key.isascii() else memoryview(key.encode(_UTF16, "surrogatepass")).cast("H"):
-        code = code * 31 + unit
-    return code
+# ---------------------------------------------------------------- keys that hold keys
+# No user's key contains a type, so what begins with one can never equal a tuple that is a key.
 
 
-def _polynomial(units: "np.ndarray[Any, np.dtype[Any]]", code: int = 0) -> int:
-    """``code * 31**n + sum(unit[i] * 31**(n - 1 - i))`` modulo 2**32, in blocks."""
-    for start in range(0, len(units), _POLYNOMIAL_BLOCK):
-        block = units[start : start + _POLYNOMIAL_BLOCK].astype(np.uint32)
-        powers = _POWERS[len(block) - 1 :: -1] if len(block) < _POLYNOMIAL_BLOCK else _POWERS[::-1]
-        total = int((block * powers).sum(dtype=np.uint32))
-        code = (code * pow(31, len(block), 1 << 32) + total) & _UINT32_MASK
-    return code
+def _hash_none(_: None) -> int:
+    return 0
 
 
-def _hash_bytes(key: bytes) -> int:
-    return _polynomial(np.frombuffer(key, np.int8), 1)
+def _exact_none(_: None) -> None:
+    return None
 
 
-def _hash_int(key: int) -> int:
-    bits = key.bit_length() if key >= 0 else (~key).bit_length()
-    if bits < 32:
-        return key
-    if bits < 64:
-        key &= _UINT64_MASK
-        return key ^ key >> 32
-    magnitude, code = abs(key), 0
-    for shift in range((magnitude.bit_length() - 1) // 32 * 32, -1, -32):
-        code = code * 31 + (magnitude >> shift & _UINT32_MASK)
-    return code if key >= 0 else -code
-
-
-def _double_bits(key: float) -> int:
-    return _CANONICAL_NAN if key != key else int.from_bytes(_pack_double(key), "big")
-
-
-def _hash_float(key: float) -> int:
-    bits = _double_bits(key)
-    return bits ^ bits >> 32
-
-
-def _hash_bool(key: bool) -> int:  # noqa: FBT001 - the key
-    return 1231 if key else 1237
-
-
-def _hash_tuple(key: tuple[Any, ...]) -> int:
-    code = 0
+def _hash_tuple(key: Iterable[Any], code: int = 0) -> int:
     for field in key:
-        code = (code * 31 + (0 if field is None else key_hash(field))) & _UINT32_MASK
+        code = (code * 31 + key_hash(field)) & _UINT32_MASK
     return code
 
 
-# No user's key contains a type, so these pairs can never equal a tuple that is a key.
-def _exact_float(key: float) -> Any:
-    return float, _double_bits(key)
+def _exact_tuple(key: Iterable[Any]) -> Any:
+    fields = tuple(key)
+    return fields if _OWN_STAND_INS.issuperset(map(type, fields)) else tuple([exact_key(field) for field in fields])
 
 
-def _exact_bool(key: bool) -> Any:  # noqa: FBT001 - the key
-    return bool, bool(key)
+def _hash_list(key: list[Any]) -> int:
+    return _hash_tuple(key, 1)
 
 
-def _exact_tuple(key: tuple[Any, ...]) -> Any:
-    return tuple([None if field is None else exact_key(field) for field in key])
+def _exact_list(key: list[Any]) -> Any:
+    return list, _exact_tuple(key)
+
+
+def _hash_frozenset(key: frozenset[Any]) -> int:
+    # Elements that Python tells apart may be the same key, such as two NaNs.
+    return sum({exact_key(element): key_hash(element) for element in key}.values())
+
+
+def _exact_frozenset(key: frozenset[Any]) -> Any:
+    return frozenset, frozenset(map(exact_key, key))
+
+
+def _exact_row(key: Row) -> Any:
+    names = field_names_of(key)
+    return Row, key.get_row_kind().value, None if names is None else tuple(names), _exact_tuple(key)
+
+
+def _hash_numpy(key: Any) -> int:
+    value = scalars.value_of_numpy(key)
+    if value is not key:
+        return key_hash(value)
+    _check_is_time(key)
+    return scalars.hash_numpy_time(key)
+
+
+def _exact_numpy(key: Any) -> Any:
+    value = scalars.value_of_numpy(key)
+    if value is not key:
+        return exact_key(value)
+    _check_is_time(key)
+    return scalars.exact_numpy_time(key)
+
+
+def _check_is_time(key: Any) -> None:
+    if not isinstance(key, np.datetime64 | np.timedelta64):
+        raise refusal(type(key), "its size depends on the machine")
 
 
 _HASHERS: Final[dict[type, Callable[[Any], int]]] = {
-    str: _hash_str,
-    int: _hash_int,
-    bool: _hash_bool,
-    float: _hash_float,
-    bytes: _hash_bytes,
+    NoneType: _hash_none,
+    str: scalars.hash_str,
+    int: scalars.hash_int,
+    bool: scalars.hash_bool,
+    float: scalars.hash_float,
+    bytes: scalars.hash_bytes,
     tuple: _hash_tuple,
+    list: _hash_list,
+    frozenset: _hash_frozenset,
+    Row: _hash_tuple,
+    datetime.datetime: scalars.hash_datetime,
+    datetime.date: scalars.hash_date,
+    datetime.time: scalars.hash_time,
+    datetime.timedelta: scalars.hash_timedelta,
+    decimal.Decimal: scalars.hash_decimal,
+    uuid.UUID: scalars.hash_uuid,
+    complex: scalars.hash_complex,
+    fractions.Fraction: scalars.hash_fraction,
+    pathlib.PurePosixPath: scalars.hash_path,
+    pathlib.PureWindowsPath: scalars.hash_path,
+    np.generic: _hash_numpy,
 }
 _EXACT: Final[dict[type, Callable[[Any], Any]]] = {
-    # Of subclasses: their own __eq__ and __hash__ must not decide.
-    str: lambda key: str.__str__(key),
-    int: lambda key: int.__index__(key),
-    bytes: lambda key: bytes.__getitem__(key, slice(None)),
-    bool: _exact_bool,
-    float: _exact_float,
+    NoneType: _exact_none,
+    str: scalars.exact_str,
+    int: scalars.exact_int,
+    bool: scalars.exact_bool,
+    float: scalars.exact_float,
+    bytes: scalars.exact_bytes,
     tuple: _exact_tuple,
+    list: _exact_list,
+    frozenset: _exact_frozenset,
+    Row: _exact_row,
+    datetime.datetime: scalars.exact_datetime,
+    datetime.date: scalars.exact_date,
+    datetime.time: scalars.exact_time,
+    datetime.timedelta: scalars.exact_timedelta,
+    decimal.Decimal: scalars.exact_decimal,
+    uuid.UUID: scalars.exact_uuid,
+    complex: scalars.exact_complex,
+    fractions.Fraction: scalars.exact_fraction,
+    pathlib.PurePosixPath: scalars.exact_path,
+    pathlib.PureWindowsPath: scalars.exact_path,
+    np.generic: _exact_numpy,
 }
-_INSTEAD: Final = {
-    "NoneType": "a value of its own for records without a key, such as ''",
-    "list": "tuple(key)",
-    "Row": "tuple(key)",
-    "dict": "tuple(sorted(key.items()))",
-    "set": "tuple(sorted(key))",
-    "frozenset": "tuple(sorted(key))",
-    "bytearray": "bytes(key)",
-    "memoryview": "bytes(key)",
-    "ndarray": "key.tobytes()",
-    "generic": "key.item()",
-    "datetime": "key.isoformat()",
-    "date": "key.isoformat()",
-    "time": "key.isoformat()",
-    "timedelta": "key.total_seconds()",
-    "UUID": "str(key)",
-    "Decimal": "str(key.normalize())",
-    "Fraction": "(key.numerator, key.denominator)",
-    "complex": "(key.real, key.imag)",
-    "Enum": "key.name",
-}
+# Whose subclasses are nothing else, whatever they hold: pandas keeps what it was asked for in the attributes of its instants and durations.
+_NEVER_MORE: Final = frozenset({list, Row, np.generic, datetime.datetime, datetime.timedelta})
 
 
-def _of_base_type(table: "dict[type, Callable[[Any], Any]]", key: Any) -> Callable[[Any], Any]:
-    for base in type(key).__mro__:
-        if base in table:
-            return table[base]
-    raise KeyTypeError(
-        f"a value of type {type(key).__name__} cannot be a key: nothing about it is sure to be the same in every process; "
-        f"use {_instead(type(key).__mro__)}"
-    )
+# ---------------------------------------------------------------- keys of other classes
 
 
-def _instead(bases: Iterable[type]) -> str:
-    names = (base.__name__ for base in bases)
-    return next((_INSTEAD[name] for name in names if name in _INSTEAD), "a tuple of the fields that identify it") + (
-        " (a key is a str, int, float, bool, bytes or a tuple of these)"
-    )
+class _Form(NamedTuple):
+    """What is done with the keys of one class; it does not keep the class alive."""
+
+    exact: Callable[[Any], Any]
+    hash: Callable[[Any], int]
+
+
+# Classes of users come and go with their jobs.
+_FORMS: Final[WeakKeyDictionary[type, _Form]] = WeakKeyDictionary()
+
+
+def _form_of(key: Any) -> _Form:
+    cls = type(key)
+    form = _FORMS.get(cls)
+    if form is None:
+        form = _FORMS[cls] = _new_form(key, cls)
+    return form
+
+
+def _new_form(key: Any, cls: type) -> _Form:
+    for base in cls.__mro__:
+        if base is Flag or base is Enum:
+            return _form_of_enum(cls, attrgetter("_value_" if base is Flag else "_name_"))
+        if base in _EXACT:
+            form = _Form(_EXACT[base], _HASHERS[base])
+            return form if base in _NEVER_MORE or cls.__eq__ is base.__eq__ else _form_unless_more(cls, base, form)
+    return _form_of_content(key, cls)
+
+
+def _form_of_enum(cls: type, identity: Callable[[Any], Any]) -> _Form:
+    name = qualified_name(cls)
+    code = scalars.hash_str(name) * 31
+    return _Form(lambda key: (Enum, name, identity(key)), lambda key: code + key_hash(identity(key)))
+
+
+def _form_unless_more(cls: type, base: type, form: _Form) -> _Form:
+    """That of the plain value, but not for instances with attributes: the class's own ``__eq__`` may look at them."""
+    has_slots = any(vars(derived).get("__slots__") for derived in cls.__mro__[: cls.__mro__.index(base)])
+    if not has_slots and not cls.__dictoffset__:
+        return form
+    content: _Form | None = None  # made for the first instance with attributes
+
+    def chosen(key: Any) -> _Form:
+        nonlocal content
+        if not has_slots and not vars(key):
+            return form
+        if content is None:
+            content = _form_of_content(key, type(key))
+        return content
+
+    return _Form(lambda key: chosen(key).exact(key), lambda key: chosen(key).hash(key))
+
+
+def _form_of_content(key: Any, cls: type) -> _Form:
+    content = content_of(cls)
+    form = _form_by(content.parts_of, qualified_name(cls))
+    if content.is_pickled and _is_changed_by_hashing(key, form):
+        # For good: an instance that keeps its hash already shows it no more.
+        return _refused(str(refusal(cls, "it keeps its hash, which is another one in every process: leave that out in __getstate__")))
+    return form
+
+
+def _is_changed_by_hashing(key: Any, form: _Form) -> bool:
+    """Whether a class keeps Python's hash of its instances, which is the hash of a text mostly."""
+    before = form.exact(key)
+    try:
+        hash(key)
+    except Exception as error:
+        raise refusal(type(key), f"its hash fails ({type(error).__name__}: {error})") from error
+    return bool(form.exact(key) != before)
+
+
+def _refused(message: str) -> _Form:
+    def refuse(_: Any) -> NoReturn:
+        raise KeyTypeError(message)
+
+    return _Form(refuse, refuse)
+
+
+def _form_by(parts_of: Callable[[Any], tuple[Any, ...]], name: str) -> _Form:
+    code = scalars.hash_str(name)
+
+    def exact(key: Any) -> Any:
+        try:
+            return object, name, _exact_tuple(parts_of(key))
+        except Exception as error:
+            raise _because_of(key, error) from error
+
+    def hashed(key: Any) -> int:
+        try:
+            return _hash_tuple(parts_of(key), code)
+        except Exception as error:
+            raise _because_of(key, error) from error
+
+    return _Form(exact, hashed)
+
+
+def _because_of(key: Any, error: Exception) -> KeyTypeError:
+    """What a part is refused for, or what the user's class raised."""
+    if isinstance(error, KeyTypeError):
+        return KeyTypeError(f"a value of type {type(key).__name__} cannot be a key, because of a part of it: {error}")
+    return refusal(type(key), f"it cannot be taken apart ({type(error).__name__}: {error})")
+
+
+def _too_deep(key: Any) -> KeyTypeError:
+    return KeyTypeError(f"a value of type {type(key).__name__} cannot be a key: it is nested too deeply, or holds itself")

@@ -219,6 +219,11 @@ class DataStream(_Operator):
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
         """The same records, those of one key in one subtask.
 
+        A key is None, a bool, number, str, bytes, date, time, datetime, timedelta, Decimal, Fraction, UUID or path; an Enum member; a
+        scalar of numpy; a tuple, list, frozenset or ``Row`` of keys; a frozen dataclass, or an instance of any class that has ``__eq__``
+        and ``__hash__`` and can be pickled, if it consists of keys.  Keys of different types are different, also where Python calls them
+        equal (1, 1.0 and True); a key must not change.  Anything else fails the job at its first record, with the reason.
+
         Raises:
             JobGraphError: the selector cannot be called with a record, or needs ``open`` or ``close``, which are not called for it yet.
         """

@@ -87,4 +87,4 @@ class KeySelector(Function):
 
     @abstractmethod
     def get_key(self, value: Any) -> Any:
-        """The key: equal for equal records in every process, such as a str, int, bytes or a tuple of these."""
+        """The key: the same for records that belong together, such as a str, an int or a tuple of these; see ``key_by``."""

@@ -8,6 +8,7 @@ Invariants: slots are 0, 1, 2, ... in the order in which keys were first seen; t
             (``flowlet.keys``).  All keys of an index are of one kind; a column of another kind is refused.
 """
 
+import datetime
 from enum import Enum
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -15,7 +16,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.column_key import NULL_KEY
 from flowlet.columns import (
     ArrayColumn,
     ArrowColumn,
@@ -32,7 +32,7 @@ from flowlet.errors import KeyTypeError
 from flowlet.kernels.column_values import Numbers, numbers_of
 from flowlet.kernels.int64_codes import Int64Codes
 from flowlet.kernels.text_codes import TextCodes
-from flowlet.keys import are_plain, exact_key, exact_keys
+from flowlet.keys import exact_key, exact_keys
 
 SlotArray = NDArray[np.intp]
 
@@ -41,6 +41,7 @@ _CANONICAL_NAN: Final = 0x7FF8 << 48
 _UNKNOWN: Final = -1
 _MIN_TEXTS: Final = 256  # fewer are quicker in a dictionary; not measured closely
 _FLOAT_FIELDS: Final = 2  # of the exact key of a float: its type, its bits
+_INSTANTS: Final = frozenset({datetime.datetime, datetime.date})
 
 
 class KeyKind(Enum):
@@ -65,7 +66,8 @@ class SlotIndex:
     """Key -> slot; grows, forgets nothing.
 
     Args:
-        allows_null: whether a missing value (None) is a key, too, and an instant; so it is where the key is a column.
+        allows_null: whether the keys are those of a column (``ColumnKey``): then instants and dates are the numbers that it gives.  Else a
+            column of numpy's or Arrow's instants is refused.
     """
 
     __slots__ = ("_allows_null", "_are_plain", "_kind", "_null_slot", "_numbers", "_objects", "_tables", "_texts")
@@ -97,20 +99,20 @@ class SlotIndex:
         return self._are_plain and self._kind is not KeyKind.FLOAT
 
     def keys(self) -> list[Any]:
-        """The exact key of each slot (``flowlet.keys.exact_key``; of a null ``NULL_KEY``)."""
+        """The exact key of each slot (``flowlet.keys.exact_key``)."""
         if self._kind is KeyKind.OBJECT:
             return list(self._objects) if self._texts is None else list[Any](self._texts.texts())
         keys: list[Any] = self._numbers.keys.tolist()
         if self._kind is KeyKind.FLOAT:
             keys = [exact_key(key) for key in self._numbers.keys.view(np.float64).tolist()]
         if self._null_slot is not None:
-            keys.insert(self._null_slot, NULL_KEY)
+            keys.insert(self._null_slot, None)
         return keys
 
     def load(self, keys: list[Any]) -> bool:
         """Give the slots 0, 1, 2, ... to these exact keys, all different; False if they are not all of one kind."""
         assert not self.num_slots, "no key came before"
-        plain = [key for key in keys if key != NULL_KEY]
+        plain = [key for key in keys if key is not None]
         kinds = set(map(type, plain))
         if kinds == {int}:
             values, self._kind = plain, KeyKind.INT
@@ -128,7 +130,7 @@ class SlotIndex:
         except OverflowError:
             return False
         if len(plain) < len(keys):
-            self._null_slot = keys.index(NULL_KEY)
+            self._null_slot = keys.index(None)
         return True
 
     def slots(self, column: Column) -> SlotArray | None:
@@ -166,7 +168,7 @@ class SlotIndex:
         return self._of_wide(numbers, numbers.array, KeyKind.INT)
 
     def _of_wide(self, numbers: Numbers, keys: NDArray[np.int64], kind: KeyKind) -> SlotArray | None:
-        if (numbers.is_valid is not None and not self._allows_null) or not self._is_of(kind):
+        if not self._is_of(kind):
             return None
         if numbers.is_valid is None:
             return self._past_null(self._numbers.add(keys))
@@ -200,18 +202,20 @@ class SlotIndex:
                 return None  # such keys would be of both kinds
         if kind is float:
             return self._of_numbers(ArrayColumn(np.fromiter(values, np.float64, len(values))))
-        if int in set(map(type, values)) or not self._is_of(KeyKind.OBJECT):
+        kinds = set(map(type, values))
+        are_numbers = int in kinds or (self._allows_null and not kinds.isdisjoint(_INSTANTS))
+        if are_numbers or not self._is_of(KeyKind.OBJECT):
             return None
         slots = self._try_texts(values) if kind is str else None
         if slots is not None:
             return slots
         self._leave_texts()
         try:
-            exact = self._exact_with_nulls(values) if kind in (None, type(None)) else exact_keys(values)
+            exact = exact_keys(values)
         except KeyTypeError:
             return None
-        # Nulls are replaced, and are the same nevertheless.
-        self._are_plain = self._are_plain and (exact is values or are_plain([value for value in values if value is not None]))
+        # Of two instants without a time zone that are the same key one may have a fold.
+        self._are_plain = self._are_plain and exact is values and datetime.datetime not in kinds
         return np.fromiter(map(self._objects.__getitem__, exact), np.intp, len(values))
 
     def _of_texts(self, column: ShortTextColumn | WordColumn) -> SlotArray | None:
@@ -233,11 +237,6 @@ class SlotIndex:
         if self._texts is not None:
             self._objects.update(zip(self._texts.texts(), range(self._texts.num_codes), strict=True))
             self._texts = None
-
-    def _exact_with_nulls(self, values: list[Any]) -> list[Any]:
-        if not self._allows_null:
-            return exact_keys(values)
-        return [NULL_KEY if value is None else exact_key(value) for value in values]
 
     # -- codes
 

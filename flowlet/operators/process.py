@@ -20,7 +20,7 @@ from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.collector import Collector
 from flowlet.operators.key_selection import KeyedInput
 from flowlet.operators.multi_input import TwoInputStreamOperator
-from flowlet.operators.time_services import InternalTimer, InternalTimerService
+from flowlet.operators.time_services import NO_KEY, InternalTimer, InternalTimerService
 from flowlet.operators.user_function import UserFunction, UserFunctionOperator, last_of, preview
 from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
 
@@ -61,7 +61,8 @@ class ProcessContext:
     def get_current_key(self) -> Any:
         """The key of the record or timer."""
         self._check()
-        return self._key_context.current_key
+        key = self._key_context.current_key
+        return None if key is NO_KEY else key
 
     def time_domain(self) -> TimeDomain:
         """Of the timer."""

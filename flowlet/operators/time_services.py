@@ -7,13 +7,21 @@ Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``Interna
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from enum import Enum
+from typing import Any, Final, Protocol, runtime_checkable
 
 from flowlet.records import LatencyMarker, Watermark, WatermarkStatus
 
 
+class _NoKey(Enum):
+    NO_KEY = "no key"
+
+
+NO_KEY: Final = _NoKey.NO_KEY  # not None, which is a key
+
+
 class KeyContext:
-    """The key of the record, or of the timer, that is being processed.
+    """The key of the record, or of the timer, that is being processed; ``NO_KEY`` where the stream has none.
 
     Threading: task thread only.
     """
@@ -21,7 +29,7 @@ class KeyContext:
     __slots__ = ("current_key",)
 
     def __init__(self) -> None:
-        self.current_key: Any = None
+        self.current_key: Any = NO_KEY
 
     def __repr__(self) -> str:
         return f"<KeyContext at {self.current_key!r}>"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowlet.keys import key_group
-from flowlet.operators.time_services import KeyContext, ProcessingTimeService, TimerHandle, Triggerable
+from flowlet.operators.time_services import NO_KEY, KeyContext, ProcessingTimeService, TimerHandle, Triggerable
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.task.timer_queue import Timer, TimerQueue
 
@@ -126,7 +126,7 @@ class KeyedTimerService:
 
     def _timer(self, namespace: Any, timestamp: int) -> Timer:
         key = self._key_context.current_key
-        if key is None:
+        if key is NO_KEY:
             raise RuntimeError(f"timer service {self.name}: there is no current key; only keyed streams have timers")
         return Timer(timestamp, key, namespace)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flowlet.errors import KeyTypeError
-from flowlet.keys import key_group
+from flowlet.keys import exact_key, key_group
 from flowlet.records import LatencyMarker, WatermarkStatus
 from flowlet.task.timer_queue import Timer
 from flowlet.testing.harness_environment import SubtaskPlace
@@ -152,11 +152,11 @@ class _KeyedHarness(OperatorHarness):
 
     def event_time_timers_of(self, key: Any) -> list[Timer]:
         """Timers of one key that wait for the watermark."""
-        return [timer for timer in self.event_time_timers if timer.key == key]
+        return [timer for timer in self.event_time_timers if exact_key(timer.key) == exact_key(key)]
 
     def processing_time_timers_of(self, key: Any) -> list[Timer]:
         """Timers of one key that wait for the clock."""
-        return [timer for timer in self.processing_time_timers if timer.key == key]
+        return [timer for timer in self.processing_time_timers if exact_key(timer.key) == exact_key(key)]
 
 
 class KeyedOneInputOperatorHarness(_KeyedHarness, OneInputOperatorHarness):

@@ -189,7 +189,7 @@ REFUSED = {
     "beyond 64 bits": [("a", 2**63)],
     "a sum beyond 64 bits": [("a", 2**63 - 1), ("a", 2**63 - 1)],
     "a mixture": [("a", 1), ("b", None)],
-    "keys that are none": [(["a"], 1)],
+    "keys that are none": [({"a"}, 1)],
     "keys of another kind": [(1, 1)],
 }
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.column_key import NULL_KEY
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable, WordColumn, column_of
 from flowlet.kernels import slot_index
 from flowlet.kernels.slot_index import SlotIndex
 from flowlet.keys import exact_key
+from tests.flowlet.keys_of_every_type import GOLDEN
 
 INTS = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.sampled_from([0.0, -0.0, 1.0, math.nan, -math.nan, math.inf]) | st.floats()
@@ -24,7 +24,7 @@ TEXTS = st.sampled_from(["a", "b", "", "a\0", "é"])
 
 def expected(chunks: list[list[Any]]) -> tuple[list[list[int]], list[Any]]:
     slots: dict[Any, int] = {}
-    found = [[slots.setdefault(NULL_KEY if key is None else exact_key(key), len(slots)) for key in chunk] for chunk in chunks]
+    found = [[slots.setdefault(exact_key(key), len(slots)) for key in chunk] for chunk in chunks]
     return found, list(slots)
 
 
@@ -74,7 +74,8 @@ def test_arrow_columns_with_nulls(keys: st.SearchStrategy[Any], kind: Any, data:
     """Null is one more key, in the order of first sight like the others."""
     chunks = data.draw(chunks_of(keys | st.none()))
 
-    check(SlotIndex(allows_null=True), [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks], chunks)
+    for allows_null in (False, True):
+        check(SlotIndex(allows_null=allows_null), [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks], chunks)
 
 
 @pytest.mark.slow
@@ -87,14 +88,13 @@ def test_instants_are_keys_in_microseconds_where_the_key_is_a_column(kind: Any, 
     check(SlotIndex(allows_null=True), columns, [[None if key is None else key * step for key in chunk] for chunk in chunks])
 
 
-def test_where_the_key_is_no_column_neither_nulls_nor_instants_are_keys() -> None:
-    for values, kind in [
-        ([1, None], pa.int64()),
-        (["a", None], pa.string()),
-        ([1], pa.timestamp("us")),
-        ([datetime.date(2024, 1, 1)], pa.date32()),
-    ]:
+def test_where_the_key_is_no_column_instants_are_no_numbers() -> None:
+    """Nor are they where one is, in a list: its records are looked at one by one."""
+    day = datetime.date(2024, 1, 1)
+    for values, kind in [([1], pa.timestamp("us")), ([day], pa.date32())]:
         assert SlotIndex().slots(ArrowColumn(pa.array(values, kind))) is None
+    assert SlotIndex(allows_null=True).slots(ListColumn([day])) is None
+    check(SlotIndex(), [ListColumn([day, None, day])], [[day, None, day]])
     assert SlotIndex(allows_null=True).slots(ArrowColumn(pa.array([1], pa.timestamp("ns")))) is None
 
 
@@ -178,7 +178,7 @@ def test_a_column_of_another_kind_is_refused() -> None:
 
     texts = SlotIndex()
     assert texts.slots(ListColumn(["a"])) is not None
-    for other in (ArrayColumn(np.array([1])), ConstantColumn(1, 3), ListColumn([2**64]), ListColumn([["a"]]), ListColumn([None])):
+    for other in (ArrayColumn(np.array([1])), ConstantColumn(1, 3), ListColumn([2**64]), ListColumn([{"a"}]), ListColumn([{"a"}, None])):
         assert texts.slots(other) is None
     assert texts.keys() == ["a"]
 
@@ -199,9 +199,24 @@ def test_an_index_goes_on_from_its_keys(keys: list[Any]) -> None:
     assert index.load(distinct)
 
     assert index.keys() == distinct
-    if distinct and NULL_KEY not in distinct:
+    if distinct and None not in distinct:
         column = column_of(keys)
         assert index.slots(column).tolist() == expected([keys])[0][0]  # type: ignore[union-attr]  # keys of one kind
+
+
+def test_keys_of_every_type_have_slots() -> None:
+    keys = [key for key, _ in GOLDEN if type(key) is not int]
+
+    check(SlotIndex(), [ListColumn(keys), ListColumn(keys[::-1])], [keys, keys[::-1]])
+
+
+def test_where_equal_instants_may_look_different_no_key_stands_for_another() -> None:
+    moment = datetime.datetime(2024, 10, 27, 2, 30)  # noqa: DTZ001 - whose hour came twice
+    index = SlotIndex()
+
+    check(index, [ListColumn([moment, moment.replace(fold=1)])], [[moment, moment]])
+
+    assert not index.are_plain
 
 
 @pytest.mark.parametrize("keys", [[1, "a"], [2**70], [1, 2**70], [1, exact_key(1.0)]])

@@ -288,9 +288,9 @@ def test_a_failing_key_selector_names_the_record(make: Any) -> None:
 def test_a_key_that_cannot_be_one_names_the_record(make: Any) -> None:
     for selector in (first_field, called_first_field):
         with pytest.raises(UserFunctionError) as caught:
-            Harness(make(selector)).process(("a", 1), (["b"], 2), ("c", 3))
+            Harness(make(selector)).process(("a", 1), ({"b"}, 2), ("c", 3))
 
-        assert caught.value.record_preview == "(['b'], 2)"
+        assert caught.value.record_preview == "({'b'}, 2)"
         assert isinstance(caught.value.__cause__, KeyTypeError)
 
 

@@ -109,9 +109,10 @@ def test_the_key_is_the_users_own() -> None:
 
     harness = Harness(ProcessOperator(Keys(), lambda record: record))
 
-    harness.process(1, True, (1.5, "x"))
+    harness.process(1, True, (1.5, "x"), None, [1])
 
-    assert [(type(key), key) for key in harness.output.values] == [(int, 1), (bool, True), (tuple, (1.5, "x"))]
+    keys = [(type(key), key) for key in harness.output.values]
+    assert keys == [(int, 1), (bool, True), (tuple, (1.5, "x")), (type(None), None), (list, [1])]
 
 
 def test_a_key_that_the_sender_saw_is_not_asked_for_again() -> None:

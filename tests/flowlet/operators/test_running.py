@@ -222,14 +222,14 @@ def test_a_batch_has_the_last_result_of_each_key_in_the_order_of_the_rows() -> N
 
 def test_an_unhashable_key_is_named_as_among_records() -> None:
     harness = Harness(KeyedSumOperator(KEY, 1), subtask=2)
-    fields = (ListColumn(["a", ["b"], "c"]), column_of([1, 2, 3]))
+    fields = (ListColumn(["a", {"b"}, "c"]), column_of([1, 2, 3]))
     whole = columns(("x", 1))
     assert whole.columns is not None
 
     with pytest.raises(UserFunctionError) as caught:
         harness.operator.process_chunk(Chunk.of_columns(Columns(3, fields, whole.columns.shape)))
 
-    assert caught.value.record_preview == "(['b'], 2)"
+    assert caught.value.record_preview == "({'b'}, 2)"
 
 
 NULLABLE_ROWS = st.lists(

@@ -31,11 +31,13 @@ from flowlet.columns import (
 )
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups
+from flowlet.keys import exact_key
 from flowlet.records import Chunk
 from flowlet.task import key_dictionary, keyed_record_writer, record_writer_base
 from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS
 from flowlet.task.key_routes import MAX_ROUTES
 from flowlet.task.keyed_record_writer import KeyGroupsRecordWriter
+from tests.flowlet.keys_of_every_type import GOLDEN
 from tests.flowlet.serde.exact import ATOMS, exact
 from tests.flowlet.task.local_network import LocalNetwork
 from tests.flowlet.task.writer_rig import Make, Rig, by_channel, channel_of, identity
@@ -94,16 +96,26 @@ class TestKeyGroups:
 
         assert rig.values() == by_channel(keys, 4)
 
+    @pytest.mark.parametrize("times", [1, 20])
+    def test_keys_of_every_type(self, make: Make, times: int) -> None:
+        keys = [key for key, _ in GOLDEN] * times
+        rig = make(KeyGroups(identity), 4)
+
+        rig.collect(*keys)
+
+        found = [[exact_key(key) for key in channel] for channel in rig.values()]
+        assert found == [[exact_key(key) for key in channel] for channel in by_channel(keys, 4)]
+
     def test_a_key_without_a_stable_hash_is_refused(self, make: Make) -> None:
         """The error names the record, its cause the type."""
         rig = make(KeyGroups(lambda record: record["id"]), 2)
 
         with pytest.raises(UserFunctionError) as caught:
-            rig.collect({"id": 1}, {"id": [2]}, {"id": [3]})
+            rig.collect({"id": 1}, {"id": {2}}, {"id": {3}})
 
-        assert caught.value.record_preview == "{'id': [2]}"
+        assert caught.value.record_preview == "{'id': {2}}"
         assert isinstance(caught.value.__cause__, KeyTypeError)
-        assert "list" in str(caught.value.__cause__)
+        assert "set" in str(caught.value.__cause__)
 
     @pytest.mark.parametrize("selector", [lambda record: record[0], operator.itemgetter(0)])
     def test_the_first_field_is_the_first_field_of_anything(self, make: Make, selector: Callable[[Any], Any]) -> None:
@@ -284,9 +296,9 @@ class TestManyKeys:
         rig.collect(*self.keys(0, str))
 
         with pytest.raises(UserFunctionError) as caught:
-            rig.collect("a", None, "b")
+            rig.collect("a", {1}, "b")
 
-        assert caught.value.record_preview == "None"
+        assert caught.value.record_preview == "{1}"
 
 
 def first(record: Any) -> Any:
@@ -475,12 +487,23 @@ class TestColumns:
     @pytest.mark.parametrize("num_rows", [5, 40])
     def test_an_error_of_a_key_in_columns_names_the_record(self, make: Make, num_rows: int) -> None:
         rig = make(KeyGroups(first), 2)
-        columns = Columns(num_rows, (ArrowColumn(pa.array(["a", None] + ["b"] * (num_rows - 2))), ConstantColumn(1, num_rows)), Shape.TUPLE)
+        keys = ArrowColumn(pa.array([{"k": 1}, None] + [{"k": 2}] * (num_rows - 2)))
+        columns = Columns(num_rows, (keys, ConstantColumn(1, num_rows)), Shape.TUPLE)
 
         with pytest.raises(UserFunctionError) as caught:
             rig.writer.collect(Chunk.of_columns(columns))
 
-        assert caught.value.record_preview == "(None, 1)"
+        assert caught.value.record_preview == "({'k': 1}, 1)"
+
+    @pytest.mark.parametrize("num_rows", [5, 40])
+    def test_a_null_is_a_key_in_columns_as_among_records(self, make: Make, num_rows: int) -> None:
+        values = ["a", None] + ["b"] * (num_rows - 2)
+        rig = make(KeyGroups(first), 2)
+        columns = Columns(num_rows, (ArrowColumn(pa.array(values)), ConstantColumn(1, num_rows)), Shape.TUPLE)
+
+        rig.writer.collect(Chunk.of_columns(columns))
+
+        assert rig.values() == by_channel([(value, 1) for value in values], 2, first)
 
     @pytest.mark.parametrize(
         "column",

@@ -3,6 +3,8 @@
 Source: Flink ``InternalPriorityQueueTestBase``, ``KeyGroupPartitionedPriorityQueueTest``.
 """
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from flowlet.errors import KeyTypeError
 from flowlet.keys import key_group
 from flowlet.task.timer_queue import Timer, TimerQueue
+from tests.flowlet.keys_of_every_type import GOLDEN
 
 
 def drain(queue: TimerQueue, until: int = 10**9) -> list[Timer]:
@@ -63,7 +66,20 @@ def test_a_removed_timer_does_not_come_out_and_may_be_added_again() -> None:
 
 def test_what_cannot_be_a_key_has_no_timers() -> None:
     with pytest.raises(KeyTypeError):
-        TimerQueue().add(Timer(5, ["a"], None))
+        TimerQueue().add(Timer(5, {"a"}, None))
+
+
+def test_keys_of_every_type_have_timers() -> None:
+    """One each, in the order in which they were added; a key that was made again is the same one."""
+    keys = [key for key, _ in GOLDEN]
+    queue = TimerQueue()
+
+    for key in keys:
+        assert queue.add(Timer(5, key, None))
+        assert not queue.add(Timer(5, pickle.loads(pickle.dumps(key)), None))
+
+    assert sum(map(len, queue.by_key_group(128).values())) == len(keys)
+    assert all(timer.key is key for timer, key in zip(drain(queue), keys, strict=True))
 
 
 def test_deleted_timers_do_not_pile_up() -> None:

@@ -232,6 +232,15 @@ def test_without_a_key_there_are_no_timers(services: Services) -> None:
         services.timers.delete_processing_time_timer(None, 1)
 
 
+def test_none_is_a_key_with_timers(services: Services) -> None:
+    services.event(None, None, 10)
+    services.keys.current_key = "a"
+
+    services.timers.advance_watermark(10)
+
+    assert services.take() == [("event", None, None, 10)]
+
+
 def test_a_long_run_of_event_time_timers_can_be_interrupted(services: Services) -> None:
     """After each timer, and it goes on where it stopped (FLINK-20217)."""
     services.event("a", None, 10, 20, 30, 40)

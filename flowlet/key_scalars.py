@@ -1,0 +1,308 @@
+"""Keys that hold no other key: what each one is the same as, and its hash.
+
+Hot path, on misses of the caches above it.
+
+Side:       pure.
+Invariants: ``exact_x(a) == exact_x(b)`` exactly when ``a`` and ``b`` are the same key; then ``hash_x`` gives the same number for both, in
+            every process and on every version of Python.  Values of one ``exact`` function never equal those of another.
+Rules:      a date and time with a time zone is its instant, whatever the zone; one without is never the same as one with.  ``fold`` counts
+            only where it changes the instant.  Decimals are compared by value, so ``1.0`` is ``1.00``; all their NaNs are one key.
+            What numpy holds is the value that ``item()`` gives, and its NaT is None.
+Units:      hashes are ints of any size, of which the low 32 bits count.  Instants and durations are hashed as microseconds, dates as days,
+            both since 1970, so that columns of numbers have the same hashes.
+Source:     Java's ``hashCode`` of ``String``, ``Integer``, ``Long``, ``BigInteger``, ``Boolean``, ``Double``, ``UUID`` and
+            ``Arrays.hashCode(byte[])``.
+"""
+
+import datetime
+import decimal
+import fractions
+import pathlib
+import struct
+import sys
+import uuid
+from typing import Any, Final
+
+import numpy as np
+
+# Above this many characters numpy is quicker than a loop.  Not measured closely: both take about 3 us.
+_LONG_STR: Final = 64
+_POLYNOMIAL_BLOCK: Final = 4096
+_POWERS: Final = np.array([pow(31, exponent, 1 << 32) for exponent in range(_POLYNOMIAL_BLOCK)], np.uint32)
+_UTF16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+_UINT32_MASK: Final = (1 << 32) - 1
+_UINT64_MASK: Final = (1 << 64) - 1
+_CANONICAL_NAN: Final = 0x7FF8 << 48  # Double.doubleToLongBits
+_pack_double = struct.Struct(">d").pack
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - of instants without a time zone
+_EPOCH_UTC: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EPOCH_DAY: Final = _EPOCH.toordinal()
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+_MICROSECONDS_PER_SECOND: Final = 1_000_000
+# Rounds nothing away.  Of Python's defaults only ``capitals`` shows in a text.
+_EXACT_DECIMALS: Final = decimal.Context(
+    prec=decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, capitals=1, clamp=0, flags=[], traps=[]
+)
+_NAN: Final = "NaN"
+_FINER_UNITS: Final = frozenset({"ns", "ps", "fs", "as"})  # of numpy, than Python has
+
+
+# ---------------------------------------------------------------- texts and bytes
+
+
+def hash_str(key: str) -> int:
+    """Java's ``String.hashCode``, over UTF-16 units."""
+    if len(key) > _LONG_STR:
+        return _polynomial(np.frombuffer(key.encode(_UTF16, "surrogatepass"), np.uint16))
+    code = 0
+    # Reduced once at the end: at most 64 * 5 + 16 bits.
+    for unit in key.encode() if key.isascii() else memoryview(key.encode(_UTF16, "surrogatepass")).cast("H"):
+        code = code * 31 + unit
+    return code
+
+
+def _polynomial(units: "np.ndarray[Any, np.dtype[Any]]", code: int = 0) -> int:
+    """``code * 31**n + sum(unit[i] * 31**(n - 1 - i))`` modulo 2**32, in blocks."""
+    for start in range(0, len(units), _POLYNOMIAL_BLOCK):
+        block = units[start : start + _POLYNOMIAL_BLOCK].astype(np.uint32)
+        powers = _POWERS[len(block) - 1 :: -1] if len(block) < _POLYNOMIAL_BLOCK else _POWERS[::-1]
+        total = int((block * powers).sum(dtype=np.uint32))
+        code = (code * pow(31, len(block), 1 << 32) + total) & _UINT32_MASK
+    return code
+
+
+def hash_bytes(key: bytes) -> int:
+    """Java's ``Arrays.hashCode``, over signed bytes."""
+    return _polynomial(np.frombuffer(key, np.int8), 1)
+
+
+def exact_str(key: str) -> str:
+    """The plain text of a subclass: its own ``__eq__`` and ``__hash__`` must not decide."""
+    return str.__str__(key)
+
+
+def exact_bytes(key: bytes) -> bytes:
+    """The plain bytes of a subclass."""
+    return bytes.__getitem__(key, slice(None))
+
+
+def exact_path(key: pathlib.PurePath) -> Any:
+    """A path is its text; Windows knows no capitals."""
+    if isinstance(key, pathlib.PureWindowsPath):
+        return pathlib.PureWindowsPath, str(key).lower()
+    return pathlib.PurePosixPath, str(key)
+
+
+def hash_path(key: pathlib.PurePath) -> int:
+    """That of its text."""
+    return hash_str(exact_path(key)[1])
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def hash_int(key: int) -> int:
+    """Java's ``Integer``, ``Long`` or ``BigInteger.hashCode``, by size."""
+    bits = key.bit_length() if key >= 0 else (~key).bit_length()
+    if bits < 32:
+        return key
+    if bits < 64:
+        key &= _UINT64_MASK
+        return key ^ key >> 32
+    magnitude, code = abs(key), 0
+    for shift in range((magnitude.bit_length() - 1) // 32 * 32, -1, -32):
+        code = code * 31 + (magnitude >> shift & _UINT32_MASK)
+    return code if key >= 0 else -code
+
+
+def exact_int(key: int) -> int:
+    """The plain number of a subclass."""
+    return int.__index__(key)
+
+
+def hash_bool(key: bool) -> int:  # noqa: FBT001 - the key
+    """Java's ``Boolean.hashCode``."""
+    return 1231 if key else 1237
+
+
+def exact_bool(key: bool) -> Any:  # noqa: FBT001 - the key
+    """Not the number that Python says it equals."""
+    return bool, bool(key)
+
+
+def _double_bits(key: float) -> int:
+    return _CANONICAL_NAN if key != key else int.from_bytes(_pack_double(key), "big")
+
+
+def hash_float(key: float) -> int:
+    """Java's ``Double.hashCode``."""
+    bits = _double_bits(key)
+    return bits ^ bits >> 32
+
+
+def exact_float(key: float) -> Any:
+    """By its bits: 0.0 and -0.0 are two keys, all NaNs one."""
+    return float, _double_bits(key)
+
+
+def hash_complex(key: complex) -> int:
+    """Of both parts, as of a pair."""
+    return 31 * hash_float(key.real) + hash_float(key.imag)
+
+
+def exact_complex(key: complex) -> Any:
+    """By the bits of both parts."""
+    return complex, _double_bits(key.real), _double_bits(key.imag)
+
+
+def hash_decimal(key: decimal.Decimal) -> int:
+    """Of the text without trailing zeros."""
+    if key.is_nan():
+        return hash_str(_NAN)
+    # A zero has a sign and an exponent, which do not count.
+    return hash_str(_EXACT_DECIMALS.to_sci_string(_EXACT_DECIMALS.normalize(key)) if key else "0")
+
+
+def exact_decimal(key: decimal.Decimal) -> Any:
+    """By value; a NaN equals nothing, so all of them become one."""
+    return decimal.Decimal, _NAN if key.is_nan() else decimal.Decimal(key)
+
+
+def hash_fraction(key: fractions.Fraction) -> int:
+    """Of numerator and denominator, as of a pair."""
+    return 31 * hash_int(key.numerator) + hash_int(key.denominator)
+
+
+def exact_fraction(key: fractions.Fraction) -> Any:
+    """Not the int, float or Decimal that Python says it equals."""
+    return fractions.Fraction, key.numerator, key.denominator
+
+
+def hash_uuid(key: uuid.UUID) -> int:
+    """Java's ``UUID.hashCode``."""
+    folded = key.int >> 64 ^ key.int & _UINT64_MASK
+    return folded >> 32 ^ folded
+
+
+def exact_uuid(key: uuid.UUID) -> Any:
+    """By its 128 bits."""
+    return uuid.UUID, key.int
+
+
+# ---------------------------------------------------------------- dates and times
+
+
+def hash_date(key: datetime.date) -> int:
+    """That of the number of days since 1970."""
+    return hash_int(key.toordinal() - _EPOCH_DAY)
+
+
+def exact_date(key: datetime.date) -> datetime.date:
+    """A plain date equals nothing but dates, so it is its own stand-in."""
+    return key if type(key) is datetime.date else datetime.date(key.year, key.month, key.day)
+
+
+def hash_datetime(key: datetime.datetime) -> int:
+    """That of the number of microseconds since 1970, in UTC where the offset is known, else without a time zone."""
+    if type(key) is not datetime.datetime:
+        return 0 if key != key else hash_datetime(_plain_datetime(key))  # NaT of pandas is None, see below
+    return hash_int(_since_epoch(key) // _MICROSECOND)
+
+
+def exact_datetime(key: datetime.datetime) -> Any:
+    """Without a time zone its own stand-in: it equals no other type, and nothing that has a zone."""
+    if type(key) is not datetime.datetime:
+        if key != key:
+            return None  # NaT of pandas: a missing value
+        # A Timestamp of pandas is as exact as its nanoseconds.
+        nanosecond = getattr(key, "nanosecond", 0)
+        plain = exact_datetime(_plain_datetime(key))
+        return (datetime.datetime, plain, nanosecond) if nanosecond else plain
+    if key.tzinfo is None:
+        return key
+    # Not by ==, which looks at the local parts alone where both have the same zone.
+    return key.replace(tzinfo=None) if key.utcoffset() is None else (datetime.datetime, key - _EPOCH_UTC)
+
+
+def _since_epoch(key: datetime.datetime) -> datetime.timedelta:
+    if key.tzinfo is None:
+        return key - _EPOCH
+    return key.replace(tzinfo=None) - _EPOCH if key.utcoffset() is None else key - _EPOCH_UTC
+
+
+def _plain_datetime(key: datetime.datetime) -> datetime.datetime:
+    date = datetime.date(key.year, key.month, key.day)
+    time = datetime.time(key.hour, key.minute, key.second, key.microsecond, key.tzinfo, fold=key.fold)
+    return datetime.datetime.combine(date, time)
+
+
+def _microseconds_of(key: datetime.time) -> int:
+    return ((key.hour * 60 + key.minute) * 60 + key.second) * _MICROSECONDS_PER_SECOND + key.microsecond
+
+
+def hash_time(key: datetime.time) -> int:
+    """That of the number of microseconds since midnight, in UTC where the offset is known."""
+    offset = key.utcoffset()
+    microseconds = _microseconds_of(key)
+    return hash_int(microseconds if offset is None else microseconds - offset // _MICROSECOND)
+
+
+def exact_time(key: datetime.time) -> Any:
+    """As of dates: with a known offset by what it is in UTC, which may be before or after that day; else without a time zone."""
+    offset = key.utcoffset()
+    if offset is not None:
+        return datetime.time, _microseconds_of(key) - offset // _MICROSECOND
+    if type(key) is datetime.time and key.tzinfo is None:
+        return key
+    return datetime.time(key.hour, key.minute, key.second, key.microsecond)
+
+
+def hash_timedelta(key: datetime.timedelta) -> int:
+    """That of the number of microseconds."""
+    return hash_int(_plain_timedelta(key) // _MICROSECOND)
+
+
+def exact_timedelta(key: datetime.timedelta) -> Any:
+    """A plain one equals nothing but durations, so it is its own stand-in."""
+    if type(key) is datetime.timedelta:
+        return key
+    nanoseconds = getattr(key, "nanoseconds", 0)  # of pandas
+    plain = _plain_timedelta(key)
+    return (datetime.timedelta, plain, nanoseconds) if nanoseconds else plain
+
+
+def _plain_timedelta(key: datetime.timedelta) -> datetime.timedelta:
+    return key if type(key) is datetime.timedelta else datetime.timedelta(key.days, key.seconds, key.microseconds)
+
+
+# ---------------------------------------------------------------- numpy
+
+
+def value_of_numpy(key: "np.generic[Any]") -> Any:
+    """What a numpy scalar stands for.
+
+    Returns:
+        A value of Python; the scalar itself where Python has none like it.
+    """
+    value = key.item()
+    if isinstance(value, np.generic):  # a long double is its own item
+        return key
+    if type(value) is not int or not isinstance(key, np.datetime64 | np.timedelta64):
+        return value
+    # Finer than a microsecond, or in no unit at all: item() gives the bare count, which says something else in each unit.
+    if np.datetime_data(key.dtype)[0] in _FINER_UNITS:
+        coarse = key.astype(np.dtype(f"{key.dtype.kind}8[us]"))
+        if coarse == key:
+            value = coarse.item()
+    return key if type(value) is int else value
+
+
+def exact_numpy_time(key: "np.datetime64 | np.timedelta64") -> Any:
+    """Of an instant or a duration that Python has no type for: by its text, with the unit."""
+    return type(key), str(key)
+
+
+def hash_numpy_time(key: "np.datetime64 | np.timedelta64") -> int:
+    """Of its text."""
+    return hash_str(str(key))
