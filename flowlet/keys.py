@@ -128,12 +128,24 @@ def exact_keys(keys: list[Any]) -> list[Any]:
     if len(kinds) > 1:
         return [exact_key(key) for key in keys]
     kind = kinds.pop()
-    if kind is tuple and _OWN_STAND_INS.issuperset(map(type, itertools.chain.from_iterable(keys))):
-        return keys
+    if kind is tuple:
+        return _exact_tuples(keys)
     if kind is datetime.datetime and list(map(_time_zone_of, keys)).count(None) == len(keys):
         return keys
     exact = _EXACT.get(kind) or _form_of(keys[0]).exact
     return list(map(exact, keys))
+
+
+def _exact_tuples(keys: list[tuple[Any, ...]]) -> list[Any]:
+    """Field by field, where all have as many: 550 ns per (str, float), and 1,700 tuple by tuple."""
+    if _OWN_STAND_INS.issuperset(map(type, itertools.chain.from_iterable(keys))):
+        return keys
+    if len(set(map(len, keys))) > 1:
+        return list(map(_exact_tuple, keys))
+    try:
+        return list(zip(*[exact_keys(list(field)) for field in zip(*keys, strict=True)], strict=True))
+    except RecursionError:
+        raise _too_deep(keys[0]) from None
 
 
 def are_plain(keys: Sequence[Any]) -> bool:

@@ -129,6 +129,12 @@ def test_lists_and_columns_say_the_same_as_single_keys(keys: list[Any]) -> None:
     assert column_hashes(keys).tolist() == [key_hash(key) for key in keys]
 
 
+@given(st.lists(st.tuples(LEAVES, LEAVES)) | st.lists(st.lists(LEAVES, max_size=2).map(tuple)) | st.lists(LEAVES.map(One)))
+def test_lists_of_one_type_say_the_same_as_single_keys(keys: list[Any]) -> None:
+    """Tuples are looked at field by field where all have as many."""
+    assert exact_keys(keys) == [exact_key(key) for key in keys]
+
+
 @given(LEAVES, LEAVES)
 def test_keys_are_the_same_inside_others_exactly_if_they_are_alone(first: Any, second: Any) -> None:
     is_same = exact_key(first) == exact_key(second)
