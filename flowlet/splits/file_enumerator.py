@@ -1,0 +1,129 @@
+"""Lists files and hands them out, the largest first.
+
+Side:       shared.  ``discover`` runs on a thread of its own and opens files; the rest are decisions on the JobManager's loop.
+Invariants: every byte of every file is handed out once; memory grows with the number of files, not of splits.  Files must not change while
+            the job runs.
+Units:      bytes.
+Rules:      a single reader gets the files in the order of their paths; several get the largest first, so that none is left with a large one
+            at the end.  Small ones travel together, but never more than half of a reader's fair share of what is left.
+Source:     Flink ``StaticFileSplitEnumerator``, ``NonSplittingRecursiveEnumerator``, ``BlockSplittingRecursiveEnumerator`` (hidden files
+            are skipped in folders); the shares are those of guided self-scheduling.
+"""
+
+import os
+import stat
+from collections import deque
+from typing import Final
+
+from flowlet.errors import FlowletError
+from flowlet.splits.file_split import FileSet, FileSplit, can_be_cut, keeps_line_ends
+
+# What an answer may hold when files are small: a reader works on it for much longer than the next question takes.  Not measured.
+MAX_ANSWER_BYTES: Final = 4 << 20
+MAX_ANSWER_SPLITS: Final = 1_000  # 100 kB of paths or so
+_HIDDEN: Final = (".", "_")
+
+
+class FileSplitEnumerator:
+    """The files of one source; see ``SplitEnumerator``.
+
+    Threading: one thread at a time.
+
+    Args:
+        files: what to list.
+    """
+
+    def __init__(self, files: FileSet) -> None:
+        self.files = files
+        self._num_readers = 1
+        self._splits: deque[FileSplit] = deque()  # whole files, but the first one may lack what was handed out
+        self._waiting_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<FileSplitEnumerator {len(self._splits)} files with {self._waiting_bytes} bytes wait>"
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of what was not handed out yet."""
+        return self._waiting_bytes
+
+    def discover(self, num_readers: int) -> None:
+        """List all files; empty ones have no split.
+
+        Raises:
+            FlowletError: a file or folder is not there, or cannot be read; names it.
+            ConfigError: the charset is unknown.
+        """
+        keeps_line_ends(self.files.charset)
+        sizes = [(file, _readable_size(file)) for path in self.files.paths for file in _files(path)]
+        splits = [FileSplit(_sendable(file), 0, size) for file, size in sizes if size]
+        if num_readers > 1:
+            splits.sort(key=lambda split: -split.size_bytes)
+        self._num_readers = num_readers
+        self._splits = deque(splits)
+        self._waiting_bytes = sum(split.size_bytes for split in splits)
+
+    def next_splits(self, reader: int) -> list[FileSplit]:
+        """The next one, and more if they are small; nothing: that was all."""
+        limit_bytes = min(MAX_ANSWER_BYTES, self._waiting_bytes // (2 * self._num_readers))
+        found: list[FileSplit] = []
+        while self._splits and len(found) < MAX_ANSWER_SPLITS:
+            end = self._end_of_next()
+            limit_bytes -= end - self._splits[0].start
+            if found and limit_bytes < 0:
+                break
+            found.append(self._take(end))
+        return found
+
+    def _end_of_next(self) -> int:
+        file = self._splits[0]
+        if self.files.split_bytes is None or not can_be_cut(file.path, self.files.charset):
+            return file.end
+        return min(file.start + self.files.split_bytes, file.end)
+
+    def _take(self, end: int) -> FileSplit:
+        file = self._splits.popleft()
+        if end < file.end:
+            self._splits.appendleft(FileSplit(file.path, end, file.end))
+        self._waiting_bytes -= end - file.start
+        return FileSplit(file.path, file.start, end)
+
+
+def _files(path: str) -> list[str]:
+    """The path itself, or the files in it."""
+    if not os.path.isdir(path):
+        return [path]
+    found: list[str] = []
+    for folder, folders, files in os.walk(path, onerror=_refuse_folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(_HIDDEN))
+        found += [os.path.join(folder, name) for name in sorted(files) if not name.startswith(_HIDDEN)]
+    return found
+
+
+def _sendable(path: str) -> str:
+    """Paths travel as text."""
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise FlowletError(f"cannot read {shown}: its name is not UTF-8, so it cannot be sent to a TaskManager; rename it") from error
+    return path
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise FlowletError(f"cannot list {error.filename}: {error.strerror or error}") from error
+
+
+def _readable_size(path: str) -> int:
+    try:
+        # Opened without waiting: for a pipe that would be for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise FlowletError(f"cannot read {path}: {error.strerror or error}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise FlowletError(f"cannot read {path}: it is neither a file nor a folder")
+    return status.st_size
