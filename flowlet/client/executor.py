@@ -9,11 +9,14 @@ from typing import Protocol
 from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
+from flowlet.errors import JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.operators.remote_gate_source import RemoteGateSource
-from flowlet.operators.source import SourceOperator
+from flowlet.operators.source import SourceOperator, enumerator_of
 from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner, dump_type
+from flowlet.splits.file_enumerator import FileSplitEnumerator
+from flowlet.splits.file_split import FileSet
 
 __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
 
@@ -48,7 +51,7 @@ def to_message(job_graph: JobGraph) -> JobGraphMessage:
     """The job as it travels, with operators and partitioners as opaque blobs.
 
     Raises:
-        JobSubmissionError: something in it cannot be pickled; names the vertex or edge.
+        JobSubmissionError: something in it cannot be sent; names the vertex or edge.
     """
     vertices = [_vertex_message(vertex) for vertex in job_graph.topological_order()]
     return JobGraphMessage(job_graph.job_id, job_graph.name, vertices, [_edge_message(edge) for edge in job_graph.edges])
@@ -65,6 +68,19 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         chain=dump_chain(vertex.chain, vertex.name),
         watermark_alignment=_alignment(vertex),
         remote_gate=_remote_gate(vertex),
+        files=_files(vertex),
+    )
+
+
+def _files(vertex: JobVertex) -> FileSet | None:
+    head = vertex.chain[0].operator
+    enumerator = enumerator_of(head.source) if isinstance(head, SourceOperator) else None
+    if enumerator is None or isinstance(enumerator, FileSplitEnumerator):
+        return None if enumerator is None else enumerator.files
+    kind = type(enumerator).__name__
+    raise JobSubmissionError(
+        f"vertex {vertex.name!r}: its source has an enumerator of its own, a {kind}; the JobManager runs no code of users and knows "
+        "FileSplitEnumerator alone, so let each reader find its share"
     )
 
 

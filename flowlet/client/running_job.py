@@ -196,4 +196,6 @@ def _where(document: JobDocument, failure: FailureInfo) -> str:
     operator = "" if failure.operator is None else f", operator {failure.operator!r}"
     parallelism = next((f"/{vertex['parallelism']}" for vertex in document["vertices"] if vertex["name"] == failure.task_name), "")
     at = f" on {failure.tm_id}" if failure.tm_id else ""
+    if failure.subtask < 0:
+        return f"task {failure.task_name!r}{operator}{at}"
     return f"task {failure.task_name!r}{operator}, subtask {failure.subtask + 1}{parallelism}{at}"

@@ -59,6 +59,7 @@ from flowlet.operators.source import CollectionSource, Source, SourceOperator
 from flowlet.operators.text_source import TextLineSource
 from flowlet.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.splits.file_split import FileSet
 
 
 def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # the API's seam
@@ -216,7 +217,7 @@ def _reading(step: SourceTransformation) -> Source:
 
         return ArrowSource(step.source, step.schema)
     if isinstance(step.source, FileSource):
-        return TextLineSource(step.source.paths, step.source.stream_format.charset_name)
+        return TextLineSource(FileSet(step.source.paths, step.source.stream_format.charset_name, step.source.split_bytes))
     if isinstance(step.source, RemoteGate):
         gate = step.source
         event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)

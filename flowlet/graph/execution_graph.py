@@ -76,7 +76,14 @@ class TaskManagerLost:
     failure: "FailureInfo"
 
 
-Event = SlotsAllocated | SchedulingFailed | CancelRequested | ExecutionReported | TaskManagerLost
+@dataclass(frozen=True, slots=True)
+class SourceFailed:
+    """The JobManager cannot find or hand out the splits of a source."""
+
+    failure: "FailureInfo"
+
+
+Event = SlotsAllocated | SchedulingFailed | CancelRequested | ExecutionReported | TaskManagerLost | SourceFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +187,8 @@ class ExecutionGraph:
                 self._execution_reported(event)
             case TaskManagerLost(tm_id, failure):
                 self._task_manager_lost(tm_id, failure)
+            case SourceFailed(failure):
+                self._fail_job(failure)
             case _:
                 assert_never(event)
         effects, self._effects = self._effects, []

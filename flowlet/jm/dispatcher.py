@@ -10,7 +10,7 @@ Rules:      a message about an attempt that is unknown, or lives elsewhere, is c
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import structlog
@@ -26,6 +26,7 @@ from flowlet.jm.submission import check_job_graph
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.http import WallClock
 from flowlet.rpc.messages import (
+    AddSplits,
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
@@ -33,10 +34,13 @@ from flowlet.rpc.messages import (
     GateReported,
     Heartbeat,
     JobGraphMessage,
+    NoMoreSplits,
     SourceWatermarkReported,
+    SplitsRequested,
     TaskDeploymentDescriptor,
     TaskStateChanged,
 )
+from flowlet.splits.file_split import FileSplit
 
 _JOB_ID_BYTES: Final = 16  # the front of an attempt's id
 _RUNNING_STATES: Final = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING)
@@ -134,6 +138,14 @@ class Dispatcher:
         """Tell a source how far it may be."""
         self._sessions[tm_id].send(AllowSourceWatermark(attempt, max_allowed))
 
+    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+        """Hand a source what it asked for."""
+        self._sessions[tm_id].send(AddSplits(attempt, list(splits), waiting_bytes))
+
+    def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
+        """Tell a source that there is nothing left."""
+        self._sessions[tm_id].send(NoMoreSplits(attempt))
+
     def finish_gate(self, tm_id: str, attempt: bytes) -> None:
         """Let the gate of a task end."""
         self._sessions[tm_id].send(FinishGate(attempt))
@@ -193,6 +205,12 @@ class Dispatcher:
         """Hand it to the job."""
         master = self._job_of(session, message.attempt)
         if master is None or not master.gate_reported(session.tm_id, message):
+            self.num_ignored_messages += 1
+
+    def splits_requested(self, session: TaskManagerSession, message: SplitsRequested) -> None:
+        """Hand it to the job."""
+        master = self._job_of(session, message.attempt)
+        if master is None or not master.splits_requested(session.tm_id, message):
             self.num_ignored_messages += 1
 
     def _job_of(self, session: TaskManagerSession, attempt: bytes) -> JobMaster | None:

@@ -1,11 +1,20 @@
 """Failures that the JobManager itself finds, in the same form as those that tasks report.
 
 Side:   pure.
-Rules:  ``exception_type`` uses Flink's nouns without ``Exception``; there is no traceback, because no code failed.
+Rules:  ``exception_type`` uses Flink's nouns without ``Exception``; there is no traceback where no code failed.
 """
 
+import traceback
+from typing import Final
+
+import msgspec
+
+from flowlet.errors import FlowletError
 from flowlet.jm.deployment import TaskManagerLocation
 from flowlet.rpc.messages import FailureInfo
+
+_MAX_MESSAGE_CHARS: Final = 8 * 1024
+_MAX_TRACEBACK_CHARS: Final = 64 * 1024
 
 
 def no_slots(message: str, now_ms: int) -> FailureInfo:
@@ -28,6 +37,16 @@ def without_cause(location: TaskManagerLocation, task_name: str, subtask: int, n
     """A TaskManager reported a failure without saying why."""
     message = f"{task_name!r} (subtask {subtask}) failed on {location}, which did not say why; see its log"
     return _failure("UnknownFailure", message, location.tm_id, now_ms, task_name, subtask)
+
+
+def source_failed(error: Exception, task_name: str, now_ms: int) -> FailureInfo:
+    """The splits of a source could not be found or handed out."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    failure = _failure(name, str(error)[:_MAX_MESSAGE_CHARS], "", now_ms, task_name)
+    if isinstance(error, FlowletError):
+        return failure  # it says all there is to say
+    return msgspec.structs.replace(failure, traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:])
 
 
 def _failure(exception_type: str, message: str, tm_id: str, now_ms: int, task_name: str = "", subtask: int = -1) -> FailureInfo:

@@ -7,7 +7,7 @@ Source:     Flink ``JobMaster``.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, assert_never
 
 import structlog
@@ -26,6 +26,7 @@ from flowlet.graph.execution_graph import (
     ReleaseSlots,
     SchedulingFailed,
     SlotsAllocated,
+    SourceFailed,
     TaskManagerLost,
 )
 from flowlet.graph.execution_state import ExecutionState
@@ -34,6 +35,7 @@ from flowlet.jm.deployment import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gates import GateEnd, gate_document, gate_vertex
 from flowlet.jm.job_document import Document, JobView
 from flowlet.jm.scheduler import attempt_id, execution_vertices
+from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code
 from flowlet.jm.watermark_alignment import SourceSubtask
 from flowlet.jm.watermark_announcer import WatermarkAnnouncer
@@ -45,10 +47,14 @@ from flowlet.rpc.messages import (
     InputChannelDescriptor,
     JobGraphMessage,
     SourceWatermarkReported,
+    SplitsRequested,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
+    VertexMessage,
 )
+from flowlet.splits.file_enumerator import FileSplitEnumerator
+from flowlet.splits.file_split import FileSet, FileSplit
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +70,12 @@ class TaskManagerGateway(Protocol):
 
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         """Tell a source how far it may be."""
+
+    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+        """Hand a source what it asked for."""
+
+    def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
+        """Tell a source that there is nothing left."""
 
     def finish_gate(self, tm_id: str, attempt: bytes) -> None:
         """Let the gate of a task end."""
@@ -87,6 +99,7 @@ class JobMaster:
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._gates = GateEnd(job)
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
+        self._sources: dict[str, SourceCoordinator] = {}  # by vertex, from start on
         self._plan: DeploymentPlan | None = None
         self._failing_since_s: float | None = None  # monotonic
         self._changed = asyncio.Event()  # replaced at every change, so that everybody who waits wakes once
@@ -118,9 +131,12 @@ class JobMaster:
         """Deploy every task to its place."""
         self._locations = dict(locations)
         self._plan = DeploymentPlan(self.job, self._locations)
+        self._sources = {vertex.id: self._coordinator_of(vertex, vertex.files) for vertex in self.job.vertices if vertex.files is not None}
         self._handle(SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
         self._drop_code()
         self._alignment.start()
+        for coordinator in self._sources.values():
+            coordinator.start()
 
     def fail_scheduling(self, message: str) -> None:
         """End the job for lack of slots."""
@@ -152,13 +168,45 @@ class JobMaster:
             return False
         return self._alignment.report(self._source_subtask(message.attempt), message.timestamp)
 
+    def splits_requested(self, tm_id: str, message: SplitsRequested) -> bool:
+        """A source wants more splits; False if it is not a running one of this job's on that TaskManager, or has no enumerator."""
+        location = self._locations.get(message.attempt)
+        if location is None or location.tm_id != tm_id or self.graph.executions[message.attempt].state.is_terminal:
+            return False
+        vertex = self.graph.executions[message.attempt].vertex
+        coordinator = self._sources.get(vertex.vertex_id)
+        if coordinator is None:
+            return False
+        coordinator.splits_requested(vertex.subtask)
+        return True
+
+    def _coordinator_of(self, vertex: VertexMessage, files: FileSet) -> SourceCoordinator:
+        return SourceCoordinator(
+            vertex.name,
+            FileSplitEnumerator(files),
+            vertex.parallelism,
+            add_splits=lambda subtask, splits, waiting_bytes: self._add_splits(SourceSubtask(vertex.id, subtask), splits, waiting_bytes),
+            no_more_splits=lambda subtask: self._no_more_splits(SourceSubtask(vertex.id, subtask)),
+            fail=lambda error: self._handle(SourceFailed(failures.source_failed(error, vertex.name, self._clock()))),
+        )
+
+    def _add_splits(self, reader: SourceSubtask, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+        tm_id, attempt = self._place_of(reader)
+        self._gateway.add_splits(tm_id, attempt, splits, waiting_bytes)
+
+    def _no_more_splits(self, reader: SourceSubtask) -> None:
+        self._gateway.no_more_splits(*self._place_of(reader))
+
+    def _place_of(self, source: SourceSubtask) -> tuple[str, bytes]:
+        attempt = attempt_id(self.job_id, source.source_id, source.subtask)
+        return self._locations[attempt].tm_id, attempt
+
     def _source_subtask(self, attempt: bytes) -> SourceSubtask:
         vertex = self.graph.executions[attempt].vertex
         return SourceSubtask(vertex.vertex_id, vertex.subtask)
 
     def _allow_watermark(self, receiver: SourceSubtask, max_allowed: int) -> None:
-        attempt = attempt_id(self.job_id, receiver.source_id, receiver.subtask)
-        self._gateway.allow_watermark(self._locations[attempt].tm_id, attempt, max_allowed)
+        self._gateway.allow_watermark(*self._place_of(receiver), max_allowed)
 
     def task_manager_lost(self, location: TaskManagerLocation, reason: str) -> None:
         """Fail the tasks there, if any."""
@@ -281,6 +329,8 @@ class JobMaster:
                 log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=subtask, state=state.value)
             case JobStatusChanged(status):
                 self._failing_since_s = time.monotonic() if status is JobStatus.FAILING else None
+                if status is not JobStatus.RUNNING:  # a reader may be on a TaskManager that was lost just now
+                    self._close_sources()
                 self._log_status(status)
             case ReleaseSlots():
                 self._drop_code()
@@ -288,6 +338,10 @@ class JobMaster:
                 self._on_ended(self)
             case _:
                 assert_never(effect)
+
+    def _close_sources(self) -> None:
+        for coordinator in self._sources.values():
+            coordinator.close()
 
     def _log_status(self, status: JobStatus) -> None:
         cause = {} if self.graph.failure is None else {"cause": self.graph.failure.message[:1000]}

@@ -54,14 +54,14 @@ def without_code(job: JobGraphMessage) -> JobGraphMessage:
     """The same graph with empty blobs: what is kept of a job whose tasks are deployed."""
     return msgspec.structs.replace(
         job,
-        vertices=[msgspec.structs.replace(vertex, chain=b"") for vertex in job.vertices],
+        vertices=[msgspec.structs.replace(vertex, chain=b"", files=None) for vertex in job.vertices],
         edges=[msgspec.structs.replace(edge, partitioner=b"") for edge in job.edges],
     )
 
 
 def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
     positions: dict[str, int] = {}
-    code_bytes = Counter({vertex.id: len(vertex.chain) for vertex in job.vertices})
+    code_bytes = Counter({vertex.id: len(vertex.chain) + _path_bytes(vertex) for vertex in job.vertices})
     for edge in job.edges:
         code_bytes[edge.source] += len(edge.partitioner)
     for position, vertex in enumerate(job.vertices):
@@ -75,6 +75,10 @@ def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
                 "read large data in a source instead of shipping it with a function"
             )
     return positions
+
+
+def _path_bytes(vertex: VertexMessage) -> int:
+    return 0 if vertex.files is None else sum(map(len, vertex.files.paths))
 
 
 def _check_vertex(vertex: VertexMessage) -> None:
@@ -92,6 +96,8 @@ def _check_vertex(vertex: VertexMessage) -> None:
         _check_alignment(vertex.name, vertex.watermark_alignment)
     if vertex.remote_gate is not None:
         _check_gate(vertex.name, vertex.remote_gate)
+    if vertex.files is not None and vertex.files.split_bytes is not None and vertex.files.split_bytes < 1:
+        raise JobGraphError(f"vertex {vertex.name!r}: splits of {vertex.files.split_bytes} bytes, the least is 1")
     for name in vertex.operator_names:
         _check_name(f"vertex {vertex.name!r}: an operator's name", name)
 

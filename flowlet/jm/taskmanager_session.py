@@ -30,6 +30,7 @@ from flowlet.rpc.messages import (
     RegisterTaskManager,
     RegistrationRefused,
     SourceWatermarkReported,
+    SplitsRequested,
     TaskStateChanged,
     ToJobManager,
     ToTaskManager,
@@ -67,6 +68,9 @@ class SessionListener(Protocol):
 
     def gate_reported(self, session: "TaskManagerSession", message: GateReported) -> None:
         """A subtask of a remote gate says what it has taken."""
+
+    def splits_requested(self, session: "TaskManagerSession", message: SplitsRequested) -> None:
+        """A source wants more splits."""
 
 
 class TaskManagerSession:
@@ -206,6 +210,8 @@ class TaskManagerSession:
                 self._listener.source_watermark_reported(self, message)
             case GateReported():
                 self._listener.gate_reported(self, message)
+            case SplitsRequested():
+                self._listener.splits_requested(self, message)
             case RegisterTaskManager():
                 return "it registered twice on one connection"
             case _:

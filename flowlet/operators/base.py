@@ -96,6 +96,7 @@ class OperatorContext:
     latency: LatencyReporter | None = None
     copies_results: bool = False  # object reuse is off: a user may change what was emitted
     report_watermark: Callable[[int], None] | None = None  # tells the JobManager where an aligned source is; None: nobody listens
+    request_splits: Callable[[], None] | None = None  # asks the JobManager for splits of the source; None: nobody has any
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:

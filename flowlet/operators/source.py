@@ -2,19 +2,23 @@
 
 Side:       task.  A ``Source`` is made in the user's program and pickled; its readers live in the tasks.
 Invariants: a reader is made when its task opens and closed once.
-Source:     Flink ``Source``, ``SourceReader``, ``SourceOperator``, without enumerator and split assignment at run time: each reader knows
-            from its subtask number what is its share.
+Rules:      a reader knows from its subtask number what is its share, or its source has an enumerator in the JobManager, which hands out the
+            splits on demand (``flowlet/splits/enumerator.py``).
+Source:     Flink ``Source``, ``SourceReader``, ``SourceOperator``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.operators.assigned_splits import SplitReceiver
 from flowlet.operators.base import StreamOperator
 from flowlet.operators.source_event_time import SourceEventTime
 from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
 from flowlet.task.latency_stats import LatencyMarkerEmitter
 from netstack.availability import AvailabilityFuture
 
@@ -31,7 +35,8 @@ class SourceReader(Protocol):
     One that may have nothing just now should have a method ``available_future()``: a future that is done once it is worth to poll again;
     without it the reader is polled again at once.  One whose poll never waits for anything should have an attribute ``never_waits``, which
     is true: then what several polls gave may go on its way together, which is cheaper; what other readers give goes at once, since the next
-    poll may wait.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.
+    poll may wait.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.  One whose source has an
+    enumerator must be a ``SplitReceiver``.
     One that can go on after a restart has ``snapshot_position()``, which gives a value that says what was read so far, and
     ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
     """
@@ -51,6 +56,16 @@ class Source(ABC):
     @abstractmethod
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
         """The reader of subtask ``subtask`` of ``parallelism``; together they read everything once."""
+
+    def create_enumerator(self) -> SplitEnumerator | None:
+        """What hands out the splits, in the JobManager; None: each reader knows its share."""
+        return None
+
+
+def enumerator_of(source: Source) -> SplitEnumerator | None:
+    """A new enumerator of a source, if it has any; a source of a user need not know of them."""
+    create = getattr(source, "create_enumerator", None)
+    return None if create is None else create()
 
 
 class SourceOperator(StreamOperator):
@@ -76,6 +91,7 @@ class SourceOperator(StreamOperator):
         self._emits_watermarks = emits_watermarks
         self._event_time: SourceEventTime | None = None  # from open on, if there is a strategy
         self._reader: SourceReader | None = None
+        self._receiver: SplitReceiver[SourceSplit] | None = None  # the reader while it is open, if splits are handed out
         self._last_progress: float | None = None
         self._has_nothing = False
         self._never_waits = False  # of the reader
@@ -101,15 +117,13 @@ class SourceOperator(StreamOperator):
                 operator_id=self.ctx.operator_id,
                 subtask=self.ctx.subtask,
             )
-        try:
+        with self._reader_errors():
             self._reader = self.source.create_reader(self.ctx.subtask, self.ctx.parallelism)
             self._never_waits = bool(getattr(self._reader, "never_waits", False))
             if self._restored is not None:
                 getattr(self._reader, "restore_position", _ignore)(self._restored)
-        except FlowletError:
-            raise
-        except Exception as error:
-            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
+            if enumerator_of(self.source) is not None:
+                self._start_receiving(self._reader)
         if self.strategy is not None:
             self._event_time = SourceEventTime(
                 self.strategy,
@@ -119,6 +133,46 @@ class SourceOperator(StreamOperator):
                 auto_watermark_interval_ms=self.auto_watermark_interval_ms,
                 emits_watermarks=self._emits_watermarks,
             )
+
+    def _start_receiving(self, reader: SourceReader) -> None:
+        if self.ctx.request_splits is None:
+            raise FlowletError(f"source {self.name!r}: only a JobManager hands out its splits; run the job on a cluster")
+        if not isinstance(reader, SplitReceiver):
+            kind = type(reader).__name__
+            raise FlowletError(f"source {self.name!r} has an enumerator, so its {kind} needs start(), add_splits() and no_more_splits()")
+        self._receiver = reader
+        reader.start(self.ctx.request_splits)
+
+    def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
+        """The JobManager gives these to the reader, and keeps so much for all readers together; nothing for a source that has none.
+
+        Raises:
+            FlowletError: the reader said so.
+            UserFunctionError: the reader failed otherwise.
+        """
+        if self._receiver is not None:
+            with self._reader_errors():
+                self._receiver.add_splits(splits, waiting_bytes)
+
+    def no_more_splits(self) -> None:
+        """The JobManager has none left for the reader; nothing for a source that has none.
+
+        Raises:
+            FlowletError: the reader said so.
+            UserFunctionError: the reader failed otherwise.
+        """
+        if self._receiver is not None:
+            with self._reader_errors():
+                self._receiver.no_more_splits()
+
+    @contextmanager
+    def _reader_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FlowletError:
+            raise
+        except Exception as error:
+            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
 
     def emit_next(self) -> bool:
         """Emit what comes next, or nothing if there is nothing just now; False when there is no more.
@@ -221,7 +275,7 @@ class SourceOperator(StreamOperator):
         if self._markers is not None:
             self._markers.close()
         self._last_progress = self.progress
-        reader, self._reader = self._reader, None
+        reader, self._reader, self._receiver = self._reader, None, None
         if reader is None:
             return
         try:

@@ -3,154 +3,166 @@ r"""Lines of text files.
 Hot path, per block of 128 KiB: one read, one decode, one split; nothing per line.
 
 Side:       task.
-Invariants: every line of every file belongs to exactly one split, whatever the sizes; splits and their dealing follow from paths and sizes
-            alone, so that all subtasks agree without talking to each other.  Files must not change while the job runs.
-Units:      offsets and sizes in bytes.
+Invariants: every line of every file belongs to exactly one split, whatever the sizes; one split is read at a time, in its order.  Files
+            must not change while the job runs.
+Units:      offsets and sizes in bytes; those of a compressed file are of the compressed bytes.
 Rules:      lines end with \n, \r\n or a lone \r; a last line without an end counts, an empty one behind the last end does not (Java's
             ``BufferedReader.readLine``).  A split has the pieces between two \n that begin in it.  Undecodable bytes become U+FFFD.
-Source:     Flink ``FileSource``, ``TextLineInputFormat``, ``BlockSplittingRecursiveEnumerator`` (hidden files are skipped in folders).
-Absent:     compression, watching folders, assigning splits at run time.
+Source:     Flink ``FileSource``, ``FileSourceReader``, ``TextLineInputFormat``.
+Absent:     watching folders; going on in the middle of a split after a restart.
 """
 
 import codecs
-import io
 import math
-import os
-import stat
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import BinaryIO
 
-from flowlet.errors import ConfigError, FlowletError
-from flowlet.operators.source import Source, SourceReader
+from flowlet.errors import FlowletError
+from flowlet.operators.assigned_splits import AssignedSplits
+from flowlet.operators.compressed_files import ReadBytes, decompressing
+from flowlet.operators.source import Source
 from flowlet.records import Chunk
+from flowlet.splits.file_enumerator import FileSplitEnumerator
+from flowlet.splits.file_split import FileSet, FileSplit, can_be_cut, compression_of, keeps_line_ends
+from netstack.availability import AvailabilityFuture
 
-SPLIT_BYTES = 16 << 20
 BLOCK_BYTES = 128 << 10
 MAX_LINE_BYTES = 64 << 20
 MAX_CHUNK_LINES = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class FileSplit:
-    r"""A part of a file: all pieces between two \n whose first byte is in ``start <= offset < end``."""
-
-    path: str
-    start: int
-    end: int
-
-    @property
-    def size_bytes(self) -> int:
-        """About how much there is to read."""
-        return self.end - self.start
-
-
 class TextLineSource(Source):
     """The lines of files, without their ends.
 
+    A file is one split: one subtask reads it, in its order.  Files go to whichever subtask asks next, the largest first.
+
     Args:
-        paths: files and folders (then everything below that is not hidden by a leading ``.`` or ``_``); a path given twice is read twice.
-        charset: of the files.
-        repeat: how often everything is read.
-        split_bytes: how much of a file goes to one subtask at a time.
+        files: what to read.
     """
 
-    def __init__(self, paths: Sequence[str], charset: str = "UTF-8", repeat: int = 1, *, split_bytes: int = SPLIT_BYTES) -> None:
-        self.paths = [os.fspath(path) for path in paths]
-        self.charset = charset
-        self.repeat = repeat
-        self.split_bytes = split_bytes
+    def __init__(self, files: FileSet) -> None:
+        self.files = files
 
-    def list_splits(self) -> list[FileSplit]:
-        """Everything to be read, in the order of the paths; empty files have no split.
+    def create_enumerator(self) -> FileSplitEnumerator:
+        """What lists the files, where the JobManager is, and hands them out."""
+        return FileSplitEnumerator(self.files)
 
-        Raises:
-            FlowletError: a file or folder is not there, or cannot be read; names it.
-            ConfigError: the charset is unknown.
-        """
-        is_splittable = _keeps_line_ends(self.charset)
-        splits: list[FileSplit] = []
-        for path in self.paths:
-            for file in _files(path):
-                size = _readable_size(file)
-                step = self.split_bytes if is_splittable else max(size, 1)
-                splits += [FileSplit(file, start, min(start + step, size)) for start in range(0, size, step)]
-        return splits
-
-    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """A reader of the subtask's splits."""
-        return TextLineReader(deal(self.list_splits(), parallelism)[subtask] * self.repeat, self.charset)
-
-
-def deal(splits: Sequence[FileSplit], parallelism: int) -> list[list[FileSplit]]:
-    """The splits of each subtask: the largest first, always to the one with the least so far; then in the given order again."""
-    shares: list[list[int]] = [[] for _ in range(parallelism)]
-    load = [0] * parallelism
-    for index in sorted(range(len(splits)), key=lambda index: (-splits[index].size_bytes, index)):
-        subtask = load.index(min(load))
-        shares[subtask].append(index)
-        load[subtask] += splits[index].size_bytes
-    return [[splits[index] for index in sorted(share)] for share in shares]
+    def create_reader(self, subtask: int, parallelism: int) -> "TextLineReader":
+        """A reader of the splits that it is given."""
+        return TextLineReader(self.files.charset, parallelism)
 
 
 class TextLineReader:
-    """Reads splits one after the other.
+    """Reads the splits that it is given, one after the other; see ``SplitReceiver`` and ``SplitReader``.
+
+    Threading: task thread, but ``progress``.
 
     Args:
-        splits: in this order.
         charset: of all files.
+        num_readers: of the source.
         block_bytes: how much is read at once.
         max_line_bytes: a longer line is an error.
     """
 
-    def __init__(
-        self, splits: Iterable[FileSplit], charset: str, *, block_bytes: int = BLOCK_BYTES, max_line_bytes: int = MAX_LINE_BYTES
-    ) -> None:
+    def __init__(self, charset: str, num_readers: int = 1, *, block_bytes: int = BLOCK_BYTES, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._charset = charset
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
-        splits = list(splits)
-        self._total_bytes = sum(split.size_bytes for split in splits)
+        self._splits: AssignedSplits[FileSplit] = AssignedSplits(num_readers)
+        self._chunks: Generator[Chunk, None, None] | None = None  # of the split that is being read
         self.current_split = ""  # of the lines polled last
         self.open_splits: frozenset[str] = frozenset()  # one at a time: the watermark does not wait for files that come later
-        self._done_bytes = 0  # Written by the task thread; read anywhere, one split stale is fine.
-        self._chunks = self._read(splits)
+        self._done_bytes = 0  # of the splits before; written by the task thread, as what follows; read anywhere, one block stale is fine.
+        self._current_bytes = 0  # of the split that is being read
+
+    def __repr__(self) -> str:
+        return f"<TextLineReader of {self.current_split!r}, {self._splits!r}>"
 
     @property
-    def progress(self) -> float:
-        """The fraction of the splits' bytes that was read, whole splits; any thread."""
-        return self._done_bytes / self._total_bytes if self._total_bytes else 1.0
+    def progress(self) -> float | None:
+        """The fraction that was read of what this reader has got and may expect; None while that is nothing; any thread."""
+        expected_bytes = self._splits.expected_bytes
+        return min((self._done_bytes + self._current_bytes) / expected_bytes, 1.0) if expected_bytes else None
+
+    def start(self, request_splits: Callable[[], None]) -> None:
+        """Ask for the first splits."""
+        self._splits.start(request_splits)
+
+    def add_splits(self, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+        """Read these as well."""
+        self._splits.add(splits, waiting_bytes)
+
+    def no_more_splits(self) -> None:
+        """End after those that are here."""
+        self._splits.end()
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done once there is a split to read, or none is to come."""
+        return self._splits.available_future
 
     def poll_chunk(self) -> Chunk | None:
-        """Up to 2,000 lines; None at the end.
+        """Up to 2,000 lines; an empty chunk while the next split is on its way, None at the end.
 
         Raises:
-            FlowletError: a file cannot be read, or has a line that is too long; names it.
+            FlowletError: a file cannot be read, is damaged, or has a line that is too long; names it.
         """
-        return next(self._chunks, None)
+        while True:
+            if self._chunks is None:
+                split = self._splits.take()
+                if split is None:
+                    return None if self._splits.is_over else Chunk([])
+                self._begin(split)
+            assert self._chunks is not None, "begun"
+            chunk = next(self._chunks, None)
+            if chunk is not None:
+                return chunk
+            self._chunks = None
 
     def close(self) -> None:
-        """Close the file that is being read; nothing more is read."""
-        self._chunks.close()
+        """Close the file that is being read."""
+        chunks, self._chunks = self._chunks, None
+        if chunks is not None:
+            chunks.close()
 
-    def _read(self, splits: Iterable[FileSplit]) -> Generator[Chunk, None, None]:
-        is_splittable = _keeps_line_ends(self._charset)
-        charset = self._charset if is_splittable else _RECODED
-        for split in splits:
-            self.current_split = f"{split.path}:{split.start}"
-            self.open_splits = frozenset((self.current_split,))
-            try:
-                with open(split.path, "rb", buffering=0) as file:
-                    read = file.read if is_splittable else _recoded(file, self._charset)
-                    if split.start:
-                        # From the last byte before: it may be the end of a line.
-                        file.seek(split.start - 1)
-                    for data in self._line_blocks(read, split, math.inf if not is_splittable else split.end):
-                        yield from _chunks(_lines(data, charset))
-            except OSError as error:
-                raise FlowletError(f"cannot read {split.path}: {error.strerror or error}") from error
-            self._done_bytes += split.size_bytes
+    def _begin(self, split: FileSplit) -> None:
+        self.current_split = split.split_id
+        self.open_splits = frozenset((split.split_id,))
+        self._chunks = self._read(split)
 
-    def _line_blocks(self, read: Callable[[int], bytes | None], split: FileSplit, end: float) -> Iterator[bytes]:
+    def _read(self, split: FileSplit) -> Generator[Chunk, None, None]:
+        charset = self._charset if keeps_line_ends(self._charset) else _RECODED
+        end = split.end if can_be_cut(split.path, self._charset) else math.inf
+        try:
+            with open(split.path, "rb", buffering=0) as file:
+                if split.start:
+                    # From the last byte before: it may be the end of a line.
+                    file.seek(split.start - 1)
+                for data in self._line_blocks(self._watched(file, split), split, end):
+                    yield from _chunks(_lines(data, charset))
+        except OSError as error:
+            raise FlowletError(f"cannot read {split.path}: {error.strerror or error}") from error
+        self._done_bytes += split.size_bytes
+        self._current_bytes = 0
+        self.open_splits = frozenset()
+
+    def _watched(self, file: BinaryIO, split: FileSplit) -> ReadBytes:
+        """Reads the content in a charset in which lines can be found, and asks for more splits when little of this one is left."""
+        read_content: ReadBytes = file.read
+        compression = compression_of(split.path)
+        if compression is not None:
+            read_content = decompressing(file, split.path, compression)
+        if not keeps_line_ends(self._charset):
+            read_content = _recoded(read_content, self._charset)
+
+        def read(num_bytes: int) -> bytes | None:
+            block = read_content(num_bytes)
+            self._current_bytes = min(max(file.tell() - split.start, 0), split.size_bytes)
+            self._splits.keep_stocked(split.size_bytes - self._current_bytes)
+            return block
+
+        return read
+
+    def _line_blocks(self, read: ReadBytes, split: FileSplit, end: float) -> Iterator[bytes]:
         r"""Pieces of whole lines that together are the split.
 
         It reaches from behind the first \n at or after ``start - 1`` (or from 0) to behind the first \n at or after ``end - 1``.
@@ -216,58 +228,14 @@ def _chunks(lines: list[str]) -> Iterator[Chunk]:
         yield Chunk(lines[start : start + step])
 
 
-_STATEFUL = ("iso2022", "hz", "utf-7")
-
-
-def _keeps_line_ends(charset: str) -> bool:
-    """Whether line ends are the same bytes as in ASCII, and no state crosses them, so that lines can be found without decoding."""
-    try:
-        return "\n\r".encode(charset) == b"\n\r" and not codecs.lookup(charset).name.startswith(_STATEFUL)
-    except LookupError as error:
-        raise ConfigError(f"unknown charset {charset!r}") from error
-
-
-def _recoded(file: io.FileIO, charset: str) -> Callable[[int], bytes]:
+def _recoded(read_content: ReadBytes, charset: str) -> ReadBytes:
     decoder = codecs.getincrementaldecoder(charset)("replace")
 
     def read(num_bytes: int) -> bytes:
         while True:
-            block = file.read(num_bytes)
-            text = decoder.decode(block, final=not block)
+            block = read_content(num_bytes)
+            text = decoder.decode(block or b"", final=not block)
             if text or not block:
                 return text.encode(_RECODED, "surrogatepass")
 
     return read
-
-
-def _files(path: str) -> list[str]:
-    """The path itself, or the files in it."""
-    if not os.path.isdir(path):
-        return [path]
-    found: list[str] = []
-    for folder, folders, files in os.walk(path, onerror=_refuse_folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(_HIDDEN))
-        found += [os.path.join(folder, name) for name in sorted(files) if not name.startswith(_HIDDEN)]
-    return found
-
-
-_HIDDEN = (".", "_")
-
-
-def _refuse_folder(error: OSError) -> None:
-    raise FlowletError(f"cannot list {error.filename}: {error.strerror or error}") from error
-
-
-def _readable_size(path: str) -> int:
-    try:
-        # Opened without waiting: for a pipe that would be for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            status = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise FlowletError(f"cannot read {path}: {error.strerror or error}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise FlowletError(f"cannot read {path}: it is neither a file nor a folder")
-    return status.st_size

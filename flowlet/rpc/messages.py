@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.splits.file_split import FileSet, FileSplit
 
 PROTOCOL_VERSION: Final = 1
 
@@ -46,6 +47,7 @@ class VertexMessage(msgspec.Struct, frozen=True):
     chain: bytes
     watermark_alignment: WatermarkAlignmentMessage | None = None  # of a vertex that begins with a source
     remote_gate: RemoteGateMessage | None = None
+    files: FileSet | None = None  # of the source that it begins with, which the JobManager hands out; None: readers know their shares
 
 
 class EdgeMessage(msgspec.Struct, frozen=True):
@@ -276,6 +278,26 @@ class AllowSourceWatermark(msgspec.Struct, frozen=True, tag=True):
     max_allowed: int
 
 
+class SplitsRequested(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: a subtask of a source wants more splits."""
+
+    attempt: bytes
+
+
+class AddSplits(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: splits for the source of this task, which asked for them; unknown attempts are ignored."""
+
+    attempt: bytes
+    splits: list[FileSplit]
+    waiting_bytes: int  # the size of what nobody has got yet
+
+
+class NoMoreSplits(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: the source of this task asked for splits, and there are none left; unknown attempts are ignored."""
+
+    attempt: bytes
+
+
 class GateCounts(msgspec.Struct, frozen=True):
     """What one subtask of a remote gate has taken so far."""
 
@@ -298,5 +320,5 @@ class FinishGate(msgspec.Struct, frozen=True, tag=True):
     attempt: bytes
 
 
-ToJobManager = RegisterTaskManager | Heartbeat | TaskStateChanged | SourceWatermarkReported | GateReported
-ToTaskManager = Registered | RegistrationRefused | DeployTask | CancelTask | AllowSourceWatermark | FinishGate
+ToJobManager = RegisterTaskManager | Heartbeat | TaskStateChanged | SourceWatermarkReported | GateReported | SplitsRequested
+ToTaskManager = Registered | RegistrationRefused | DeployTask | CancelTask | AllowSourceWatermark | FinishGate | AddSplits | NoMoreSplits

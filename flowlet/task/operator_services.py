@@ -87,6 +87,7 @@ class OperatorServices:
             timers=timers,
             latency=latency,
             report_watermark=environment.report_watermark,
+            request_splits=environment.request_splits,
         )
 
     def quiesce(self, index: int) -> AvailabilityFuture:

@@ -5,7 +5,7 @@ Source: Flink ``SourceOperatorStreamTask``.
 Rules:  a source that has nothing just now is waited for if it can say when to ask again, and else asked again at once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.source import SourceOperator
 from flowlet.records import MAX_WATERMARK
 from flowlet.rpc.messages import TaskMetrics
+from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.input_selection import InputStatus
 from flowlet.task.mailbox_processor import MailboxController, Suspension
 from flowlet.task.stream_task_base import StreamTask
@@ -92,6 +93,14 @@ class SourceStreamTask(StreamTask):
     def allow_watermark(self, max_allowed_ms: int) -> None:
         """Say how far the sources of the alignment group may be.  Any thread, any time."""
         self.mailbox_processor.send_control_mail(lambda: self._source.allow_watermark(max_allowed_ms), "watermark alignment")
+
+    def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
+        """Give the source splits that it asked for, and say how much is left for all its readers.  Any thread, any time."""
+        self.mailbox_processor.send_control_mail(lambda: self._source.add_splits(splits, waiting_bytes), "splits of the source")
+
+    def no_more_splits(self) -> None:
+        """Tell the source that it asked for splits in vain.  Any thread, any time."""
+        self.mailbox_processor.send_control_mail(self._source.no_more_splits, "no more splits of the source")
 
     def _stop(self, mode: StopMode) -> None:
         self._stopped = mode

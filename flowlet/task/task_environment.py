@@ -63,6 +63,7 @@ class TaskEnvironment:
     schedule_timer: ScheduleTimer
     checkpointing: Checkpointing | None = None  # None: barriers are not expected
     report_watermark: Callable[[int], None] | None = None  # of a source that has an alignment group, on the task thread
+    request_splits: Callable[[], None] | None = None  # of a source whose splits are handed out, on the task thread
     offered_gate: OfferedInputGate | None = None  # of a source that producers outside the cluster push into
     is_loop_thread: Callable[[], bool] | None = None  # light tasks run there; None: every task keeps to its own thread
     gate_inputs: list[int] = field(default_factory=list)  # which input of the head each gate feeds, from 1; empty: all the first

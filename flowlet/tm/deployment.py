@@ -74,12 +74,13 @@ def create_task_from_descriptor(
     *,
     report_watermark: Callable[[int], None] | None = None,
     report_gate: Callable[[GateCounts], None] | None = None,
+    request_splits: Callable[[], None] | None = None,
     runs_light_tasks: bool = False,
 ) -> StreamTask:
     """Open the blobs, make the partitions and gates, and put the task together; it has not started.
 
     ``report_watermark`` takes the watermarks of a source that has an alignment group, ``report_gate`` what the gate of a source has taken,
-    both on the task thread; None: nobody listens.  ``runs_light_tasks``: on the loop.
+    ``request_splits`` asks for splits of a source, all on the task thread; None: nobody listens.  ``runs_light_tasks``: on the loop.
 
     Raises:
         DeploymentError: the operators or a partitioner could not be loaded.
@@ -98,6 +99,7 @@ def create_task_from_descriptor(
         environment = _create_environment(descriptor, gates, outputs, loop)
         environment.offered_gate = offered_gate
         environment.report_watermark = report_watermark
+        environment.request_splits = request_splits
         environment.is_loop_thread = loop.is_current_thread if runs_light_tasks else None
         return create_stream_task(environment, chain)
     except BaseException as error:

@@ -19,11 +19,13 @@ import structlog
 from flowlet.errors import FlowletError
 from flowlet.rpc.http import RpcClient, RpcConnectError, RpcStatusError
 from flowlet.rpc.messages import (
+    AddSplits,
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
     FinishGate,
     Heartbeat,
+    NoMoreSplits,
     Registered,
     RegisterTaskManager,
     RegistrationRefused,
@@ -81,6 +83,12 @@ class SessionListener(Protocol):
 
     def finish_gate(self, message: FinishGate) -> None:
         """Let a gate end."""
+
+    def add_splits(self, message: AddSplits) -> None:
+        """Hand a source what it asked for."""
+
+    def no_more_splits(self, message: NoMoreSplits) -> None:
+        """Tell a source that there is nothing left."""
 
     def heartbeat(self) -> Heartbeat:
         """What to tell with the next heartbeat."""
@@ -177,6 +185,10 @@ class JobManagerConnection:
                         self._listener.allow_watermark(message)
                     case FinishGate():
                         self._listener.finish_gate(message)
+                    case AddSplits():
+                        self._listener.add_splits(message)
+                    case NoMoreSplits():
+                        self._listener.no_more_splits(message)
             return f"the JobManager closed the connection ({socket.close_code})"
         finally:
             if helpers:

@@ -12,7 +12,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -21,6 +21,7 @@ from flowlet.errors import UserFunctionError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
 from flowlet.rpc.messages import FailureInfo, GateCounts, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
+from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.stream_task import StreamTask
 from flowlet.tm.busy_tasks import BusyTasks
@@ -65,6 +66,7 @@ class TaskContext:
     busy_tasks: BusyTasks | None = None  # watches task threads, and may lower those that are busy
     report_watermark: Callable[[bytes, int], None] | None = None  # where a source with an alignment group is; loop thread
     report_gate: Callable[[bytes, GateCounts], None] | None = None  # what the gate of a task has taken; loop thread
+    request_splits: Callable[[bytes], None] | None = None  # for the source of a task; loop thread
 
 
 class Task:
@@ -134,6 +136,20 @@ class Task:
             stream_task = self._stream_task
         if isinstance(stream_task, SourceStreamTask):
             stream_task.allow_watermark(max_allowed)
+
+    def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
+        """Hand the source what it asked for; nothing for other tasks."""
+        with self._lock:
+            stream_task = self._stream_task
+        if isinstance(stream_task, SourceStreamTask):
+            stream_task.add_splits(splits, waiting_bytes)
+
+    def no_more_splits(self) -> None:
+        """Tell the source that there is nothing left; nothing for other tasks."""
+        with self._lock:
+            stream_task = self._stream_task
+        if isinstance(stream_task, SourceStreamTask):
+            stream_task.no_more_splits()
 
     def finish_gate(self) -> None:
         """Let the gate that producers outside the cluster push into end with the partitions that are open; nothing for other tasks."""
@@ -210,6 +226,7 @@ class Task:
             context.tm_id,
             report_watermark=self._report_watermark,
             report_gate=self._report_gate,
+            request_splits=self._request_splits,
             runs_light_tasks=context.runs_light_tasks,
         )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
@@ -248,6 +265,12 @@ class Task:
         if report is not None:
             with contextlib.suppress(ResourceClosedError):  # nobody is left to hear of it
                 self._context.loop.execute_threadsafe(report, self.attempt, counts)
+
+    def _request_splits(self) -> None:
+        request = self._context.request_splits
+        if request is not None:
+            with contextlib.suppress(ResourceClosedError):  # the process ends, and its tasks are being cancelled
+                self._context.loop.execute_threadsafe(request, self.attempt)
 
     def _was_cancelled(self, error: BaseException) -> bool:
         if isinstance(error, _CONSEQUENCES):

@@ -17,6 +17,7 @@ import structlog
 
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.messages import (
+    AddSplits,
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
@@ -24,8 +25,10 @@ from flowlet.rpc.messages import (
     GateCounts,
     GateReported,
     Heartbeat,
+    NoMoreSplits,
     RegisterTaskManager,
     SourceWatermarkReported,
+    SplitsRequested,
     TaskReport,
     TaskStateChanged,
 )
@@ -105,6 +108,7 @@ class TaskExecutor:
             self._busy_tasks,
             self._report_watermark,
             self._report_gate,
+            self._request_splits,
         )
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
@@ -194,6 +198,18 @@ class TaskExecutor:
         if task is not None:
             task.allow_watermark(message.max_allowed)
 
+    def add_splits(self, message: AddSplits) -> None:
+        """Hand a source what it asked for; a task that is not here has ended already."""
+        task = self._tasks.get(message.attempt)
+        if task is not None:
+            task.add_splits(message.splits, message.waiting_bytes)
+
+    def no_more_splits(self, message: NoMoreSplits) -> None:
+        """Tell a source that there is nothing left; a task that is not here has ended already."""
+        task = self._tasks.get(message.attempt)
+        if task is not None:
+            task.no_more_splits()
+
     def finish_gate(self, message: FinishGate) -> None:
         """Let the gate of a task end; a task that is not here has ended already."""
         task = self._tasks.get(message.attempt)
@@ -240,6 +256,10 @@ class TaskExecutor:
     def _report_gate(self, attempt: bytes, counts: GateCounts) -> None:
         if self._connection is not None and attempt in self._tasks:
             self._connection.send(GateReported(attempt, counts))
+
+    def _request_splits(self, attempt: bytes) -> None:
+        if self._connection is not None and attempt in self._tasks:
+            self._connection.send(SplitsRequested(attempt))
 
     def _stuck(self, task: Task) -> None:
         self._hooks.failed(f"a task did not end {self._config.cancellation.fatal_timeout_s:.0f} s after it was cancelled: {task.name}")

@@ -1,7 +1,8 @@
 """``FileSource``: the lines of text files.  ``FileSink``: records in files of a bulk format.
 
-Side:   pure.  Files are opened by the tasks that read or write them, so paths are paths on the TaskManagers' machines.
-Source: PyFlink ``pyflink.datastream.connectors.file_system``.
+Side:   pure.  Files are listed by the JobManager and opened by the tasks that read or write them: paths are paths on their machines.
+Source: PyFlink ``pyflink.datastream.connectors.file_system``; ``set_split_size`` is our own (Flink splits files of bulk formats by blocks,
+        text files never).
 Absent: ``monitor_continuously``, reading bulk formats, enumerators and split assigners of one's own; row formats, buckets, rolling and
         compaction of the sink.
 """
@@ -43,14 +44,20 @@ class StreamFormat:
 class FileSource(Source):
     """Lines of the given files; made by ``FileSource.for_record_stream_format``.
 
-    A directory stands for all files below it that are not hidden by a leading ``.`` or ``_``.
+    A directory stands for all files below it that are not hidden by a leading ``.`` or ``_``.  Names that end in ``.gz``, ``.gzip``,
+    ``.bz2``, ``.xz`` or ``.zst`` are those of compressed files.
+
+    A file is read by one subtask, in its order: records with the same key stay in the order of their file.  Each subtask gets the next file
+    when it has read the last one, the largest file first; so several files keep several subtasks busy, and a single one does not, unless
+    ``FileSourceBuilder.set_split_size`` allows it.
     """
 
-    __slots__ = ("paths", "stream_format")
+    __slots__ = ("paths", "split_bytes", "stream_format")
 
-    def __init__(self, stream_format: StreamFormat, paths: tuple[str, ...]) -> None:
+    def __init__(self, stream_format: StreamFormat, paths: tuple[str, ...], split_bytes: int | None = None) -> None:
         self.stream_format = stream_format
         self.paths = paths
+        self.split_bytes = split_bytes
 
     @staticmethod
     def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> "FileSourceBuilder":
@@ -73,16 +80,33 @@ class FileSourceBuilder:
         for path in paths:
             if not is_name(path):
                 raise JobGraphError(f"a file source reads paths given as texts, got {path!r}")
+            if any("\ud800" <= character <= "\udfff" for character in path):  # what os.listdir() makes of other bytes
+                raise JobGraphError(f"a file source reads paths that are UTF-8, got {path!r}; rename the file")
         self._stream_format = stream_format
         self._paths = paths
+        self._split_bytes: int | None = None
 
     def process_static_file_set(self) -> "FileSourceBuilder":
         """Read the files that are there at the start, once; this is the default."""
         return self
 
+    def set_split_size(self, split_bytes: int) -> "FileSourceBuilder":
+        """Have several subtasks read one file, so many bytes each at a time; not in PyFlink.
+
+        For jobs that do not depend on the order of lines: it is kept within a part, no longer within a file.  16 MiB is a good size.
+        Compressed files, and those in charsets such as UTF-16, are read as a whole nevertheless.
+
+        Raises:
+            JobGraphError: it is not a whole number above 0.
+        """
+        if type(split_bytes) is not int or split_bytes < 1:
+            raise JobGraphError(f"set_split_size() needs a number of bytes above 0, such as 16 * 1024 * 1024, got {split_bytes!r}")
+        self._split_bytes = split_bytes
+        return self
+
     def build(self) -> FileSource:
         """The source."""
-        return FileSource(self._stream_format, self._paths)
+        return FileSource(self._stream_format, self._paths, self._split_bytes)
 
 
 class BulkWriterFactory:

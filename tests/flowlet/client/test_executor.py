@@ -1,7 +1,9 @@
 """From a job graph to what travels."""
 
 import threading
+from typing import Any
 
+import msgspec
 import pytest
 
 from flowlet.client.executor import RemoteTarget, execute, to_message
@@ -9,8 +11,12 @@ from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups, Rebalance
 from flowlet.operators.sinks import DiscardSink
+from flowlet.operators.source import SourceOperator
+from flowlet.operators.text_source import TextLineSource
 from flowlet.operators.transform import MapOperator
+from flowlet.rpc.messages import JobGraphMessage
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
+from flowlet.splits.file_split import FileSet
 from tests.flowlet.client.jobs import source, vertex, word_count
 
 NOWHERE = RemoteTarget("127.0.0.1", 1, secret=bytes(32))
@@ -58,4 +64,25 @@ def test_a_function_that_cannot_travel_is_named_before_anything_is_started() -> 
     job_graph = JobGraph("j", vertices=[vertex("v", source([1]), MapOperator(lambda value: (lock, value), name="locked"))])
 
     with pytest.raises(JobSubmissionError, match="vertex 'v': operator 'locked' cannot be sent to a TaskManager: TypeError"):
+        execute(job_graph, NOWHERE)
+
+
+def test_files_travel_as_plain_data_for_the_job_manager() -> None:
+    """It opens no pickles."""
+    files = FileSet(("a.txt", "b"), "latin-1", 1 << 20)
+    job_graph = JobGraph("j", vertices=[vertex("v", SourceOperator(TextLineSource(files))), vertex("w", source([1]))])
+
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(to_message(job_graph)), type=JobGraphMessage)
+
+    assert [each.files for each in sent.vertices] == [files, None]
+
+
+def test_a_source_with_an_enumerator_of_its_own_is_refused_with_the_reason() -> None:
+    class Listing(TextLineSource):
+        def create_enumerator(self) -> Any:
+            return object()
+
+    job_graph = JobGraph("j", vertices=[vertex("v", SourceOperator(Listing(FileSet(()))))])
+
+    with pytest.raises(JobSubmissionError, match="vertex 'v': its source has an enumerator of its own, a object; the JobManager runs"):
         execute(job_graph, NOWHERE)

@@ -193,6 +193,13 @@ def test_a_failure_without_a_traceback_shows_type_and_message() -> None:
     assert text == "job 'j' failed: task 't', subtask 1/2 on tm-1\nTaskManagerLost: gone"
 
 
+def test_a_failure_of_a_whole_source_names_no_subtask() -> None:
+    """The JobManager could not list its files."""
+    text = describe_end(document("FAILED", subtask=-1, tm_id="", message="cannot read x", exception_type="flowlet.errors.FlowletError"))
+
+    assert text == "job 'j' failed: task 't'\nflowlet.errors.FlowletError: cannot read x"
+
+
 def test_tasks_that_do_not_end_are_named() -> None:
     """The job has failed for certain, but a blocked function cannot be interrupted."""
     text = describe_end(document("FAILING", task_states=("FAILED", "CANCELING"), message="gone", exception_type="TaskManagerLost"))

@@ -24,6 +24,7 @@ from flowlet.operators.base import EdgeOutput, OperatorContext
 from flowlet.operators.chain import OperatorChain
 from flowlet.operators.source import SourceOperator
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from tests.flowlet.operators.local_splits import serve_splits
 
 
 class CapturedError(Exception):
@@ -77,6 +78,8 @@ def run(graph: JobGraph) -> dict[str | None, list[Any]]:
             outputs[edge.source_operator, edge.tag].append(edges[edge.id])
         links = cloudpickle.loads(cloudpickle.dumps(list(vertex.chain)))
         chain = OperatorChain(links, outputs, lambda _, name, task=vertex.name: OperatorContext(task, 0, 1, 128, name))  # type: ignore[misc]  # the default binds it
+        if isinstance(chain.head, SourceOperator):
+            serve_splits(chain.head)
         chain.open()
         if isinstance(chain.head, SourceOperator):
             while chain.head.emit_next():

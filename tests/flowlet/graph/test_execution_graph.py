@@ -19,6 +19,7 @@ from flowlet.graph.execution_graph import (
     ReleaseSlots,
     SchedulingFailed,
     SlotsAllocated,
+    SourceFailed,
     TaskManagerLost,
     is_symptom,
 )
@@ -282,6 +283,26 @@ class TestLostTaskManager:
         assert graph.failure is None
 
 
+class TestSource:
+    def test_one_whose_splits_cannot_be_found_fails_the_job(self) -> None:
+        graph = graph_in(JobStatus.RUNNING)
+        cause = failure(message="cannot read a.txt")
+
+        effects = graph.handle(SourceFailed(cause), 200)
+
+        assert statuses(effects) == [JobStatus.FAILING]
+        assert orders(effects) == [CancelExecution(A, "tm-1"), CancelExecution(B, "tm-2"), CancelExecution(C, "tm-1")]
+        assert graph.failure is cause
+
+    @pytest.mark.parametrize("status", [JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED])
+    def test_a_job_that_ends_anyway_keeps_its_reason(self, status: JobStatus) -> None:
+        graph = graph_in(status)
+        before = graph.failure
+
+        assert graph.handle(SourceFailed(failure(message="too late")), 200) == []
+        assert (graph.status, graph.failure) == (status, before)
+
+
 class TestCancelling:
     def test_a_waiting_job_is_cancelled_at_once(self) -> None:
         graph = waiting_graph()
@@ -352,6 +373,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(CancelRequested()),
     st.builds(reported, ATTEMPTS, st.sampled_from(REPORTABLE), CAUSES),
     st.builds(ExecutionReported, st.just(A), st.just("tm-2"), st.sampled_from(REPORTABLE), CAUSES),
+    st.builds(SourceFailed, CAUSES),
     st.builds(TaskManagerLost, st.sampled_from(["tm-1", "tm-2", "tm-3"]), CAUSES),
 )
 

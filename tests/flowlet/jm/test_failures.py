@@ -2,6 +2,7 @@
 
 import pytest
 
+from flowlet.errors import FlowletError
 from flowlet.graph.execution_graph import is_symptom
 from flowlet.jm import failures
 from flowlet.jm.deployment import TaskManagerLocation
@@ -28,6 +29,21 @@ def test_what_a_task_did_names_the_task(failure: FailureInfo) -> None:
     assert "'map' (subtask 3)" in failure.message
     assert "TaskManager tm-1 (127.0.0.1:6000, pid 42)" in failure.message
     assert (failure.task_name, failure.subtask, failure.tm_id) == ("map", 3, "tm-1")
+
+
+def test_a_source_that_failed_is_named_with_its_error() -> None:
+    """Our own errors say all there is to say; of others, people want to see where they come from."""
+    own = failures.source_failed(FlowletError("cannot read a.txt"), "read", 7)
+    try:
+        raise KeyError("bucket")
+    except KeyError as error:
+        foreign = failures.source_failed(error, "read", 7)
+
+    assert (own.exception_type, own.message, own.traceback) == ("flowlet.errors.FlowletError", "cannot read a.txt", "")
+    assert (own.task_name, own.subtask, own.tm_id, own.timestamp_ms) == ("read", -1, "", 7)
+    assert (foreign.exception_type, foreign.message) == ("KeyError", "'bucket'")
+    assert foreign.traceback.splitlines()[-1] == "KeyError: 'bucket'"
+    assert __file__ in foreign.traceback
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Tests of ``flowlet.jm.job_master``: effects become orders, and everybody who waits is told."""
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -8,7 +10,15 @@ import pytest
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
-from flowlet.rpc.messages import SourceWatermarkReported, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged, WatermarkAlignmentMessage
+from flowlet.rpc.messages import (
+    SourceWatermarkReported,
+    SplitsRequested,
+    TaskDeploymentDescriptor,
+    TaskMetrics,
+    TaskStateChanged,
+    WatermarkAlignmentMessage,
+)
+from flowlet.splits.file_split import FileSet, FileSplit
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, SOURCE_ID, user_failure, word_count
 from tests.waiting import PATIENCE_S
 
@@ -23,6 +33,7 @@ class Recorder:
         self.cancelled: list[bytes] = []
         self.allowed: list[tuple[bytes, int]] = []
         self.finished_gates: list[bytes] = []
+        self.splits: list[tuple[bytes, list[str], int]] = []
         self.was_told = asyncio.Event()
         self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
 
@@ -37,6 +48,16 @@ class Recorder:
     def finish_gate(self, tm_id: str, attempt: bytes) -> None:
         assert tm_id == "tm-1"
         self.finished_gates.append(attempt)
+
+    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+        assert tm_id == "tm-1"
+        self.splits.append((attempt, [split.split_id for split in splits], waiting_bytes))
+        self.was_told.set()
+
+    def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
+        assert tm_id == "tm-1"
+        self.splits.append((attempt, [], 0))
+        self.was_told.set()
 
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         assert tm_id == "tm-1"
@@ -192,3 +213,64 @@ async def test_aligned_sources_are_told_how_far_they_may_be_until_the_job_ends(r
     assert not master.source_watermark_reported("tm-1", SourceWatermarkReported(source, 5))
     assert not master._alignment._timers
     assert len(recorder.allowed) == num_told
+
+
+async def source_job(recorder: Recorder, *paths: Path) -> JobMaster:
+    """Deployed: a source of files, which the JobManager lists, and a sink."""
+    job = word_count()
+    files = FileSet(tuple(str(path) for path in paths))
+    job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], files=files), job.vertices[1]])
+    master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000)
+    master.start(dict.fromkeys(master.graph.executions, PLACE))
+    return master
+
+
+async def test_a_source_gets_splits_when_it_asks(recorder: Recorder, tmp_path: Path) -> None:
+    """Whoever else asks is not heard."""
+    paths = [tmp_path / name for name in "ab"]
+    for path in paths:
+        path.write_bytes(b"x" * 3_000_000)
+    master = await source_job(recorder, *paths)
+    source, sink = master.graph.executions
+
+    for tm_id, attempt in (("tm-2", source), ("tm-1", sink), ("tm-1", bytes(40))):
+        assert not master.splits_requested(tm_id, SplitsRequested(attempt))
+    for _ in range(3):
+        recorder.was_told.clear()
+        assert master.splits_requested("tm-1", SplitsRequested(source))
+        async with asyncio.timeout(PATIENCE_S):
+            await recorder.was_told.wait()
+
+    assert recorder.splits == [(source, [f"{paths[0]}:0"], 3_000_000), (source, [f"{paths[1]}:0"], 0), (source, [], 0)]
+    assert [vertex.files for vertex in master.job.vertices] == [None, None]
+    report(master, source, ExecutionState.FAILED)
+    assert not master.splits_requested("tm-1", SplitsRequested(source))
+
+
+async def test_files_that_cannot_be_listed_fail_the_job(recorder: Recorder, tmp_path: Path) -> None:
+    master = await source_job(recorder, tmp_path / "missing")
+    source, sink = master.graph.executions
+
+    assert await master._wait_until(lambda: master.graph.failure is not None, PATIENCE_S)
+
+    assert master.graph.failure is not None
+    assert master.graph.failure.message == f"cannot read {tmp_path / 'missing'}: No such file or directory"
+    assert (master.graph.failure.task_name, master.graph.failure.subtask) == ("source", -1)
+    assert recorder.cancelled == [source, sink]
+    assert master.splits_requested("tm-1", SplitsRequested(source)), "it does not know yet"
+    assert recorder.splits == []
+
+
+async def test_a_job_that_is_being_cancelled_hands_out_nothing(recorder: Recorder, tmp_path: Path) -> None:
+    """The reader may be on a TaskManager that is gone."""
+    (tmp_path / "a").write_text("x")
+    master = await source_job(recorder, tmp_path / "a")
+    source, _ = master.graph.executions
+    assert master.splits_requested("tm-1", SplitsRequested(source))
+
+    master.cancel()
+    master.splits_requested("tm-1", SplitsRequested(source))
+    coordinator = master._sources[SOURCE_ID]
+
+    assert "closed" in repr(coordinator)
+    assert recorder.splits == []

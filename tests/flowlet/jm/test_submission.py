@@ -9,6 +9,7 @@ from flowlet.errors import JobGraphError
 from flowlet.jm import submission
 from flowlet.jm.submission import check_job_graph, without_code
 from flowlet.rpc.messages import JobGraphMessage, WatermarkAlignmentMessage
+from flowlet.splits.file_split import FileSet
 from tests.flowlet.jm.scripted_task_manager import EDGE_ID, SINK_ID, SOURCE_ID, edge, word_count
 
 MAX_TASKS = 4
@@ -45,6 +46,7 @@ def test_a_good_graph_passes() -> None:
         (with_source(id="../x"), "a vertex id has 32"),
         (with_source(name=""), "its name has 0 characters"),
         (with_source(slot_sharing_group=""), "its slot sharing group has 0 characters"),
+        (with_source(files=FileSet(("a",), split_bytes=0)), "'source': splits of 0 bytes, the least is 1"),
         (with_source(parallelism=0), "'source': parallelism 0 is not within 1 to 128"),
         (with_source(max_parallelism=1, parallelism=2), "'source': parallelism 2 is not within 1 to 1"),
         (with_source(max_parallelism=0), "max parallelism 0"),
@@ -87,11 +89,14 @@ def test_code_too_large_for_one_message_is_refused(monkeypatch: pytest.MonkeyPat
     check_job_graph(word_count(), MAX_TASKS)
     with pytest.raises(JobGraphError, match="vertex 'source': its code and data have"):
         check_job_graph(with_source(chain=source.chain + b"x"), MAX_TASKS)
+    with pytest.raises(JobGraphError, match="vertex 'source': its code and data have"):
+        check_job_graph(with_source(files=FileSet(("x",))), MAX_TASKS)
 
 
 def test_without_code_only_the_blobs_are_gone() -> None:
-    stripped = without_code(word_count())
+    stripped = without_code(with_source(files=FileSet(("a",))))
 
+    assert [vertex.files for vertex in stripped.vertices] == [None, None]
     assert [vertex.chain for vertex in stripped.vertices] == [b"", b""]
     assert [each.partitioner for each in stripped.edges] == [b"", b""]
     assert [vertex.name for vertex in stripped.vertices] == ["source", "sink"]

@@ -6,9 +6,11 @@ from typing import Any
 import cloudpickle
 
 from flowlet.operators.base import OperatorContext, StreamOperator
+from flowlet.operators.source import SourceOperator
 from flowlet.operators.time_services import KeyContext
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
+from tests.flowlet.operators.local_splits import serve_splits
 
 
 class RecordingOutput:
@@ -61,6 +63,8 @@ class Harness:
             "task", subtask, parallelism, 128, operator.name, attempt, key_context=key_context, clock=self.clock, timers=self.timers
         )
         self.operator.setup(ctx, self.output)
+        if isinstance(self.operator, SourceOperator):
+            serve_splits(self.operator)
         self.operator.open()
 
     def process(self, *values: Any, timestamps: list[int] | None = None) -> None:

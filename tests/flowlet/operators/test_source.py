@@ -1,3 +1,4 @@
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -5,9 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.operators.base import OperatorContext
 from flowlet.operators.source import MAX_CHUNK_RECORDS, CollectionSource, Source, SourceOperator, SourceReader
 from flowlet.records import Chunk
-from tests.flowlet.operators.harness import Harness
+from flowlet.splits.enumerator import SourceSplit
+from flowlet.splits.file_enumerator import FileSplitEnumerator
+from flowlet.splits.file_split import FileSet, FileSplit
+from tests.flowlet.operators.harness import Harness, RecordingOutput
 
 
 def read_all(reader: SourceReader) -> list[Any]:
@@ -163,3 +168,96 @@ def test_a_reader_that_cannot_tell_its_position_has_none() -> None:
     harness = Harness(SourceOperator(ScriptedSource([Chunk([1])])))
 
     assert harness.operator.snapshot_state(1) is None
+
+
+class SplitReading:
+    """A reader that is handed its splits, and gives their names."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.request: Callable[[], None] = lambda: None
+        self.is_last = False
+
+    def start(self, request_splits: Callable[[], None]) -> None:
+        self.request = request_splits
+        request_splits()
+
+    def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
+        if waiting_bytes < 0:
+            raise KeyError("the user's reader")
+        self.names += [split.split_id for split in splits]
+
+    def no_more_splits(self) -> None:
+        self.is_last = True
+
+    def poll_chunk(self) -> Chunk | None:
+        if self.names:
+            return Chunk([self.names.pop(0)])
+        return None if self.is_last else Chunk([])
+
+    def close(self) -> None:
+        pass
+
+
+class SplitSource(Source):
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        reader: SourceReader = self.reader
+        return reader
+
+    def create_enumerator(self) -> FileSplitEnumerator:
+        return FileSplitEnumerator(FileSet(()))
+
+
+def operator_of(reader: Any, request_splits: Callable[[], None] | None) -> SourceOperator:
+    operator = SourceOperator(SplitSource(reader), name="splits")
+    operator.setup(OperatorContext("task", 0, 1, 128, "splits", request_splits=request_splits), RecordingOutput())
+    return operator
+
+
+def test_splits_come_when_the_reader_asks() -> None:
+    asked: list[int] = []
+    operator = operator_of(SplitReading(), lambda: asked.append(1))
+    operator.open()
+
+    operator.add_splits([FileSplit("a", 0, 1)], 0)
+    operator.no_more_splits()
+    emitted = [operator.emit_next(), operator.emit_next()]
+    operator.close()
+    operator.add_splits([FileSplit("b", 0, 1)], 0)  # the task ends; nobody wants them
+    operator.no_more_splits()
+
+    assert (asked, emitted) == ([1], [True, False])
+    assert isinstance(operator.output, RecordingOutput)
+    assert operator.output.values == ["a:0"]
+
+
+def test_a_source_without_an_enumerator_ignores_splits() -> None:
+    operator = Harness(SourceOperator(CollectionSource([1]))).operator
+
+    operator.add_splits([FileSplit("a", 0, 1)], 0)
+    operator.no_more_splits()
+
+    assert operator.emit_next()
+
+
+def test_only_a_job_manager_hands_out_splits() -> None:
+    with pytest.raises(FlowletError, match="source 'splits': only a JobManager hands out its splits; run the job on a cluster"):
+        operator_of(SplitReading(), None).open()
+
+
+def test_a_reader_that_takes_no_splits_is_refused() -> None:
+    with pytest.raises(FlowletError, match=r"its ScriptedReader needs start\(\), add_splits\(\) and no_more_splits\(\)"):
+        operator_of(ScriptedReader([]), lambda: None).open()
+
+
+def test_a_reader_that_fails_to_take_its_splits_fails_the_task() -> None:
+    operator = operator_of(SplitReading(), lambda: None)
+    operator.open()
+
+    with pytest.raises(UserFunctionError, match="operator 'splits'") as caught:
+        operator.add_splits([], -1)
+
+    assert isinstance(caught.value.__cause__, KeyError)

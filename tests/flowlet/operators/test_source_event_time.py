@@ -5,13 +5,17 @@ Source: Flink ``SourceOperatorTest``, ``SourceOperatorAlignmentTest``, ``SourceO
 """
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from flowlet.common import Duration, WatermarkStrategy
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
+from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.operators.base import OperatorContext
 from flowlet.operators.source import Source, SourceOperator, SourceReader
+from flowlet.operators.text_source import TextLineReader
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark
+from flowlet.splits.file_split import FileSplit
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import RecordingOutput
 
@@ -202,6 +206,54 @@ class TestSplits:
             driver.clock.advance(INTERVAL_MS)
 
         assert [element for element in driver.out() if not isinstance(element, tuple)] == [39, 49]
+
+
+class LineIsTime(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return int(value)
+
+
+class TestFiles:
+    """Splits that come one by one from the JobManager."""
+
+    def give(self, driver: Driver, path: Path, *timestamps: int) -> None:
+        path.write_text("".join(f"{timestamp}\n" for timestamp in timestamps))
+        driver.reader.add_splits([FileSplit(str(path), 0, path.stat().st_size)], waiting_bytes=1_000)
+
+    def test_each_file_has_a_watermark_of_its_own_and_holds_nothing_back_once_it_has_ended(self, tmp_path: Path) -> None:
+        """Neither do files that nobody reads yet."""
+        reader: Any = TextLineReader("UTF-8")
+        reader.start(lambda: None)
+        driver = Driver(MONOTONOUS.with_timestamp_assigner(LineIsTime()), reader)
+        seen = []
+
+        self.give(driver, tmp_path / "behind", 20)
+        for name, timestamp in (("ahead", 500), ("behind again", 300)):
+            assert driver.operator.emit_next()
+            self.give(driver, tmp_path / name, timestamp)
+            driver.clock.advance(INTERVAL_MS)
+            seen.append(driver.out())
+        assert driver.operator.emit_next()
+        driver.clock.advance(INTERVAL_MS)
+        assert driver.operator.emit_next()
+        driver.clock.advance(INTERVAL_MS)
+
+        assert [*seen, driver.out()] == [[("record", 20), 19], [("record", 500), 499], [("record", 300)]]
+        assert driver.operator.wait_future() is not None
+        assert "0 splits" in repr(driver.operator._event_time), "what has ended is forgotten while the next one is on its way"
+
+    def test_a_source_of_files_waits_for_its_group(self, tmp_path: Path) -> None:
+        reader: Any = TextLineReader("UTF-8")
+        reader.start(lambda: None)
+        driver = Driver(ALIGNED.with_timestamp_assigner(LineIsTime()), reader)
+        self.give(driver, tmp_path / "ahead", 1_001)
+        assert driver.operator.emit_next()
+        driver.clock.advance(300)
+
+        driver.operator.allow_watermark(500)
+
+        assert driver.reports == [1_000, 1_000, 1_000]
+        assert driver.operator.is_held_back
 
 
 class TestAlignment:

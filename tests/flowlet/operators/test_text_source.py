@@ -1,17 +1,25 @@
+import bz2
+import gzip
+import lzma
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.errors import ConfigError, FlowletError
+from flowlet.errors import FlowletError
+from flowlet.operators.assigned_splits import EARLY_BYTES
 from flowlet.operators.source import SourceOperator, SourceReader
-from flowlet.operators.text_source import FileSplit, TextLineReader, TextLineSource, deal
+from flowlet.operators.text_source import TextLineReader, TextLineSource
 from flowlet.records import Chunk
+from flowlet.splits.file_split import FileSet, FileSplit
 from tests.flowlet.operators.harness import Harness
+from tests.flowlet.operators.local_splits import requests_to
+from tests.flowlet.splits.all_splits import all_splits
 
 
 def reference_lines(text: str) -> list[str]:
@@ -31,11 +39,28 @@ def lines_of(reader: SourceReader) -> list[str]:
     return lines
 
 
+def alone(source: TextLineSource) -> TextLineReader:
+    """The only reader of a source, served by its enumerator."""
+    enumerator, reader = source.create_enumerator(), source.create_reader(0, 1)
+    enumerator.discover(num_readers=1)
+    reader.start(requests_to(enumerator, reader))
+    return reader
+
+
+def reader_of(*splits: FileSplit, charset: str = "UTF-8", **limits: int) -> TextLineReader:
+    """A reader that gets these splits and no more."""
+    reader = TextLineReader(charset, **limits)
+    reader.start(lambda: None)
+    reader.add_splits(splits, 0)
+    reader.no_more_splits()
+    return reader
+
+
 def read(path: Path, charset: str = "UTF-8", *, split_bytes: int, block_bytes: int) -> list[str]:
     """All splits, each read on its own, in their order."""
     lines = []
-    for split in TextLineSource([str(path)], charset, split_bytes=split_bytes).list_splits():
-        lines += lines_of(TextLineReader([split], charset, block_bytes=block_bytes))
+    for split in all_splits([str(path)], charset, split_bytes):
+        lines += lines_of(reader_of(split, charset=charset, block_bytes=block_bytes))
     return lines
 
 
@@ -95,14 +120,14 @@ def test_a_line_longer_than_the_limit_names_file_and_offset(tmp_path: Path) -> N
     split = FileSplit(str(path), 0, 506)
 
     with pytest.raises(FlowletError, match=r"endless.txt: the line at offset 6 is longer than 100 bytes"):
-        lines_of(TextLineReader([split], "UTF-8", block_bytes=16, max_line_bytes=100))
-    assert len(lines_of(TextLineReader([split], "UTF-8", block_bytes=16, max_line_bytes=500))) == 2
+        lines_of(reader_of(split, block_bytes=16, max_line_bytes=100))
+    assert len(lines_of(reader_of(split, block_bytes=16, max_line_bytes=500))) == 2
 
 
 def test_lines_come_in_chunks_of_about_the_same_size(tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_bytes(b"x\n" * 5001)
-    reader = TextLineSource([str(path)]).create_reader(0, 1)
+    reader = alone(TextLineSource(FileSet((str(path),))))
 
     sizes = []
     while (chunk := reader.poll_chunk()) is not None:
@@ -112,115 +137,28 @@ def test_lines_come_in_chunks_of_about_the_same_size(tmp_path: Path) -> None:
     assert sizes == [1667, 1667, 1667]
 
 
-def test_empty_files_have_no_lines(tmp_path: Path) -> None:
-    for name, content in (("a", b""), ("b", b"x"), ("c", b"")):
-        (tmp_path / name).write_bytes(content)
-    source = TextLineSource([str(tmp_path / name) for name in "abc"])
-
-    assert [split.path for split in source.list_splits()] == [str(tmp_path / "b")]
-    assert lines_of(source.create_reader(0, 1)) == ["x"]
-    assert lines_of(TextLineSource([str(tmp_path / "a")]).create_reader(0, 1)) == []
-    assert lines_of(TextLineSource([str(tmp_path / "a")], "utf-16").create_reader(0, 1)) == []
-    assert lines_of(TextLineSource([]).create_reader(0, 1)) == []
-
-
-def test_folders_are_read_in_order_without_hidden_files(tmp_path: Path) -> None:
-    for name in ("b.txt", "a/2", "a/1", ".hidden", "_SUCCESS", ".git/config", "a/_tmp/x", "c.d/e"):
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(name)
-
-    source = TextLineSource([str(tmp_path), str(tmp_path / "_SUCCESS")])
-
-    assert lines_of(source.create_reader(0, 1)) == ["b.txt", "a/1", "a/2", "c.d/e", "_SUCCESS"]
-
-
-def test_splits_cover_each_file_in_equal_steps(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"x" * 25)
-
-    splits = TextLineSource([str(path)], split_bytes=10).list_splits()
-
-    assert [(split.start, split.end, split.size_bytes) for split in splits] == [(0, 10, 10), (10, 20, 10), (20, 25, 5)]
-    assert len(TextLineSource([str(path)], "utf-16", split_bytes=10).list_splits()) == 1
-
-
-@given(st.lists(st.integers(1, 100), max_size=30), st.integers(1, 6))
-def test_splits_are_dealt_once_and_evenly(sizes: list[int], parallelism: int) -> None:
-    """Two subtasks differ by no more than the largest split; within a subtask the order is kept."""
-    splits = [FileSplit(f"file {index:02}", 0, size) for index, size in enumerate(sizes)]
-
-    shares = deal(splits, parallelism)
-
-    assert sorted((split for share in shares for split in share), key=splits.index) == splits
-    assert all(share == sorted(share, key=splits.index) for share in shares)
-    loads = [sum(split.size_bytes for split in share) for share in shares]
-    assert max(loads) - min(loads) <= max(sizes, default=0)
-
-
-def test_largest_first() -> None:
-    splits = [FileSplit("a", 0, 1), FileSplit("b", 0, 5), FileSplit("c", 0, 3), FileSplit("d", 0, 3)]
-
-    assert deal(splits, 2) == [[splits[0], splits[1]], [splits[2], splits[3]]]
-
-
-@pytest.mark.parametrize("parallelism", [1, 3])
-def test_the_subtasks_together_read_everything_as_often_as_asked(parallelism: int, tmp_path: Path) -> None:
-    paths = []
-    for number in range(5):
-        paths.append(tmp_path / str(number))
-        paths[-1].write_text("".join(f"{number}.{index}\n" for index in range(number * 50)))
-    source = TextLineSource([str(path) for path in [*paths, paths[1]]], repeat=2, split_bytes=64)
-
-    found = [line for subtask in range(parallelism) for line in lines_of(source.create_reader(subtask, parallelism))]
-
-    once = [line for path in [*paths, paths[1]] for line in path.read_text().splitlines()]
-    assert sorted(found) == sorted(once * 2)
-
-
 def test_the_constructor_looks_at_nothing() -> None:
-    """The files are where the tasks run."""
-    source = TextLineSource(["/nowhere/at all"], "no such charset")
+    """The files are where the cluster runs."""
+    source = TextLineSource(FileSet(("/nowhere/at all",), "no such charset"))
 
     assert source.is_bounded
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_by_then_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing.txt"
+    reader = reader_of(FileSplit(str(missing), 0, 5))
+
     with pytest.raises(FlowletError, match=f"cannot read {missing}: No such file or directory") as caught:
-        TextLineSource([str(missing)]).list_splits()
-    assert isinstance(caught.value.__cause__, FileNotFoundError)
-
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(FlowletError, match=f"cannot read {pipe}: it is neither a file nor a folder"):
-        TextLineSource([str(pipe)]).list_splits()
-
-    reader = TextLineReader([FileSplit(str(missing), 0, 5)], "UTF-8")
-    with pytest.raises(FlowletError, match=f"cannot read {missing}: No such file or directory"):
         reader.poll_chunk()
 
-    (tmp_path / "a").write_text("x")
-    for charset in ("no such charset", "hex"):
-        with pytest.raises(ConfigError, match=f"unknown charset '{charset}'"):
-            TextLineSource([str(tmp_path / "a")], charset).list_splits()
-
-
-def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Any) -> Any:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(os, "scandir", refuse)
-
-    with pytest.raises(FlowletError, match=f"cannot list {tmp_path}: Permission denied"):
-        TextLineSource([str(tmp_path)]).list_splits()
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
 def test_closing_early_closes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x\n" * 5000)
     before = set(os.listdir("/proc/self/fd"))
-    harness = Harness(SourceOperator(TextLineSource([str(path)])))
+    harness = Harness(SourceOperator(TextLineSource(FileSet((str(path),)))))
     assert harness.operator.emit_next()
     assert set(os.listdir("/proc/self/fd")) != before
 
@@ -229,27 +167,159 @@ def test_closing_early_closes_the_file(tmp_path: Path) -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_progress_is_the_fraction_of_the_bytes_that_were_read(tmp_path: Path) -> None:
-    """Whole splits count; the source operator keeps the last value when the reader is gone."""
-    (tmp_path / "a").write_bytes(b"one\n")
-    (tmp_path / "b").write_bytes(b"x" * 11 + b"\n")
-    reader = TextLineSource([str(tmp_path / "a"), str(tmp_path / "b")]).create_reader(0, 1)
-    assert isinstance(reader, TextLineReader)
+def test_the_progress_is_what_was_read_of_what_may_be_expected(tmp_path: Path) -> None:
+    """Blocks count, and a fair share of what no reader has yet; None while there is nothing to read."""
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"1234567\n" * 2)
+    reader = TextLineReader("UTF-8", 2, block_bytes=8)
+    progress = [reader.progress]
+    reader.start(lambda: None)
 
-    before = reader.progress
+    reader.add_splits([FileSplit(str(tmp_path / "a"), 0, 16)], waiting_bytes=32)
+    progress.append(reader.progress)
     reader.poll_chunk()
+    progress.append(reader.progress)
     reader.poll_chunk()
-    between = reader.progress
-    last = reader.poll_chunk()
+    progress.append(reader.progress)
+    reader.add_splits([FileSplit(str(tmp_path / "b"), 0, 16)], waiting_bytes=0)
+    progress.append(reader.progress)
+    reader.no_more_splits()
+    lines_of(reader)
 
-    assert (before, between, last, reader.progress) == (0.0, 0.25, None, 1.0)
-    assert TextLineReader([], "UTF-8").progress == 1.0
+    assert [*progress, reader.progress] == [None, 0.0, 0.25, 0.5, 0.5, 1.0]
+
+
+def test_a_compressed_file_counts_its_bytes_on_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"line\n" * 100_000))
+    reader = alone(TextLineSource(FileSet((str(path),))))
+
+    progress = [reader.progress or 0.0 for _ in range(60) if reader.poll_chunk()]
+
+    assert progress == sorted(progress)
+    assert reader.progress == 1.0
+    assert reader.poll_chunk() is None
+
+
+class TestWaiting:
+    def test_a_reader_without_a_split_has_nothing_until_one_comes(self, tmp_path: Path) -> None:
+        """It asks once, and is told when it is worth to poll again."""
+        (tmp_path / "a").write_text("one")
+        asked: list[int] = []
+        reader = TextLineReader("UTF-8")
+        reader.start(lambda: asked.append(1))
+
+        assert reader.poll_chunk() == Chunk([])
+        assert reader.poll_chunk() == Chunk([])
+        future = reader.available_future()
+        assert (asked, future.is_done) == ([1], False)
+        reader.add_splits([FileSplit(str(tmp_path / "a"), 0, 3)], 0)
+
+        assert future.is_done
+        assert reader.poll_chunk() == Chunk(["one"])
+        assert asked == [1, 1], "little is left, so it asks before it has nothing to do"
+        assert reader.poll_chunk() == Chunk([])
+        future = reader.available_future()
+        assert not future.is_done
+        reader.no_more_splits()
+        assert future.is_done
+        assert reader.poll_chunk() is None
+        assert reader.available_future().is_done
+
+    def test_a_large_file_is_nearly_read_when_the_reader_asks_for_the_next(self, tmp_path: Path) -> None:
+        size = 2 * EARLY_BYTES
+        (tmp_path / "a").write_bytes(b"1234567\n" * (size // 8))
+        asked: list[float] = []
+        reader = TextLineReader("UTF-8")
+        reader.start(lambda: asked.append(reader.progress or 0.0))
+
+        reader.add_splits([FileSplit(str(tmp_path / "a"), 0, size)], 0)
+        while (chunk := reader.poll_chunk()) is not None and len(chunk):
+            pass
+
+        assert asked == [0.0, 0.5]
+
+    def test_a_split_that_has_ended_is_open_no_more(self, tmp_path: Path) -> None:
+        """Also while the reader waits for the next one: the watermark must not wait for what has been read."""
+        (tmp_path / "a").write_text("one")
+        reader = TextLineReader("UTF-8")
+        reader.start(lambda: None)
+        reader.add_splits([FileSplit(str(tmp_path / "a"), 0, 3)], 0)
+
+        reader.poll_chunk()
+        during = reader.open_splits
+        reader.poll_chunk()
+
+        assert [set(during), set(reader.open_splits)] == [{f"{tmp_path / 'a'}:0"}, set()]
+
+
+CONTENT = b"".join(b"line %d\r\n" % number for number in range(50_000)) + "é".encode()
+
+
+def zstd(content: bytes) -> bytes:
+    compressed: bytes = pyarrow.compress(content, codec="zstd", asbytes=True)
+    return compressed
+
+
+COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".GZIP": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstd,
+}
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_compressed_files_are_read_whole_by_the_end_of_their_names(suffix: str, tmp_path: Path) -> None:
+    """In whatever blocks, and also if several compressed streams follow each other."""
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESSED[suffix](CONTENT[:100_000]) + COMPRESSED[suffix](CONTENT[100_000:]))
+
+    for block_bytes in (1000, 128 << 10):
+        assert read(path, split_bytes=64, block_bytes=block_bytes) == reference_lines(CONTENT.decode())
+
+
+def test_a_compressed_file_may_be_in_a_charset_without_plain_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress("é\nü\n".encode("utf-16")))
+
+    assert read(path, "utf-16", split_bytes=3, block_bytes=5) == ["é", "ü"]
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_a_compressed_file_that_is_cut_short_is_named(suffix: str, tmp_path: Path) -> None:
+    """Its lines so far may have gone on already; the job fails all the same."""
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESSED[suffix](CONTENT)[:-1])
+
+    with pytest.raises(FlowletError, match=rf"cannot read {path}: (it ends in the middle of its|its zstd data are damaged: Truncated)"):
+        lines_of(alone(TextLineSource(FileSet((str(path),)))))
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_a_compressed_file_that_is_none_is_named(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(b"a plain text\n" * 100)
+
+    with pytest.raises(FlowletError, match=f"cannot read {path}: its .* data are damaged: .*; is its name right?"):
+        lines_of(alone(TextLineSource(FileSet((str(path),)))))
+
+
+def test_damage_inside_a_compressed_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    data = bytearray(gzip.compress(CONTENT))
+    data[5_000:5_100] = bytes(100)
+    path.write_bytes(data)
+
+    with pytest.raises(FlowletError, match=f"cannot read {path}: its gzip data are damaged"):
+        lines_of(alone(TextLineSource(FileSet((str(path),)))))
 
 
 def test_a_source_operator_tells_the_progress_of_its_reader_also_after_its_end(tmp_path: Path) -> None:
     """Not open yet: unknown; closed: as it was."""
     (tmp_path / "a").write_bytes(b"one\n")
-    operator = SourceOperator(TextLineSource([str(tmp_path / "a")]))
+    operator = SourceOperator(TextLineSource(FileSet((str(tmp_path / "a"),))))
     assert operator.progress is None
     Harness(operator, pickled=False)
 

@@ -10,16 +10,19 @@ from aiohttp import WSMsgType, web
 
 from flowlet.rpc.http import AuthenticatingServer, RpcClient
 from flowlet.rpc.messages import (
+    AddSplits,
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
     FinishGate,
     Heartbeat,
+    NoMoreSplits,
     Registered,
     RegisterTaskManager,
     ToJobManager,
     ToTaskManager,
 )
+from flowlet.splits.file_split import FileSplit
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig, heartbeat_interval_s
 from tests.waiting import PATIENCE_S
 
@@ -35,6 +38,7 @@ class Listener:
         self.cancelled: list[bytes] = []
         self.allowed: list[AllowSourceWatermark] = []
         self.finished_gates: list[FinishGate] = []
+        self.splits: list[AddSplits | NoMoreSplits] = []
         self.lost: asyncio.Queue[str] = asyncio.Queue()
 
     def registered(self, jm_id: str) -> None:
@@ -51,6 +55,12 @@ class Listener:
 
     def finish_gate(self, message: FinishGate) -> None:
         self.finished_gates.append(message)
+
+    def add_splits(self, message: AddSplits) -> None:
+        self.splits.append(message)
+
+    def no_more_splits(self, message: NoMoreSplits) -> None:
+        self.splits.append(message)
 
     def heartbeat(self) -> Heartbeat:
         return Heartbeat("tm-1", [])
@@ -137,12 +147,15 @@ async def test_orders_reach_the_listener_in_their_order(server: Server, listener
             await send(socket, CancelTask(bytes([number]) * 40))
             await send(socket, AllowSourceWatermark(bytes(40), number))
             await send(socket, FinishGate(bytes([number]) * 40))
+            await send(socket, AddSplits(bytes(40), [FileSplit("a", 0, 9)], number))
+            await send(socket, NoMoreSplits(bytes([number]) * 40))
 
     server.scripts.append(cancel)
     await lost(listener)
 
     assert listener.cancelled[:3] == [bytes([number]) * 40 for number in range(3)]
     assert listener.finished_gates[:3] == [FinishGate(bytes([number]) * 40) for number in range(3)]
+    assert listener.splits[:2] == [AddSplits(bytes(40), [FileSplit("a", 0, 9)], 0), NoMoreSplits(bytes(40))]
     assert listener.allowed[:3] == [AllowSourceWatermark(bytes(40), number) for number in range(3)]
 
 

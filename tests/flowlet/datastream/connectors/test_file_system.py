@@ -41,6 +41,28 @@ def test_a_source_needs_paths_and_a_format() -> None:
             FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a", path)  # type: ignore[arg-type]  # as above
 
 
+def test_a_path_must_get_through_to_the_tasks() -> None:
+    for path in ("café", "a\nb", "日本", "\ue000"):
+        assert FileSource.for_record_stream_format(StreamFormat.text_line_format(), path).build().paths == (path,)
+    with pytest.raises(JobGraphError, match=r"reads paths that are UTF-8, got 'caf\\udce9'; rename the file"):
+        FileSource.for_record_stream_format(StreamFormat.text_line_format(), "caf\udce9")
+
+
+def test_a_file_is_cut_only_if_that_was_asked_for() -> None:
+    builder = FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a")
+
+    assert builder.build().split_bytes is None
+    assert builder.set_split_size(1 << 24).build().split_bytes == 1 << 24
+
+
+@pytest.mark.parametrize("split_bytes", [0, -1, 1.5, "16M", None, True])
+def test_a_split_has_a_size(split_bytes: int) -> None:
+    builder = FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a")
+
+    with pytest.raises(JobGraphError, match="needs a number of bytes above 0"):
+        builder.set_split_size(split_bytes)
+
+
 def test_what_this_version_cannot_do_is_absent() -> None:
     builder = FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a")
 

@@ -1,0 +1,126 @@
+"""The splits that a reader was given and has not begun, and when it asks for more.
+
+Side:       task.
+Invariants: at most one question is open; nothing is asked once there are no more; a reader that got no split waits on a future that is
+            done with the next answer.
+Units:      bytes.
+Source:     Flink ``SourceReaderBase`` (``addSplits``, ``notifyNoMoreSplits``), ``SourceReaderContext.sendSplitRequest``; Flink's file
+            reader asks when it has nothing left, this one a little earlier.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
+
+from flowlet.splits.enumerator import SourceSplit
+from netstack.availability import AvailabilityFuture, AvailabilityHelper
+
+# What a reader still has when it asks for more: several milliseconds of work, an answer takes about one.  Not measured.
+EARLY_BYTES: Final = 512 << 10
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+SplitT_contra = TypeVar("SplitT_contra", bound=SourceSplit, contravariant=True)
+
+
+@runtime_checkable
+class SplitReceiver(Protocol[SplitT_contra]):
+    """What a reader must be whose source has an enumerator.
+
+    Threading: task thread.
+    Life cycle: ``start`` once, before the first poll; then ``add_splits`` after each request, or ``no_more_splits`` after the last one.
+    """
+
+    def start(self, request_splits: Callable[[], None]) -> None:
+        """The task runs; ``request_splits`` asks the enumerator for more."""
+
+    def add_splits(self, splits: Sequence[SplitT_contra], waiting_bytes: int) -> None:
+        """The enumerator gives these; it keeps so much for all readers together."""
+
+    def no_more_splits(self) -> None:
+        """The enumerator has nothing left."""
+
+
+class _Supply(Enum):
+    """Whether more can be had."""
+
+    IDLE = auto()  # nothing was asked
+    ASKED = auto()
+    OVER = auto()
+
+
+class AssignedSplits(Generic[SplitT]):
+    """The stock of one reader.
+
+    Threading: task thread; ``expected_bytes`` any.
+
+    Args:
+        num_readers: of the source.
+    """
+
+    def __init__(self, num_readers: int) -> None:
+        self._num_readers = num_readers
+        self._request: Callable[[], None] | None = None  # from start on
+        self._supply = _Supply.IDLE
+        self._splits: deque[SplitT] = deque()
+        self._stock_bytes = 0
+        self._available = AvailabilityHelper()
+        self.expected_bytes = 0.0  # Written by the task thread; read anywhere, one answer stale is fine.
+        self._assigned_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<AssignedSplits {len(self._splits)} to begin, {self._supply.name}>"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything was begun and there are no more."""
+        return self._supply is _Supply.OVER and not self._splits
+
+    @property
+    def available_future(self) -> AvailabilityFuture:
+        """Done once ``take`` gives a split, or everything is over."""
+        return self._available.future
+
+    def start(self, request_splits: Callable[[], None]) -> None:
+        """Ask for the first ones."""
+        self._request = request_splits
+        self.keep_stocked(0)
+
+    def keep_stocked(self, rest_bytes: int) -> None:
+        """Ask for more if it is time: ``rest_bytes`` of the present split are left."""
+        if self._supply is _Supply.IDLE and rest_bytes + self._stock_bytes <= EARLY_BYTES:
+            assert self._request is not None, "started"
+            self._supply = _Supply.ASKED
+            self._request()
+
+    def take(self) -> SplitT | None:
+        """The next split to begin; None if there is none just now."""
+        if not self._splits and self._supply is not _Supply.OVER:
+            self._available.reset_unavailable()  # before the question: the answer may come at once
+            self.keep_stocked(0)
+        if not self._splits:
+            return None
+        split = self._splits.popleft()
+        self._stock_bytes -= split.size_bytes
+        return split
+
+    def add(self, splits: Sequence[SplitT], waiting_bytes: int) -> None:
+        """An answer."""
+        size_bytes = sum(split.size_bytes for split in splits)
+        self._splits.extend(splits)
+        self._stock_bytes += size_bytes
+        self._assigned_bytes += size_bytes
+        self.expected_bytes = self._assigned_bytes + waiting_bytes / self._num_readers
+        self._supply = _Supply.IDLE
+        self._wake()
+
+    def end(self) -> None:
+        """There are no more."""
+        self._supply = _Supply.OVER
+        self.expected_bytes = self._assigned_bytes
+        self._wake()
+
+    def _wake(self) -> None:
+        pending = self._available.unavailable_to_reset_available()
+        if pending is not None:
+            pending.complete()

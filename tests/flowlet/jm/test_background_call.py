@@ -1,0 +1,49 @@
+"""Calls on a thread of their own: their ends come back to the loop."""
+
+import asyncio
+import threading
+from functools import partial
+
+from flowlet.jm.background_call import call_in_background
+from tests.waiting import PATIENCE_S
+
+
+def unexpected(value: object) -> None:
+    raise AssertionError(f"not expected: {value!r}")
+
+
+async def test_the_result_comes_to_the_loop() -> None:
+    came: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+
+    thread = call_in_background(threading.get_ident, lambda ident: came.set_result((ident, threading.get_ident())), unexpected, "call")
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert await came == (thread.ident, threading.get_ident())
+    assert (thread.name, thread.daemon) == ("call", True)
+
+
+async def test_so_does_the_error() -> None:
+    error = ValueError("bad")
+    came: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    def fail() -> None:
+        raise error
+
+    call_in_background(fail, unexpected, came.set_result, "call")
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert await came is error
+
+
+def test_a_loop_that_is_closed_by_then_is_not_told() -> None:
+    """A file server may hang for longer than the JobManager lives."""
+    go_on = threading.Event()
+
+    async def begin() -> threading.Thread:
+        return call_in_background(partial(go_on.wait, PATIENCE_S), unexpected, unexpected, "call")
+
+    thread = asyncio.run(begin())
+    go_on.set()
+    thread.join(PATIENCE_S)
+
+    assert not thread.is_alive()

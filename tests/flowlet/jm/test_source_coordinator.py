@@ -1,0 +1,107 @@
+"""Who is told which splits, and when; the call in the background ends when the test says so."""
+
+from collections.abc import Callable, Sequence
+
+from flowlet.errors import FlowletError
+from flowlet.jm.source_coordinator import SourceCoordinator
+from flowlet.splits.file_split import FileSplit
+
+
+class Enumerator:
+    """Gives single splits of one byte."""
+
+    def __init__(self, num_splits: int) -> None:
+        self._waiting = [FileSplit(str(number), 0, 1) for number in range(num_splits)]
+        self.num_readers = 0
+
+    def discover(self, num_readers: int) -> None:
+        if not self._waiting:
+            raise FlowletError("cannot read a.txt")
+        self.num_readers = num_readers
+
+    def next_splits(self, reader: int) -> list[FileSplit]:
+        return [self._waiting.pop(0)] if self._waiting else []
+
+    @property
+    def waiting_bytes(self) -> int:
+        return len(self._waiting)
+
+
+class Coordinated:
+    """A coordinator, and what it says."""
+
+    def __init__(self, num_splits: int) -> None:
+        self.said: list[tuple[int, str | None, int]] = []
+        self.errors: list[Exception] = []
+        self.finish: Callable[[], None] = lambda: None
+        self.enumerator = Enumerator(num_splits)
+        self.coordinator = SourceCoordinator(
+            "source",
+            self.enumerator,
+            2,
+            add_splits=self._add,
+            no_more_splits=lambda subtask: self.said.append((subtask, None, 0)),
+            fail=self.errors.append,
+            call_in_background=self._call,
+        )
+        self.coordinator.start()
+
+    def _add(self, subtask: int, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+        (split,) = splits
+        self.said.append((subtask, split.path, waiting_bytes))
+
+    def _call(
+        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
+    ) -> None:
+        def finish() -> None:
+            try:
+                function()
+            except FlowletError as error:
+                on_error(error)
+            else:
+                on_result(None)
+
+        assert name == "splits of source"
+        self.finish = finish
+
+    def ask(self, *subtasks: int) -> None:
+        for subtask in subtasks:
+            self.coordinator.splits_requested(subtask)
+
+
+def test_readers_that_ask_early_wait_for_the_splits_and_get_them_in_turn() -> None:
+    coordinated = Coordinated(3)
+    coordinated.ask(1, 0)
+    assert "2 readers wait" in repr(coordinated.coordinator)
+    assert coordinated.said == []
+
+    coordinated.finish()
+    coordinated.ask(1, 0, 1)
+
+    assert coordinated.said == [(1, "0", 2), (0, "1", 1), (1, "2", 0), (0, None, 0), (1, None, 0)]
+    assert coordinated.enumerator.num_readers == 2
+
+
+def test_splits_that_cannot_be_found_fail_the_job_once() -> None:
+    coordinated = Coordinated(0)
+    coordinated.ask(0)
+
+    coordinated.finish()
+    coordinated.ask(0)
+
+    assert [str(error) for error in coordinated.errors] == ["cannot read a.txt"]
+    assert coordinated.said == []
+
+
+def test_after_its_end_nobody_is_told_anything() -> None:
+    """Whatever the search brings, and whoever asks."""
+    for num_splits in (0, 2):
+        coordinated = Coordinated(num_splits)
+        coordinated.ask(0)
+
+        coordinated.coordinator.close()
+        coordinated.finish()
+        coordinated.ask(1)
+
+        assert (coordinated.said, coordinated.errors) == ([], [])
+        assert "closed" in repr(coordinated.coordinator)

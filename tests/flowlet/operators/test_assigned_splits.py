@@ -1,0 +1,104 @@
+"""When a reader asks for splits, whatever the order of questions and answers."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.operators.assigned_splits import EARLY_BYTES, AssignedSplits
+
+
+@dataclass(frozen=True)
+class Split:
+    split_id: str
+    size_bytes: int
+
+
+class Stock:
+    """A stock whose questions are counted."""
+
+    def __init__(self, num_readers: int = 1) -> None:
+        self.num_asked = 0
+        self.splits: AssignedSplits[Split] = AssignedSplits(num_readers)
+        self.splits.start(self._ask)
+
+    def _ask(self) -> None:
+        self.num_asked += 1
+
+
+def test_the_first_question_comes_at_the_start_and_the_next_when_little_is_left() -> None:
+    stock = Stock()
+    large, small = Split("a", 10 * EARLY_BYTES), Split("b", 10)
+    assert stock.num_asked == 1
+
+    stock.splits.add([large, small], 0)
+    assert stock.splits.take() == large
+    stock.splits.keep_stocked(EARLY_BYTES)
+    assert stock.num_asked == 1, "what has not begun counts as well"
+    stock.splits.keep_stocked(EARLY_BYTES - small.size_bytes)
+    assert stock.num_asked == 2
+    stock.splits.keep_stocked(0)
+
+    assert stock.num_asked == 2, "one question at a time"
+
+
+def test_after_the_last_answer_nothing_is_asked() -> None:
+    stock = Stock()
+    stock.splits.add([Split("a", 1)], 0)
+    stock.splits.keep_stocked(0)
+    stock.splits.end()
+
+    assert not stock.splits.is_over
+    assert stock.splits.take() == Split("a", 1)
+    assert stock.splits.take() is None
+    assert stock.splits.is_over
+    assert stock.splits.available_future.is_done
+    assert stock.num_asked == 2
+
+
+def test_an_answer_may_come_before_the_question_returns() -> None:
+    stock: AssignedSplits[Split] = AssignedSplits(1)
+    answers = [[Split("a", 1)], [Split("b", 1)]]
+
+    stock.start(lambda: stock.add(answers.pop(0), 0) if answers else stock.end())
+    taken = [stock.take(), stock.take(), stock.take()]
+
+    assert taken == [Split("a", 1), Split("b", 1), None]
+    assert stock.is_over
+
+
+def test_what_may_be_expected_is_what_came_and_a_share_of_the_rest() -> None:
+    stock = Stock(num_readers=4)
+    expected = [stock.splits.expected_bytes]
+
+    stock.splits.add([Split("a", 100)], 400)
+    expected.append(stock.splits.expected_bytes)
+    stock.splits.add([Split("b", 10)], 40)
+    expected.append(stock.splits.expected_bytes)
+    stock.splits.keep_stocked(0)
+    stock.splits.end()
+
+    assert [*expected, stock.splits.expected_bytes] == [0, 200, 120, 110]
+
+
+@given(st.lists(st.sampled_from(["take", "answer", "last answer"]), max_size=40))
+def test_a_reader_that_waits_is_woken_by_the_next_answer(steps: list[str]) -> None:
+    """In any order: who gets nothing has a future that the next answer completes, and a question is open for it."""
+    stock = Stock()
+    num_answers, future = 0, None
+    for step in steps:
+        if step == "take":
+            split = stock.splits.take()
+            future = stock.splits.available_future if split is None else None
+            assert future is None or future.is_done == stock.splits.is_over
+        elif stock.num_asked > num_answers and not stock.splits.is_over:
+            num_answers += 1
+            if step == "answer":
+                stock.splits.add([Split("s", 1)], 0)
+            else:
+                stock.splits.end()
+                num_answers = 1_000
+            assert future is None or future.is_done
+        assert stock.num_asked <= num_answers + 1
+        if future is not None and not future.is_done:
+            assert stock.num_asked == num_answers + 1, "an answer is on its way"
