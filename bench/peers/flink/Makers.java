@@ -84,6 +84,14 @@ public final class Makers {
         }
     }
 
+    /** The number itself. */
+    public static class Numbers implements NumberedSource.Maker<Long> {
+        @Override
+        public Long make(long number) {
+            return number;
+        }
+    }
+
     /** (the number, the monotonic nanosecond at which it was made). */
     public static class Stamps implements NumberedSource.Maker<Tuple2<Long, Long>> {
         @Override

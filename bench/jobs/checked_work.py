@@ -1,0 +1,108 @@
+"""Runs a ``Work`` on TaskManagers: sources that look records up, the program, and sinks whose outputs are compared with a plain loop's.
+
+Side:   any; sources and sinks run inside the TaskManagers.
+Proof:  every run, timed or not: as many outputs as the loop gave, and for every text its last number, or the sum of its numbers.  No text
+        may come out of two subtasks where last numbers are compared.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+from bench.jobs.checked import CheckedSink, Keep, MarkedReader, Reports, check_last_values, check_num_outputs, pairs_of
+from bench.jobs.pipeline import Deployment, Run, into_operator, run_program
+from bench.jobs.work import Found, Input, Outputs, Work, add_up, imported
+from flowlet.common import Types, WatermarkStrategy
+from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream.connectors import Source
+from flowlet.records import Chunk
+
+RECORDS_PER_CHUNK: Final = 1000
+_READERS_PER_INPUT: Final = 1000  # the files of several inputs' readers have different names
+
+
+@dataclass(frozen=True)
+class InputSource(Source):
+    """The records of one input; every reader has its share."""
+
+    folder: Path
+    content: Input
+    number: int
+
+    def create_reader(self, subtask: int, parallelism: int) -> MarkedReader:
+        """The reader of one subtask; makes the records, which is not measured."""
+        ready = self.content.ready(subtask, parallelism)
+        chunks = looked_up(ready, self.content.share(subtask, parallelism))
+        return MarkedReader(chunks, self.folder, _READERS_PER_INPUT * self.number + subtask)
+
+
+def looked_up(ready: Sequence[Any], num_records: int) -> Iterator[Chunk]:
+    """Looks up record after record."""
+    size = len(ready)
+    for at in range(0, num_records, RECORDS_PER_CHUNK):
+        yield Chunk([ready[number % size] for number in range(at, min(at + RECORDS_PER_CHUNK, num_records))])
+
+
+class AddingSink(CheckedSink):
+    """Adds the numbers of every text up."""
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Count and add."""
+        self._num_records += len(chunk)
+        add_up(self._last, pairs_of(chunk))
+
+
+@lru_cache(maxsize=64)
+def expected(work: Work) -> Found:
+    """What the plain loop gives."""
+    loop = imported(f"{work.loops}:{work.program}")
+    found: Found = loop(*(each.records() for each in work.inputs))
+    return found
+
+
+def check(work: Work, reports: Reports) -> None:
+    """Compare with the plain loop.
+
+    Raises:
+        WrongOutputError: something else came out.
+    """
+    found = expected(work)
+    check_num_outputs(reports, found.num_outputs)
+    check_last_values(summed(reports) if work.outputs is Outputs.SUM else reports, found.numbers)
+
+
+def summed(reports: Reports) -> Reports:
+    """The same as one sink's, which added all up."""
+    numbers: dict[str, int] = {}
+    for sink in reports.sinks:
+        add_up(numbers, sink.last.items())
+    first = reports.sinks[0]
+    return Reports(reports.start_ns, (type(first)(first.num_records, first.end_ns, numbers),))
+
+
+def build(work: Work, environment: StreamExecutionEnvironment, folder: Path) -> None:
+    """The program between its sources and sinks."""
+    no_watermarks = WatermarkStrategy.no_watermarks()
+    texts = [Types.STRING() if is_text(each) else None for each in work.inputs]
+    inputs = [
+        environment.from_source(InputSource(folder, each, number), no_watermarks, f"input {number}", *filter(None, [texts[number]]))
+        for number, each in enumerate(work.inputs)
+    ]
+    program = imported(f"{work.streams}:{work.program}")
+    if work.outputs is Outputs.SUM:
+        make = partial(AddingSink, folder, Keep(0, 0))
+    else:
+        make = partial(CheckedSink, folder, Keep(0, expected(work).num_outputs))
+    into_operator(program(*inputs), "checked sink", make)
+
+
+def is_text(content: Input) -> bool:
+    """Whether the records are lines of text."""
+    return content.make.endswith("_line")
+
+
+def run(work: Work, deployment: Deployment) -> Run:
+    """Once, in a fresh cluster."""
+    return run_program(partial(build, work), work.num_records, partial(check, work), deployment)

@@ -1,0 +1,443 @@
+"""NEXMark's queries in the DataStream API, and their unfriendly twins; every function is called.
+
+Side:    any; functions run inside the TaskManagers.
+PyFlink: the very same file runs there, as ``bench/jobs/program_streams.py`` does.
+Rules:   joins and windows by hand, with plain dicts.  No query depends on the order in which events of several subtasks meet.
+Twins:   events are dicts in dicts; named functions, generators and classes with ``open``.
+Output:  (text, number) pairs, made by a last ``map`` where a query has other results; the sums of the numbers of each text are compared.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from bench.jobs.nexmark_events import NUM_SIDE_VALUES, Auction, Bid, Person, side_values
+from flowlet.common import Types, WatermarkStrategy
+from flowlet.common.watermark_strategy import TimestampAssigner
+from flowlet.datastream import (
+    DataStream,
+    FilterFunction,
+    FlatMapFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    RuntimeContext,
+)
+
+PAIR: Final = Types.TUPLE([Types.STRING(), Types.LONG()])
+WINDOW_MS: Final = 10_000
+GAP_MS: Final = 10_000
+STATES: Final = ("OR", "ID", "CA")
+CATEGORY: Final = 10
+SKIP: Final = 123
+Pairs = Iterator[tuple[str, int]]
+NestedEvent = dict[str, Any]
+
+
+def bids_of(events: DataStream) -> DataStream:
+    """Most of the events."""
+    return events.filter(lambda event: isinstance(event, Bid))
+
+
+# ---------------------------------------------------------------- 0, 1, 2: one event after the other
+
+
+def q0(events: DataStream) -> DataStream:
+    """Pass through."""
+    return events.map(lambda event: event).map(lambda event: (event.kind, event.date_time), PAIR)
+
+
+def q1(events: DataStream) -> DataStream:
+    """Prices in another currency."""
+    in_euros = bids_of(events).map(lambda bid: replace_price(bid, bid.price * 908 // 1000))
+    return in_euros.map(lambda bid: (bid.channel, bid.price), PAIR)
+
+
+def replace_price(bid: Bid, price: int) -> Bid:
+    """The same bid with another price."""
+    return Bid(bid.auction, bid.bidder, price, bid.channel, bid.url, bid.date_time, bid.extra)
+
+
+def q2(events: DataStream) -> DataStream:
+    """Bids on some auctions."""
+    return bids_of(events).filter(lambda bid: bid.auction % SKIP == 0).map(lambda bid: (str(bid.auction), bid.price), PAIR)
+
+
+def unchanged(event: NestedEvent) -> Iterator[NestedEvent]:
+    """As a generator function gives it."""
+    yield event
+
+
+class KindAndTime(MapFunction):
+    """What is compared of an event."""
+
+    def map(self, value: NestedEvent) -> tuple[str, int]:
+        """One event."""
+        return value["kind"], value["at"]["ms"]
+
+
+def q0_twin(events: DataStream) -> DataStream:
+    """Pass through."""
+    return events.flat_map(unchanged).map(KindAndTime(), PAIR)
+
+
+class IsBid(FilterFunction):
+    """Most of the events."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """What is looked for."""
+        self._kind = "bid"
+
+    def filter(self, value: NestedEvent) -> bool:
+        """One event."""
+        return bool(value["kind"] == self._kind)
+
+
+def in_other_currency(event: NestedEvent) -> Iterator[NestedEvent]:
+    """New dicts with another price."""
+    yield {**event, "bid": {**event["bid"], "price": event["bid"]["price"] * 908 // 1000}}
+
+
+def channel_and_price(event: NestedEvent) -> tuple[str, int]:
+    """What is compared of a bid."""
+    return event["bid"]["channel"], event["bid"]["price"]
+
+
+def q1_twin(events: DataStream) -> DataStream:
+    """Prices in another currency."""
+    return events.filter(IsBid()).flat_map(in_other_currency).map(channel_and_price, PAIR)
+
+
+class BidsOnSome(FlatMapFunction):
+    """Auctions and prices of some bids."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Which."""
+        self._skip = SKIP
+
+    def flat_map(self, value: NestedEvent) -> Pairs:
+        """One event."""
+        bid = value.get("bid")
+        if bid is not None and bid["auction"] % self._skip == 0:
+            yield str(bid["auction"]), bid["price"]
+
+
+def q2_twin(events: DataStream) -> DataStream:
+    """Bids on some auctions."""
+    return events.flat_map(BidsOnSome(), PAIR)
+
+
+# ---------------------------------------------------------------- 3: who sells in some states?
+
+
+class LocalItems(KeyedCoProcessFunction):
+    """Auctions wait for their seller."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Nobody is known."""
+        self._people: dict[int, Person] = {}
+        self._waiting: dict[int, list[Auction]] = {}
+
+    def process_element1(self, value: Auction, ctx: KeyedCoProcessFunction.Context) -> Pairs:
+        """One auction."""
+        person = self._people.get(value.seller)
+        if person is None:
+            self._waiting.setdefault(value.seller, []).append(value)
+        else:
+            yield local_item(person, value)
+
+    def process_element2(self, value: Person, ctx: KeyedCoProcessFunction.Context) -> Pairs:
+        """One person, and the auctions that waited."""
+        self._people[value.id] = value
+        for auction in self._waiting.pop(value.id, ()):
+            yield local_item(value, auction)
+
+
+def local_item(person: Person, auction: Auction) -> tuple[str, int]:
+    """One result."""
+    return f"{person.name}, {person.city}, {person.state}", auction.id
+
+
+def q3(events: DataStream) -> DataStream:
+    """Who sells things of one category in three states?"""
+    auctions = events.filter(lambda event: isinstance(event, Auction) and event.category == CATEGORY)
+    people = events.filter(lambda event: isinstance(event, Person) and event.state in STATES)
+    by_seller = auctions.key_by(lambda auction: auction.seller, Types.LONG())
+    return by_seller.connect(people.key_by(lambda person: person.id, Types.LONG())).process(LocalItems(), PAIR)
+
+
+def people_and_auctions(event: NestedEvent) -> Iterator[NestedEvent]:
+    """Those that the third query wants."""
+    if event["kind"] == "person":
+        if event["person"]["state"] in STATES:
+            yield event
+    elif event["kind"] == "auction" and event["auction"]["category"] == CATEGORY:
+        yield event
+
+
+def person_of(event: NestedEvent) -> int:
+    """The person, or who sells."""
+    person: int = event["person"]["id"] if "person" in event else event["auction"]["seller"]
+    return person
+
+
+class NestedLocalItems(KeyedProcessFunction):
+    """The same in one stream, with one dict per key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Nobody is known."""
+        self._states: dict[int, dict[str, Any]] = {}
+
+    def process_element(self, value: NestedEvent, ctx: KeyedProcessFunction.Context) -> Pairs:
+        """One person or auction."""
+        state = self._states.setdefault(ctx.get_current_key(), {"person": None, "auctions": []})
+        if value["kind"] == "person":
+            state["person"] = value["person"]
+        else:
+            state["auctions"].append(value["auction"])
+        person = state["person"]
+        if person is not None:
+            for auction in state["auctions"]:
+                yield f"{person['name']}, {person['city']}, {person['state']}", auction["id"]
+            state["auctions"] = []
+
+
+def q3_twin(events: DataStream) -> DataStream:
+    """Who sells things of one category in three states?"""
+    return events.flat_map(people_and_auctions).key_by(person_of).process(NestedLocalItems(), PAIR)
+
+
+# ---------------------------------------------------------------- 8: who is new and sells?
+
+
+class NewSellers(KeyedCoProcessFunction):
+    """People who open an auction in the window of ten seconds in which they joined; each is told once."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Nobody is known."""
+        self._joined: dict[int, tuple[int, str]] = {}
+        self._sold: dict[int, set[int]] = {}
+
+    def process_element1(self, value: Person, ctx: KeyedCoProcessFunction.Context) -> Pairs:
+        """One person."""
+        start = value.date_time - value.date_time % WINDOW_MS
+        self._joined[value.id] = start, value.name
+        if start in self._sold.get(value.id, ()):
+            yield f"{value.id} {value.name}", start
+
+    def process_element2(self, value: Auction, ctx: KeyedCoProcessFunction.Context) -> Pairs:
+        """One auction."""
+        start = value.date_time - value.date_time % WINDOW_MS
+        sold = self._sold.setdefault(value.seller, set())
+        if start not in sold:
+            sold.add(start)
+            joined, name = self._joined.get(value.seller, (None, ""))
+            if joined == start:
+                yield f"{value.seller} {name}", start
+
+
+def q8(events: DataStream) -> DataStream:
+    """Who is new and sells?"""
+    people = events.filter(lambda event: isinstance(event, Person)).key_by(lambda person: person.id, Types.LONG())
+    auctions = events.filter(lambda event: isinstance(event, Auction)).key_by(lambda auction: auction.seller, Types.LONG())
+    return people.connect(auctions).process(NewSellers(), PAIR)
+
+
+def is_no_bid(event: NestedEvent) -> bool:
+    """A person or an auction."""
+    return bool(event["kind"] != "bid")
+
+
+class ByPersonAndWindow:
+    """The key of an event: the person or seller, and the window."""
+
+    def __call__(self, event: NestedEvent) -> tuple[int, int]:
+        """One event."""
+        return person_of(event), event["at"]["ms"] // WINDOW_MS
+
+
+class NestedNewSellers(KeyedProcessFunction):
+    """The same with the window in the key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Nobody is known."""
+        self._windows: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def process_element(self, value: NestedEvent, ctx: KeyedProcessFunction.Context) -> Pairs:
+        """One person or auction."""
+        person, window = key = ctx.get_current_key()
+        state = self._windows.setdefault(key, {"name": None, "has_sold": False, "is_told": False})
+        if value["kind"] == "person":
+            state["name"] = value["person"]["name"]
+        else:
+            state["has_sold"] = True
+        if state["name"] is not None and state["has_sold"] and not state["is_told"]:
+            state["is_told"] = True
+            yield f"{person} {state['name']}", window * WINDOW_MS
+
+
+def q8_twin(events: DataStream) -> DataStream:
+    """Who is new and sells?"""
+    return events.filter(is_no_bid).key_by(ByPersonAndWindow()).process(NestedNewSellers(), PAIR)
+
+
+# ---------------------------------------------------------------- 11: how many bids in a session?
+
+
+class BidTime(TimestampAssigner):
+    """When a bid was made."""
+
+    def extract_timestamp(self, value: Bid, record_timestamp: int) -> int:
+        """Of one bid."""
+        return value.date_time
+
+
+class Session:
+    """Bids between which there are never more than ten seconds."""
+
+    __slots__ = ("count", "end", "start")
+
+    def __init__(self, at: int) -> None:
+        self.start = self.end = at
+        self.count = 1
+
+    def add(self, other: "Session") -> None:
+        """Both are one."""
+        self.start, self.end = min(self.start, other.start), max(self.end, other.end)
+        self.count += other.count
+
+
+class Sessions(KeyedProcessFunction):
+    """Bids per bidder and session, told when the watermark says that the session is over."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Nobody bids."""
+        self._sessions: dict[int, list[Session]] = {}
+
+    def process_element(self, value: Bid, ctx: KeyedProcessFunction.Context) -> None:
+        """One bid; it may join two sessions."""
+        sessions = self._sessions.setdefault(value.bidder, [])
+        found = Session(value.date_time)
+        touching = [each for each in sessions if each.start - GAP_MS <= found.start <= each.end + GAP_MS]
+        if not touching:
+            sessions.append(found)
+            ctx.timer_service().register_event_time_timer(found.end + GAP_MS)
+            return
+        first, *others = touching
+        first.add(found)
+        for other in others:
+            first.add(other)
+            sessions.remove(other)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Pairs:
+        """Sessions that are over are told, the others get another timer."""
+        bidder = ctx.get_current_key()
+        going_on = []
+        for session in self._sessions.pop(bidder, ()):
+            if session.end + GAP_MS <= timestamp:
+                yield f"{bidder} {session.start}", session.count
+            else:
+                going_on.append(session)
+                ctx.timer_service().register_event_time_timer(session.end + GAP_MS)
+        if going_on:
+            self._sessions[bidder] = going_on
+
+
+def q11(events: DataStream) -> DataStream:
+    """How many bids did somebody make in each session?"""
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(BidTime())
+    bids = bids_of(events).assign_timestamps_and_watermarks(strategy)
+    return bids.key_by(lambda bid: bid.bidder, Types.LONG()).process(Sessions(), PAIR)
+
+
+class NestedTime(TimestampAssigner):
+    """When something happened."""
+
+    def extract_timestamp(self, value: NestedEvent, record_timestamp: int) -> int:
+        """Of one event."""
+        moment: int = value["at"]["ms"]
+        return moment
+
+
+def bidder_of(event: NestedEvent) -> str:
+    """As a text."""
+    return f"bidder {event['bid']['bidder']}"
+
+
+class NestedSessions(KeyedProcessFunction):
+    """The same with a sorted list of moments per bidder, which is cut into sessions when a timer says so."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Nobody bids."""
+        self._moments: dict[str, list[int]] = {}
+
+    def process_element(self, value: NestedEvent, ctx: KeyedProcessFunction.Context) -> None:
+        """One bid."""
+        at = value["at"]["ms"]
+        moments = self._moments.setdefault(ctx.get_current_key(), [])
+        if not moments:
+            ctx.timer_service().register_event_time_timer(at + GAP_MS)
+        moments.append(at)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Pairs:
+        """Cut off what is over; the rest gets another timer."""
+        moments = sorted(self._moments.pop(ctx.get_current_key()))
+        session: list[int] = []
+        for at in moments:
+            if session and at - session[-1] > GAP_MS:
+                yield f"{ctx.get_current_key().removeprefix('bidder ')} {session[0]}", len(session)
+                session = []
+            session.append(at)
+        if session[-1] + GAP_MS <= timestamp:
+            yield f"{ctx.get_current_key().removeprefix('bidder ')} {session[0]}", len(session)
+        else:
+            self._moments[ctx.get_current_key()] = session
+            ctx.timer_service().register_event_time_timer(session[-1] + GAP_MS)
+
+
+def q11_twin(events: DataStream) -> DataStream:
+    """How many bids did somebody make in each session?"""
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(NestedTime())
+    return events.filter(IsBid()).assign_timestamps_and_watermarks(strategy).key_by(bidder_of).process(NestedSessions(), PAIR)
+
+
+# ---------------------------------------------------------------- 13: bids and a table
+
+
+class LookUpSide(MapFunction):
+    """Bids with the value of a table that every subtask has."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Read the table."""
+        self._side = side_values()
+
+    def map(self, value: Bid) -> tuple[int, int, int, int, str]:
+        """One bid."""
+        return value.auction, value.bidder, value.price, value.date_time, self._side[value.auction % NUM_SIDE_VALUES]
+
+
+def q13(events: DataStream) -> DataStream:
+    """Bids with the value of a table."""
+    return bids_of(events).map(LookUpSide()).map(lambda found: (found[4], found[2]), PAIR)
+
+
+class NestedLookUpSide(FlatMapFunction):
+    """Bids with the value of a table, which is added to their dict."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Read the table."""
+        self._side = side_values()
+
+    def flat_map(self, value: NestedEvent) -> Iterator[NestedEvent]:
+        """One bid."""
+        yield {**value, "side": {"value": self._side[value["bid"]["auction"] % NUM_SIDE_VALUES]}}
+
+
+def side_and_price(event: NestedEvent) -> tuple[str, int]:
+    """What is compared of a bid."""
+    return event["side"]["value"], event["bid"]["price"]
+
+
+def q13_twin(events: DataStream) -> DataStream:
+    """Bids with the value of a table."""
+    return events.filter(IsBid()).flat_map(NestedLookUpSide()).map(side_and_price, PAIR)
+

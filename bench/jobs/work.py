@@ -1,0 +1,132 @@
+"""What one program of ``bench programs`` and ``bench nexmark`` works on, in words that every engine understands.
+
+Side:   pure; it runs in the Pythons of the peers too, so it imports nothing that they lack.
+Names:  functions are named as ``module:function``, so that a worker of any engine can import them.
+Inputs: record ``number`` of an input is ``make(number % num_made)``.  Reader ``subtask`` has the numbers subtask, subtask + parallelism
+        and so on; it makes its records before the clock starts, and looks them up one by one, again and again.
+Output: (text, number) pairs.  ``Outputs.LAST``: the last number of each text is compared; ``Outputs.SUM``: the sum of its numbers.
+"""
+
+import importlib
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class Outputs(Enum):
+    """What of the outputs of a text is compared."""
+
+    LAST = "last"
+    SUM = "sum"
+
+
+class Found(NamedTuple):
+    """What came out of a program."""
+
+    num_outputs: int
+    numbers: dict[str, int]
+
+
+def imported(name: str) -> Any:
+    """The function ``module:function``."""
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+@dataclass(frozen=True)
+class Input:
+    """``num_records`` records, of which ``num_made`` are different."""
+
+    make: str
+    num_made: int
+    num_records: int
+
+    def __post_init__(self) -> None:
+        if self.num_made % 2 or not 0 < self.num_made <= self.num_records:
+            raise ValueError(
+                f"{self.make}: {self.num_records} records of {self.num_made}: give an even number, no more than there are records"
+            )
+
+    def ready(self, subtask: int = 0, parallelism: int = 1) -> list[Any]:
+        """The different records of one reader.
+
+        Raises:
+            ValueError: the readers' cycles would not be those of one reader.
+        """
+        if self.num_made % parallelism:
+            raise ValueError(f"{self.num_made} different records cannot be shared by {parallelism} readers")
+        make = imported(self.make)
+        return [make(number) for number in range(subtask, self.num_made, parallelism)]
+
+    def share(self, subtask: int, parallelism: int) -> int:
+        """How many records one reader gives."""
+        return len(range(subtask, self.num_records, parallelism))
+
+    def records(self) -> Iterator[Any]:
+        """All of them, in the order of one reader, which makes the different ones at once."""
+        return itertools.islice(itertools.cycle(self.ready()), self.num_records)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One program; ``streams``, ``loops`` and ``flows`` are the modules that have it for the DataStream API, plain Python and Bytewax."""
+
+    name: str
+    program: str
+    inputs: tuple[Input, ...]
+    streams: str
+    loops: str
+    flows: str
+    outputs: Outputs = Outputs.LAST
+
+    @property
+    def is_twin(self) -> bool:
+        """Whether it is an unfriendly twin, whose functions are named so."""
+        return self.program.endswith("_twin")
+
+    @property
+    def num_records(self) -> int:
+        """Of all inputs."""
+        return sum(each.num_records for each in self.inputs)
+
+    def with_at_most(self, num_records: int, num_made: int | None = None) -> "Work":
+        """The same work with a first input of so many records at most; the others stay, for they are what it needs to know."""
+        first, *rest = self.inputs
+        num_records = min(first.num_records, num_records)
+        smaller = replace(first, num_records=num_records, num_made=min(first.num_made, num_made or num_records, num_records // 2 * 2))
+        return replace(self, inputs=(smaller, *rest))
+
+    def as_options(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self) | {"outputs": self.outputs.value}
+
+    @classmethod
+    def from_options(cls, options: dict[str, Any]) -> "Work":
+        """From JSON."""
+        inputs = tuple(Input(**each) for each in options["inputs"])
+        return cls(**options | {"inputs": inputs, "outputs": Outputs(options["outputs"])})
+
+
+class Collected:
+    """The outputs of one sink, looked at one by one or some at once."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        self.num_outputs = 0
+        self.numbers: dict[str, int] = {}
+        self._adds = outputs is Outputs.SUM
+
+    def add(self, pairs: list[tuple[str, int]]) -> None:
+        """Some outputs, in their order."""
+        self.num_outputs += len(pairs)
+        if self._adds:
+            add_up(self.numbers, pairs)
+        else:
+            self.numbers.update(pairs)
+
+
+def add_up(sums: dict[str, int], pairs: Iterable[tuple[str, int]]) -> None:
+    """Add the numbers of every text to its sum."""
+    for text, number in pairs:
+        sums[text] = sums.get(text, 0) + number

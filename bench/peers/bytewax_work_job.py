@@ -1,0 +1,101 @@
+"""A ``Work`` as a Bytewax dataflow; run by the Python of ``.venv-bytewax``, which knows of this repository what needs no package.
+
+Every process is one worker; several exchange records over TCP.
+Usage: ``bytewax_work_job.py PROCESS ADDRESSES OPTIONS``, OPTIONS being a JSON object: work, folder.  Without addresses: one process.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import bytewax.operators as op
+from bytewax.dataflow import Dataflow
+from bytewax.inputs import DynamicSource, StatelessSourcePartition
+from bytewax.outputs import DynamicSink, StatelessSinkPartition
+from bytewax.testing import cluster_main
+
+from bench.jobs.work import Collected, Input, Work, imported
+
+RECORDS_PER_BATCH = 1000
+
+
+class Share(StatelessSourcePartition):  # type: ignore[misc]  # Bytewax is not installed here
+    """The share of one worker, looked up record by record."""
+
+    def __init__(self, content: Input, start_file: Path, worker: int, num_workers: int) -> None:
+        self.ready = content.ready(worker, num_workers)
+        self.next, self.end = 0, content.share(worker, num_workers)
+        self.start_file = start_file
+        self.has_started = False
+
+    def next_batch(self) -> list[Any]:
+        """Some records."""
+        if not self.has_started:
+            self.has_started = True
+            self.start_file.write_text(str(time.monotonic_ns()))
+        if self.next == self.end:
+            raise StopIteration
+        ready, size, at = self.ready, len(self.ready), self.next
+        self.next = min(at + RECORDS_PER_BATCH, self.end)
+        return [ready[number % size] for number in range(at, self.next)]
+
+
+class Source(DynamicSource):  # type: ignore[misc]  # Bytewax is not installed here
+    """One share per worker."""
+
+    def __init__(self, content: Input, number: int, folder: Path) -> None:
+        self.content = content
+        self.number = number
+        self.folder = folder
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Share:
+        """The share of this worker."""
+        return Share(self.content, self.folder / f"start-{self.number}-{worker_index}", worker_index, worker_count)
+
+
+class Collecting(StatelessSinkPartition):  # type: ignore[misc]  # Bytewax is not installed here
+    """Looks at every output, as our sinks do; notes when the last one came."""
+
+    def __init__(self, collected: Collected) -> None:
+        self.collected = collected
+        self.end_ns = 0
+
+    def write_batch(self, items: list[tuple[str, int]]) -> None:
+        """Some outputs."""
+        self.collected.add(items)
+        self.end_ns = time.monotonic_ns()
+
+    def close(self) -> None:
+        """The input is over."""
+        self.end_ns = time.monotonic_ns()
+
+
+class Sink(DynamicSink):  # type: ignore[misc]  # Bytewax is not installed here
+    """One per worker; there is one worker per process."""
+
+    def __init__(self, partition: Collecting) -> None:
+        self.partition = partition
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Collecting:
+        """The sink of this worker."""
+        return self.partition
+
+
+def main(process: int, addresses: list[str], options: dict[str, Any]) -> None:
+    """Build and run the dataflow; write what the sink saw, as Flink's does."""
+    work, folder = Work.from_options(options["work"]), Path(options["folder"])
+    partition = Collecting(Collected(work.outputs))
+    flow = Dataflow("work")
+    inputs = [op.input(f"input {number}", flow, Source(each, number, folder)) for number, each in enumerate(work.inputs)]
+    op.output("sink", imported(f"{work.flows}:{work.program}")(*inputs), Sink(partition))
+    cluster_main(flow, addresses, process, worker_count_per_proc=1)
+    collected = partition.collected
+    head = f"{collected.num_outputs}\t0\t{partition.end_ns}\n"
+    text = head + "".join(f"{text}\t{number}\n" for text, number in collected.numbers.items())
+    (folder / f"sink-{process}").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), [address for address in sys.argv[2].split(",") if address], json.loads(sys.argv[3]))

@@ -1,0 +1,149 @@
+"""Six programs as users write them, each beside the plain loop that does the same on one core, and beside what users would pick instead.
+
+Side:     any.
+Programs: ``bench/jobs/program_streams.py``: JSON lines to dicts, web server lines to dataclasses, CSV lines to NamedTuples, rows with declared
+          types, text to tuples with a reduce function, two streams connected.  All functions are called; state is a dict per key.
+Forms:    ``friendly``: as one would write it; ``twin``: its unfriendly twin, with other spelling and other types.
+Input:    lines that are made before the clock starts and looked up one by one.
+Rate:     input records / (last record at the last sink - first poll of the first source); for the loop, all of the loop.  Peers that are slow
+          get fewer records.
+Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode (not for twins).
+Proof:    every run of every contender gives what the plain loop gives (``bench/jobs/checked_work.py``).
+Profile:  ``--profile`` runs each program once more on one TaskManager, under py-spy, and tells where its CPU goes, in ns per record.
+"""
+
+import argparse
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+from bench import profile_parts
+from bench.jobs import checked_work
+from bench.jobs.pipeline import Deployment
+from bench.jobs.work import Input, Work
+from bench.options import choices
+from bench.peers import bytewax, bytewax_work, flink_cluster, loop_work, pyflink_work
+from bench.peers.words import is_there
+from bench.report import Result
+from bench.rounds import Contender, compare, tell
+
+FORMS: Final = ("friendly", "twin")
+NUM_RECORDS: Final = 1_000_000
+QUICK_RECORDS: Final = 4_000
+NUM_MADE: Final = 100_000
+NUM_PEER_RECORDS: Final = {"bytewax": 300_000, "pyflink": 40_000}
+_NUM_WORDS_LIKE: Final = 5  # a line of text counts as so many lines of the others: it has ten words, each of which is a record
+_CUSTOMERS: Final = Input("bench.jobs.made_lines:customer_line", 10_000, 10_000)
+_LINES: Final = {  # of both forms
+    "json_dicts": ("event_line", "nested_event_line"),
+    "log_dataclasses": ("log_line", "log_line"),
+    "csv_namedtuples": ("reading_line", "reading_line"),
+    "typed_rows": ("order_line", "order_line"),
+    "text_tuples": ("text_line", "text_line"),
+    "two_streams": ("order_line", "order_line"),
+}
+PROGRAMS: Final = tuple(_LINES)
+PEERS: Final = ("pyflink", "bytewax", "plain")
+
+
+def parse_options(arguments: list[str]) -> dict[str, Any]:
+    """The options of this case alone."""
+    parser = argparse.ArgumentParser(prog="python -m bench programs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", type=choices(PROGRAMS), default=PROGRAMS, help="which, separated by commas")
+    add_work_options(parser)
+    parser.add_argument("--events", type=int, default=NUM_RECORDS, help="records of an input")
+    return vars(parser.parse_args(arguments))
+
+
+def add_work_options(parser: argparse.ArgumentParser) -> None:
+    """Those that ``bench nexmark`` has as well."""
+    parser.add_argument("--forms", type=choices(FORMS), default=FORMS, help="which, separated by commas")
+    parser.add_argument(
+        "--taskmanagers", type=numbers_of_task_managers, default=(1, 2), metavar="1,2", help="how many, separated by commas"
+    )
+    parser.add_argument("--profile", action="store_true", help="also tell where the CPU goes, in ns per record")
+
+
+def numbers_of_task_managers(text: str) -> tuple[int, ...]:
+    """Some numbers of TaskManagers, which share the input evenly."""
+    return tuple(map(int, choices(("1", "2"))(text)))
+
+
+def run(
+    num_runs: int,
+    *,
+    quick: bool = False,
+    peers: frozenset[str] = frozenset(),
+    only: Sequence[str] = PROGRAMS,
+    forms: Sequence[str] = FORMS,
+    taskmanagers: Sequence[int] = (1, 2),
+    events: int = NUM_RECORDS,
+    profile: bool = False,
+) -> list[Result]:
+    """Every program with all its contenders, in turns."""
+    num_records = QUICK_RECORDS if quick else events
+    works = [work_of(program, form, num_records) for program in only for form in forms]
+    return run_works(works, num_runs, set(PEERS) if "all" in peers else peers, taskmanagers, has_profile=profile)
+
+
+def work_of(program: str, form: str, num_records: int) -> Work:
+    """One program in one form."""
+    make = _LINES[program][FORMS.index(form)]
+    if program == "text_tuples":
+        num_records //= _NUM_WORDS_LIKE
+    first = Input(f"bench.jobs.made_lines:{make}", min(NUM_MADE, num_records // 2 * 2), num_records)
+    return Work(
+        f"programs {program}{', twin' if form == 'twin' else ''}",
+        f"{program}_twin" if form == "twin" else program,
+        (first, _CUSTOMERS) if program == "two_streams" else (first,),
+        streams="bench.jobs.program_streams",
+        loops="bench.peers.program_loops",
+        flows="bench.peers.program_flows",
+    )
+
+
+def run_works(
+    works: Sequence[Work], num_runs: int, peers: Collection[str], task_managers: Sequence[int], *, has_profile: bool
+) -> list[Result]:
+    """Each work with its contenders in turns, and its profile."""
+    results: list[Result] = []
+    if has_profile and (missing := profile_parts.why_missing()):
+        raise SystemExit(f"--profile: {missing}")
+    with ExitStack() as stack:
+        needs_flink = "pyflink" in peers and is_there("PyFlink", flink_cluster.why_missing())
+        cluster = pyflink_work.start_cluster(stack) if needs_flink else None
+        has_bytewax = "bytewax" in peers and is_there("Bytewax", bytewax.why_missing())
+        for work in works:
+            contenders = [*ours(work, task_managers), loop_work.contender(work)]
+            if has_bytewax:
+                contenders += [bytewax_work.contender(smaller(work, "bytewax"), number) for number in task_managers]
+            if cluster is not None and not work.is_twin:
+                contenders.append(pyflink_work.contender(cluster, smaller(work, "pyflink")))
+            results += compare(contenders, num_runs, "records/s")
+            results += profiled(work) if has_profile else ()
+    return results
+
+
+def ours(work: Work, task_managers: Sequence[int]) -> Iterator[Contender]:
+    """The work on so many TaskManagers, with the settings of users' programs: without object reuse."""
+    for number in task_managers:
+        name = f"{work.name}, {number} TaskManager{'s' if number > 1 else ''}"
+        deployment = Deployment(number, reuses_objects=False)
+        yield Contender(name, partial(checked_work.run, work, deployment), details={"num_records": work.num_records})
+
+
+def smaller(work: Work, peer: str) -> Work:
+    """The work with as many records as the peer can do in some seconds."""
+    share = work.inputs[0].num_records / NUM_RECORDS
+    return work.with_at_most(max(2, int(NUM_PEER_RECORDS[peer] * min(1.0, share))))
+
+
+def profiled(work: Work) -> list[Result]:
+    """One more run on one TaskManager: a figure per part."""
+    deployment = profile_parts.ProfiledDeployment(1, reuses_objects=False)
+    run = checked_work.run(work, deployment)
+    parts = profile_parts.ns_per_record(deployment.stacks, run, work.num_records)
+    for part, ns in parts.items():
+        tell(f"{work.name}: {ns:8,.0f} ns per record in {part}")
+    return [Result(f"{work.name}, profile: {part}", "ns", [ns], {"num_records": work.num_records}) for part, ns in parts.items()]
