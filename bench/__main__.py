@@ -63,6 +63,7 @@ CASES: Final[dict[str, Case]] = {
     "wakeup": Case(3, QUICK),
     "spark": Case(3, QUICK),
     "programs": Case(3, QUICK_AND_PEERS),
+    "nexmark": Case(3, QUICK_AND_PEERS),
 }
 
 

@@ -1,19 +1,19 @@
 """Six programs as users write them, each beside the plain loop that does the same on one core, and beside what users would pick instead.
 
 Side:     any.
-Programs: ``bench/jobs/program_streams.py``: JSON lines to dicts, web server lines to dataclasses, CSV lines to NamedTuples, rows with declared
-          types, text to tuples with a reduce function, two streams connected.  All functions are called; state is a dict per key.
+Programs: ``bench/jobs/program_streams.py``: JSON lines to dicts, web server lines to dataclasses, CSV lines to NamedTuples, rows with
+          declared types, text to tuples with a reduce function, two streams connected.  All functions are called; state is a dict per key.
 Forms:    ``friendly``: as one would write it; ``twin``: its unfriendly twin, with other spelling and other types.
 Input:    lines that are made before the clock starts and looked up one by one.
-Rate:     input records / (last record at the last sink - first poll of the first source); for the loop, all of the loop.  Peers that are slow
-          get fewer records.
+Rate:     input records / (last record at the last sink - first poll of the first source); for the loop, all of the loop.  Slow peers get
+          fewer records.
 Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode (not for twins).
 Proof:    every run of every contender gives what the plain loop gives (``bench/jobs/checked_work.py``).
 Profile:  ``--profile`` runs each program once more on one TaskManager, under py-spy, and tells where its CPU goes, in ns per record.
 """
 
 import argparse
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
@@ -24,6 +24,7 @@ from bench.jobs.pipeline import Deployment
 from bench.jobs.work import Input, Work
 from bench.options import choices
 from bench.peers import bytewax, bytewax_work, flink_cluster, loop_work, pyflink_work
+from bench.peers.flink_cluster import FlinkCluster
 from bench.peers.words import is_there
 from bench.report import Result
 from bench.rounds import Contender, compare, tell
@@ -104,22 +105,31 @@ def work_of(program: str, form: str, num_records: int) -> Work:
 
 
 def run_works(
-    works: Sequence[Work], num_runs: int, peers: Collection[str], task_managers: Sequence[int], *, has_profile: bool
+    works: Sequence[Work],
+    num_runs: int,
+    peers: Collection[str],
+    task_managers: Sequence[int],
+    *,
+    has_profile: bool,
+    java: Callable[[FlinkCluster, Work], Sequence[Contender]] | None = None,
 ) -> list[Result]:
-    """Each work with its contenders in turns, and its profile."""
-    results: list[Result] = []
+    """Each work with its contenders in turns, and its profile; ``java`` gives the contender in Java of those works that have one."""
     if has_profile and (missing := profile_parts.why_missing()):
         raise SystemExit(f"--profile: {missing}")
+    of_flink = {"pyflink", "flink"} if java is not None else {"pyflink"}
+    results: list[Result] = []
     with ExitStack() as stack:
-        needs_flink = "pyflink" in peers and is_there("PyFlink", flink_cluster.why_missing())
-        cluster = pyflink_work.start_cluster(stack) if needs_flink else None
+        has_flink = bool(of_flink & set(peers)) and is_there("Flink", flink_cluster.why_missing())
+        cluster = pyflink_work.start_cluster(stack) if has_flink else None
         has_bytewax = "bytewax" in peers and is_there("Bytewax", bytewax.why_missing())
         for work in works:
             contenders = [*ours(work, task_managers), loop_work.contender(work)]
-            if has_bytewax:
+            if has_bytewax and work.flows:
                 contenders += [bytewax_work.contender(smaller(work, "bytewax"), number) for number in task_managers]
-            if cluster is not None and not work.is_twin:
+            if cluster is not None and "pyflink" in peers and not work.is_twin:
                 contenders.append(pyflink_work.contender(cluster, smaller(work, "pyflink")))
+            if cluster is not None and "flink" in peers and java is not None:
+                contenders += java(cluster, work)
             results += compare(contenders, num_runs, "records/s")
             results += profiled(work) if has_profile else ()
     return results
@@ -135,8 +145,8 @@ def ours(work: Work, task_managers: Sequence[int]) -> Iterator[Contender]:
 
 def smaller(work: Work, peer: str) -> Work:
     """The work with as many records as the peer can do in some seconds."""
-    share = work.inputs[0].num_records / NUM_RECORDS
-    return work.with_at_most(max(2, int(NUM_PEER_RECORDS[peer] * min(1.0, share))))
+    share = min(1.0, work.inputs[0].num_records / NUM_RECORDS)
+    return work.with_at_most(max(2, int(NUM_PEER_RECORDS[peer] * share)))
 
 
 def profiled(work: Work) -> list[Result]:

@@ -5,7 +5,6 @@ Keys:   1,000 users, 5,000 addresses, 1,000 sensors, 10,000 customers.
 """
 
 import json
-from collections.abc import Callable
 from typing import Final
 
 from bench.jobs.scattered import below
@@ -64,7 +63,8 @@ def log_line(number: int) -> str:
 def reading_line(number: int) -> str:
     """One reading of a sensor as CSV: sensor, moment, tenths of a degree, quality; one of eight is not good."""
     sensor, quality = below(NUM_SENSORS, number), "ok" if below(8, number, 1) else "bad"
-    return f"sensor{sensor:04d},2025-10-10T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d},{below(400, number, 2)},{quality}"
+    at = f"2025-10-10T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d}"
+    return f"sensor{sensor:04d},{at},{below(400, number, 2)},{quality}"
 
 
 def order_line(number: int) -> str:
@@ -81,14 +81,3 @@ def text_line(number: int) -> str:
     """Ten words; small numbers are the frequent ones."""
     draws = (below(NUM_WORDS, number, place) for place in range(WORDS_PER_LINE))
     return " ".join(f"word{draw * draw // NUM_WORDS:05d}" for draw in draws)
-
-
-MAKERS: Final[dict[str, Callable[[int], str]]] = {
-    "events": event_line,
-    "nested events": nested_event_line,
-    "log": log_line,
-    "readings": reading_line,
-    "orders": order_line,
-    "customers": customer_line,
-    "text": text_line,
-}

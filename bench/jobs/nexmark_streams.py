@@ -7,6 +7,7 @@ Twins:   events are dicts in dicts; named functions, generators and classes with
 Output:  (text, number) pairs, made by a last ``map`` where a query has other results; the sums of the numbers of each text are compared.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -379,19 +380,20 @@ class NestedSessions(KeyedProcessFunction):
         moments.append(at)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Pairs:
-        """Cut off what is over; the rest gets another timer."""
-        moments = sorted(self._moments.pop(ctx.get_current_key()))
-        session: list[int] = []
-        for at in moments:
-            if session and at - session[-1] > GAP_MS:
-                yield f"{ctx.get_current_key().removeprefix('bidder ')} {session[0]}", len(session)
-                session = []
-            session.append(at)
-        if session[-1] + GAP_MS <= timestamp:
-            yield f"{ctx.get_current_key().removeprefix('bidder ')} {session[0]}", len(session)
-        else:
-            self._moments[ctx.get_current_key()] = session
-            ctx.timer_service().register_event_time_timer(session[-1] + GAP_MS)
+        """Sessions that are over are told, the rest gets another timer."""
+        bidder = ctx.get_current_key()
+        sessions: list[list[int]] = []
+        for at in sorted(self._moments.pop(bidder)):
+            if sessions and at - sessions[-1][-1] <= GAP_MS:
+                sessions[-1].append(at)
+            else:
+                sessions.append([at])
+        going_on = [session for session in sessions if session[-1] + GAP_MS > timestamp]
+        for session in sessions[: len(sessions) - len(going_on)]:
+            yield f"{bidder.removeprefix('bidder ')} {session[0]}", len(session)
+        if going_on:
+            self._moments[bidder] = list(itertools.chain.from_iterable(going_on))
+            ctx.timer_service().register_event_time_timer(going_on[0][-1] + GAP_MS)
 
 
 def q11_twin(events: DataStream) -> DataStream:
@@ -440,4 +442,3 @@ def side_and_price(event: NestedEvent) -> tuple[str, int]:
 def q13_twin(events: DataStream) -> DataStream:
     """Bids with the value of a table."""
     return events.filter(IsBid()).flat_map(NestedLookUpSide()).map(side_and_price, PAIR)
-

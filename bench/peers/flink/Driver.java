@@ -70,6 +70,11 @@ public final class Driver {
             case "latency":
                 latency(environment);
                 break;
+            case "nexmark-q0":
+            case "nexmark-q1":
+            case "nexmark-q2":
+                nexmark(environment, work);
+                break;
             default:
                 throw new IllegalArgumentException("no such work: " + work);
         }
@@ -103,6 +108,11 @@ public final class Driver {
                 .keyBy(pair -> pair.f0, keyType)
                 .reduce((one, other) -> Tuple2.of(one.f0, one.f1 + other.f1))
                 .sinkTo(sink());
+    }
+
+    private void nexmark(StreamExecutionEnvironment environment, String query) {
+        DataStream<Nexmark.Event> events = source(environment, new Nexmark.Events(options.get("events")), Nexmark.EVENT, 0);
+        Nexmark.query(query, events).sinkTo(new TextNumberSink(options.get("folder"), true));
     }
 
     private void latency(StreamExecutionEnvironment environment) {

@@ -1,0 +1,75 @@
+"""NEXMark's queries 0, 1, 2, 3, 8, 11 and 13, beside a plain loop, Bytewax, PyFlink and, for 0, 1 and 2, Flink's Java.
+
+Side:     any.
+Events:   ``bench/jobs/nexmark_events.py``: 1 person, 3 auctions and 46 bids per 50 events, as dataclasses.  They are made before the clock
+          starts and looked up one by one; PyFlink looks them up by number in a first Python function, for it has no sources in Python.
+Queries:  ``bench/jobs/nexmark_streams.py``.  0: pass through; 1: other currency; 2: bids on some auctions; 3: who sells in some states;
+          8: who is new and sells; 11: bids per session; 13: bids with the value of a table.  Joins by hand, with plain dicts; every
+          function is called.
+Forms:    ``friendly``: as one would write it; ``twin``: dicts in dicts, named functions, generators and classes with ``open``.
+Rate:     events / (last record at the last sink - first poll of the first source); for the loop, all of the loop.
+Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode, Flink; not for twins.
+Proof:    every run of every contender gives what the plain loop gives (``bench/jobs/checked_work.py``).
+Profile:  ``--profile`` as of ``bench programs``.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bench.jobs.work import Input, Outputs, Work
+from bench.options import choices
+from bench.peers import nexmark_flink, words
+from bench.programs import FORMS, add_work_options, run_works
+from bench.report import Result
+
+QUERIES: Final = ("q0", "q1", "q2", "q3", "q8", "q11", "q13")
+ONE_BY_ONE: Final = ("q0", "q1", "q2", "q13")  # their events may come again
+NUM_EVENTS: Final = 500_000
+QUICK_EVENTS: Final = 2_000
+NUM_MADE: Final = 100_000
+_CYCLES: Final = 8  # so much more is given to queries that look at one event after the other, which are quick
+PEERS: Final = words.NAMES
+
+
+def parse_options(arguments: list[str]) -> dict[str, Any]:
+    """The options of this case alone."""
+    parser = argparse.ArgumentParser(prog="python -m bench nexmark", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", type=choices(QUERIES), default=QUERIES, help="which, separated by commas")
+    add_work_options(parser)
+    parser.add_argument("--events", type=int, default=NUM_EVENTS, help=f"{_CYCLES} times as many for queries 0, 1, 2 and 13")
+    return vars(parser.parse_args(arguments))
+
+
+def run(
+    num_runs: int,
+    *,
+    quick: bool = False,
+    peers: frozenset[str] = frozenset(),
+    only: Sequence[str] = QUERIES,
+    forms: Sequence[str] = FORMS,
+    taskmanagers: Sequence[int] = (1, 2),
+    events: int = NUM_EVENTS,
+    profile: bool = False,
+) -> list[Result]:
+    """Every query with all its contenders, in turns."""
+    works = [work_of(query, form, QUICK_EVENTS if quick else events) for query in only for form in forms]
+    names = set(PEERS) if "all" in peers else peers
+    return run_works(works, num_runs, names, taskmanagers, has_profile=profile, java=nexmark_flink.contenders)
+
+
+def work_of(query: str, form: str, num_events: int) -> Work:
+    """One query in one form."""
+    is_twin = form == "twin"
+    make = f"bench.jobs.nexmark_events:{'nested_event' if is_twin else 'event'}"
+    num_events -= num_events % 2
+    one_by_one = Input(make, min(NUM_MADE, num_events), num_events * _CYCLES)
+    return Work(
+        f"nexmark {query}{', twin' if is_twin else ''}",
+        f"{query}_twin" if is_twin else query,
+        (one_by_one if query in ONE_BY_ONE else Input(make, num_events, num_events),),
+        streams="bench.jobs.nexmark_streams",
+        loops="bench.peers.nexmark_loops",
+        flows="" if is_twin else "bench.peers.nexmark_flows",
+        outputs=Outputs.SUM,
+    )
