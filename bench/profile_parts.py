@@ -119,7 +119,7 @@ def part_of(frames: Sequence[str]) -> str:
 def _part_of_file(file: str) -> str | None:
     if part := _STANDARD.get(file.rpartition("/")[2]):
         return part
-    if file.startswith("<generated"):
+    if "<generated" in file:
         return "flowlet: generated loops"
     for package in ("flowlet", "netstack"):
         _, found, rest = file.rpartition(f"/{package}/")

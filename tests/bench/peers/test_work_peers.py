@@ -1,0 +1,61 @@
+"""The peers give what the plain loop gives for programs and queries, where they are installed."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bench import nexmark, programs
+from bench.jobs.work import Work
+from bench.peers import bytewax, bytewax_work, flink_cluster, loop_work, nexmark_flink, pyflink_work
+
+WORKS = [
+    *(programs.work_of(program, form, 2_000) for program in programs.PROGRAMS for form in programs.FORMS),
+    *(nexmark.work_of(query, "friendly", 2_000).with_at_most(2_000) for query in nexmark.QUERIES),
+]
+OF_PYFLINK = [programs.work_of("two_streams", "friendly", 2_000), nexmark.work_of("q11", "friendly", 2_000)]
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_loop_runs_in_a_process_of_its_own() -> None:
+    run = loop_work.run_once(WORKS[0])
+
+    assert run.rate == pytest.approx(2_000 / run.seconds)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+def test_bytewax_gives_the_same(work: Work) -> None:
+    """In two processes, which exchange records."""
+    if bytewax.why_missing() is not None:
+        pytest.skip("Bytewax is not installed")
+
+    assert bytewax_work.run_once(work, 2).rate > 0
+
+
+def test_pyflink_and_java_give_the_same() -> None:
+    """The very file that runs in flowlet runs in PyFlink."""
+    if flink_cluster.why_missing() is not None:
+        pytest.skip("Apache Flink is not installed")
+    with ExitStack() as stack:
+        cluster = pyflink_work.start_cluster(stack)
+
+        rates = [pyflink_work.run_once(cluster, work).rate for work in OF_PYFLINK]
+        for query in nexmark_flink.QUERIES:
+            (contender,) = nexmark_flink.contenders(cluster, nexmark.work_of(query, "friendly", 2_000))
+            rates.append(contender.run().rate)
+
+    assert all(rate > 0 for rate in rates)
+    assert nexmark_flink.contenders(cluster, OF_PYFLINK[1]) == ()
+
+
+def test_names_of_flowlet_are_answered_by_pyflink(tmp_path: Path) -> None:
+    pyflink_work.write_names(tmp_path)
+
+    modules = {str(file.relative_to(tmp_path)): file.read_text(encoding="ascii") for file in tmp_path.rglob("*.py")}
+    assert modules == {
+        "flowlet/__init__.py": "",
+        "flowlet/common/__init__.py": "from pyflink.common import *\n",
+        "flowlet/common/watermark_strategy.py": "from pyflink.common.watermark_strategy import *\n",
+        "flowlet/datastream.py": "from pyflink.datastream import *\n",
+    }
