@@ -19,7 +19,7 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors import Source
 from flowlet.records import Chunk
 
-RECORDS_PER_CHUNK: Final = 1000
+RECORDS_PER_CHUNK: Final = 1000  # what the engine's own sources give; not measured here
 _READERS_PER_INPUT: Final = 1000  # the files of several inputs' readers have different names
 
 
@@ -84,17 +84,13 @@ def summed(reports: Reports) -> Reports:
 
 def build(work: Work, environment: StreamExecutionEnvironment, folder: Path) -> None:
     """The program between its sources and sinks."""
-    no_watermarks = WatermarkStrategy.no_watermarks()
-    texts = [Types.STRING() if is_text(each) else None for each in work.inputs]
-    inputs = [
-        environment.from_source(InputSource(folder, each, number), no_watermarks, f"input {number}", *filter(None, [texts[number]]))
-        for number, each in enumerate(work.inputs)
-    ]
+    inputs = []
+    for number, each in enumerate(work.inputs):
+        source, record_type = InputSource(folder, each, number), Types.STRING() if is_text(each) else None
+        inputs.append(environment.from_source(source, WatermarkStrategy.no_watermarks(), f"input {number}", record_type))
     program = imported(f"{work.streams}:{work.program}")
-    if work.outputs is Outputs.SUM:
-        make = partial(AddingSink, folder, Keep(0, 0))
-    else:
-        make = partial(CheckedSink, folder, Keep(0, expected(work).num_outputs))
+    kind = AddingSink if work.outputs is Outputs.SUM else CheckedSink
+    make = partial(kind, folder, Keep(0, expected(work).num_outputs))
     into_operator(program(*inputs), "checked sink", make)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import programs
+from bench import profile_parts, programs
 
 pytestmark = pytest.mark.slow
 
@@ -20,9 +20,9 @@ def test_a_program_and_its_twin_give_what_the_loop_gives_on_one_and_two_taskmana
 
 
 def test_the_profile_of_a_program_has_the_users_functions() -> None:
-    if programs.profile_parts.why_missing() is not None:
+    if profile_parts.why_missing() is not None:
         pytest.skip("py-spy is not installed")
-    results = programs.profiled(programs.work_of("json_dicts", "friendly", 100_000))
+    results = programs.profiled(programs.work_of("json_dicts", "friendly", 20_000))
 
     parts = {result.name.rpartition(": ")[2]: result.runs[0] for result in results}
     assert parts["users' functions"] > 0
