@@ -24,9 +24,9 @@ RECORDS_PER_BATCH = 1000  # as our sources; not measured
 class Share(StatelessSourcePartition):  # type: ignore[misc]  # Bytewax is not installed here
     """The share of one worker, looked up record by record."""
 
-    def __init__(self, content: Input, start_file: Path, worker: int, num_workers: int) -> None:
-        self.ready = content.ready(worker, num_workers)
-        self.next, self.end = 0, content.share(worker, num_workers)
+    def __init__(self, ready: list[Any], num_records: int, start_file: Path) -> None:
+        self.ready = ready
+        self.next, self.end = 0, num_records
         self.start_file = start_file
         self.has_started = False
 
@@ -43,16 +43,16 @@ class Share(StatelessSourcePartition):  # type: ignore[misc]  # Bytewax is not i
 
 
 class Source(DynamicSource):  # type: ignore[misc]  # Bytewax is not installed here
-    """One share per worker."""
+    """The share of this process's worker; its records are made before the processes meet, so that all workers start together."""
 
-    def __init__(self, content: Input, number: int, folder: Path) -> None:
-        self.content = content
-        self.number = number
-        self.folder = folder
+    def __init__(self, content: Input, worker: int, num_workers: int, start_file: Path) -> None:
+        self.ready = content.ready(worker, num_workers)
+        self.num_records = content.share(worker, num_workers)
+        self.start_file = start_file
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Share:
         """The share of this worker."""
-        return Share(self.content, self.folder / f"start-{self.number}-{worker_index}", worker_index, worker_count)
+        return Share(self.ready, self.num_records, self.start_file)
 
 
 class Collecting(StatelessSinkPartition):  # type: ignore[misc]  # Bytewax is not installed here
@@ -88,7 +88,10 @@ def main(process: int, addresses: list[str], options: dict[str, Any]) -> None:
     work, folder = Work.from_options(options["work"]), Path(options["folder"])
     partition = Collecting(Collected(work.outputs))
     flow = Dataflow("work")
-    inputs = [op.input(f"input {number}", flow, Source(each, number, folder)) for number, each in enumerate(work.inputs)]
+    inputs = []
+    for number, each in enumerate(work.inputs):
+        source = Source(each, process, len(addresses) or 1, folder / f"start-{number}-{process}")
+        inputs.append(op.input(f"input {number}", flow, source))
     op.output("sink", imported(f"{work.flows}:{work.program}")(*inputs), Sink(partition))
     cluster_main(flow, addresses, process, worker_count_per_proc=1)
     collected = partition.collected
