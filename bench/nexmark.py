@@ -29,6 +29,7 @@ NUM_EVENTS: Final = 500_000
 QUICK_EVENTS: Final = 2_000
 NUM_MADE: Final = 100_000
 _CYCLES: Final = 8  # so much more is given to queries that look at one event after the other, which are quick
+NUM_PEER_RECORDS: Final = {"bytewax": _CYCLES * NUM_EVENTS, "pyflink": 200_000}  # what takes some seconds
 PEERS: Final = words.NAMES
 
 
@@ -55,7 +56,8 @@ def run(
     """Every query with all its contenders, in turns."""
     works = [work_of(query, form, QUICK_EVENTS if quick else events) for query in only for form in forms]
     names = set(PEERS) if "all" in peers else peers
-    return run_works(works, num_runs, names, taskmanagers, has_profile=profile, java=nexmark_flink.contenders)
+    java = nexmark_flink.contenders
+    return run_works(works, num_runs, names, taskmanagers, has_profile=profile, peer_records=NUM_PEER_RECORDS, java=java)
 
 
 def work_of(query: str, form: str, num_events: int) -> Work:

@@ -13,7 +13,7 @@ Profile:  ``--profile`` runs each program once more on one TaskManager, under py
 """
 
 import argparse
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
@@ -111,9 +111,13 @@ def run_works(
     task_managers: Sequence[int],
     *,
     has_profile: bool,
+    peer_records: Mapping[str, int] = NUM_PEER_RECORDS,
     java: Callable[[FlinkCluster, Work], Sequence[Contender]] | None = None,
 ) -> list[Result]:
-    """Each work with its contenders in turns, and its profile; ``java`` gives the contender in Java of those works that have one."""
+    """Each work with its contenders in turns, and its profile.
+
+    ``peer_records``: how many records slow peers get of a million.  ``java`` gives the contender in Java of those works that have one.
+    """
     if has_profile and (missing := profile_parts.why_missing()):
         raise SystemExit(f"--profile: {missing}")
     of_flink = {"pyflink", "flink"} if java is not None else {"pyflink"}
@@ -125,9 +129,9 @@ def run_works(
         for work in works:
             contenders = [*ours(work, task_managers), loop_work.contender(work)]
             if has_bytewax and work.flows:
-                contenders += [bytewax_work.contender(smaller(work, "bytewax"), number) for number in task_managers]
+                contenders += [bytewax_work.contender(smaller(work, peer_records["bytewax"]), number) for number in task_managers]
             if cluster is not None and "pyflink" in peers and not work.is_twin:
-                contenders.append(pyflink_work.contender(cluster, smaller(work, "pyflink")))
+                contenders.append(pyflink_work.contender(cluster, smaller(work, peer_records["pyflink"])))
             if cluster is not None and "flink" in peers and java is not None:
                 contenders += java(cluster, work)
             results += compare(contenders, num_runs, "records/s")
@@ -143,10 +147,10 @@ def ours(work: Work, task_managers: Sequence[int]) -> Iterator[Contender]:
         yield Contender(name, partial(checked_work.run, work, deployment), details={"num_records": work.num_records})
 
 
-def smaller(work: Work, peer: str) -> Work:
-    """The work with as many records as the peer can do in some seconds."""
+def smaller(work: Work, records_of_a_million: int) -> Work:
+    """The work with as many records as a slow peer can do in some seconds."""
     share = min(1.0, work.inputs[0].num_records / NUM_RECORDS)
-    return work.with_at_most(max(2, int(NUM_PEER_RECORDS[peer] * share)))
+    return work.with_at_most(max(2, int(records_of_a_million * share)))
 
 
 def profiled(work: Work) -> list[Result]:
