@@ -2,13 +2,14 @@
 
 Side:   any.
 Needs:  py-spy (the extra ``bench``) and the right to trace one's own processes.
-Sample: threads that hold the interpreter, 250 times per second.  A sample belongs to the innermost of its frames that is one of ours or of
+Sample: threads that hold the interpreter, 100 times per second.  A sample belongs to the innermost of its frames that is one of ours or of
         the user, so that what a user's function calls (``json``, ``re``) counts as the user's; ``copy`` and picklers count for themselves.
         What happens before the clock starts (modules are imported, sources make their records) belongs to no part.
 Figure: nanoseconds of CPU per record: the part's share of the samples times the CPU seconds that the TaskManagers used in that run.  py-spy
         slows the run down, so a rate is not taken from it.
 """
 
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ from typing import Final, Self
 from bench.cluster import Cluster, Process
 from bench.jobs.pipeline import Deployment, Run
 
-_RATE: Final = "250"
+_RATE: Final = "100"  # with 250 py-spy falls behind on a busy machine
 _END_TIMEOUT_S: Final = 60.0
 _READY: Final = "Sampling process"
 USER: Final = "users' functions"
@@ -66,11 +67,15 @@ class ProfiledCluster(Cluster):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        super().__exit__(kind, value, trace)  # py-spy writes its file when the process that it looks at has ended
-        with self._profilers:
-            for profiler, output in self._outputs:
-                profiler.expect_success(_END_TIMEOUT_S)
-                self.stacks += output.read_text(encoding="utf-8").splitlines()
+        try:
+            with self._profilers:
+                for profiler, output in self._outputs:
+                    # First py-spy, then what it looks at: a process that ends while it is traced is never reaped if its tracer hangs.
+                    profiler.send(signal.SIGINT)
+                    profiler.expect_success(_END_TIMEOUT_S)
+                    self.stacks += output.read_text(encoding="utf-8").splitlines()
+        finally:
+            super().__exit__(kind, value, trace)
 
     def _look_at(self, task_manager: Process, number: int) -> tuple[Process, Path]:
         output = self._profile_folder / f"stacks-{number}.txt"

@@ -3,13 +3,15 @@
 Side:    any.
 Program: the very file that runs in flowlet; its imports of flowlet are answered by PyFlink's modules, whose names are the same.
 Mode:    ``thread``: Python runs inside the TaskManager's JVM, which is PyFlink's quick one.
-Rate:    from the first record at a sink on: the source already runs while the Python behind it still starts.
+Rate:    the source already runs while the Python behind it still starts.  So the clock starts when the records of all readers are ready in
+         Python, where records are looked up there, and with the first record at a sink, where the source gives lines.
 """
 
 import json
 import os
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -86,8 +88,9 @@ def run_once(cluster: FlinkCluster, work: Work) -> Run:
         with ForeignLoad() as load, Process(command, log=folder / "pyflink.log", environment=environment) as process:
             process.expect_success(_JOB_TIMEOUT_S)
         reports = read_reports(folder, str)
+        ready = [int(file.read_text(encoding="ascii")) for file in folder.glob("ready-*")]
     checked_work.check(work, reports)
-    seconds = reports.seconds_from_first_output
+    seconds = replace(reports, start_ns=max(ready)).seconds if ready else reports.seconds_from_first_output
     return Run(work.num_records / seconds, seconds, load.cores)
 
 

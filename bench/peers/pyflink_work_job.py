@@ -7,7 +7,10 @@ where there is none, the input's records are looked up by number in Python).
 """
 
 import json
+import os
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from pyflink.common import Configuration, Types, WatermarkStrategy
@@ -19,14 +22,17 @@ from bench.jobs.work import Input, Outputs, Work, imported
 
 
 class LookUp(MapFunction):  # type: ignore[misc]  # PyFlink is not installed here
-    """Numbers to records, which were made before."""
+    """Numbers to records, which were made before; writes down when they are ready."""
 
-    def __init__(self, content: Input) -> None:
+    def __init__(self, content: Input, folder: str) -> None:
         self._content = content
+        self._folder = folder
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Make the records."""
         self._ready = self._content.ready()
+        file = Path(self._folder, f"ready-{os.getpid()}")  # in thread mode PyFlink 2.3 fails to tell the subtask
+        file.write_text(str(time.monotonic_ns()), encoding="ascii")
 
     def map(self, value: int) -> Any:
         """The record of a number."""
@@ -56,7 +62,7 @@ def read(environment: StreamExecutionEnvironment, content: Input, file: str | No
     source = Source(jvm.NumberedSource(content.num_records, maker, folder, 0))
     no_watermarks = WatermarkStrategy.no_watermarks()
     if file is None:
-        return environment.from_source(source, no_watermarks, "numbers", Types.LONG()).map(LookUp(content))
+        return environment.from_source(source, no_watermarks, "numbers", Types.LONG()).map(LookUp(content, folder))
     return environment.from_source(source, no_watermarks, "lines", Types.STRING())
 
 
