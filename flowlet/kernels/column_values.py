@@ -19,6 +19,7 @@ INT64_MAX: Final = 2**63 - 1
 _WIDE_INT: Final = np.dtype(np.int64)
 _WIDE_FLOAT: Final = np.dtype(np.float64)
 _INSTANT: Final = np.dtype("datetime64[us]")
+_NO_INSTANT: Final = np.datetime64("NaT", "us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class NumberKind:
         """Results as a column; ``is_valid`` False: a null, None: there are none."""
         if self.is_instant and self.arrow_type is None:
             instants = array.view(_INSTANT)
-            return ArrayColumn(instants if is_valid is None else np.where(is_valid, instants, np.datetime64("NaT")))
+            return ArrayColumn(instants if is_valid is None else np.where(is_valid, instants, _NO_INSTANT))
         if self.arrow_type is None and is_valid is None:
             return ArrayColumn(array)
         import pyarrow as pa  # takes long, and who has no Arrow column does not need it

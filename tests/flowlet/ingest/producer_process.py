@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.ingest import GateLostError, PartitionOffer, open_gate
@@ -22,6 +23,12 @@ def producer_process(cluster: "GateCluster", what: str, **options: Any) -> "subp
     return subprocess.Popen(command, **options)
 
 
+def forked() -> int:
+    """``os.fork``, of which Python 3.12 and later warn while there are threads: users do it, so their connections must survive it."""
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        return os.fork()
+
+
 def push_for_ever(jobmanager: str, secret_file: str) -> None:
     gate = open_gate("clicks", jobmanager=jobmanager, secret_file=secret_file, timeout_s=PATIENCE_S)
     with gate.open_partition(PartitionOffer("doomed", 0)) as writer:
@@ -34,7 +41,7 @@ def push_for_ever(jobmanager: str, secret_file: str) -> None:
 def fork_and_push(jobmanager: str, secret_file: str) -> None:
     """The parent has connections and a loop thread when the child is made."""
     push_one(jobmanager, secret_file, 0)
-    child = os.fork()
+    child = forked()
     if not child:
         push_one(jobmanager, secret_file, 1)
         os._exit(0)
@@ -49,7 +56,9 @@ def fork_and_wait(jobmanager: str, secret_file: str) -> None:
     with gate.open_partition(PartitionOffer("doomed", 0)) as writer:
         writer.write_records(list(CHUNK))
         stdin = os.dup(0)  # children close it
-        multiprocessing.get_context("fork").Process(target=_tell_and_wait, args=(stdin,), daemon=True).start()
+        child = multiprocessing.get_context("fork").Process(target=_tell_and_wait, args=(stdin,), daemon=True)
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            child.start()
         while True:
             writer.write_records(list(CHUNK))
 
@@ -65,7 +74,7 @@ def fork_within(jobmanager: str, secret_file: str) -> None:
     with gate.open_partition(PartitionOffer("forked", 0)) as writer:
         for _ in range(2):
             writer.write_records([1])
-            child = os.fork()
+            child = forked()
             if not child:
                 gc.collect()
                 try:
