@@ -20,7 +20,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-spark java test lint types fmt test-fast test-uvloop test-unfused stress cov sim mutants bench wheel clean
+.PHONY: help run example-spark java test lint types fmt test-fast test-pythons test-uvloop test-unfused stress cov sim mutants bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,11 +31,12 @@ run: $(VENV)/installed  ## set up .venv and run the main job: count words on two
 example-spark: $(VENV)/installed-spark java  ## Spark pushes clicks into a flowlet job and checks its results (ARGS="--rows 1000000 ...")
 	@PYTHONPATH=$(CURDIR) $(PY) -m examples.spark_clickstream $(ARGS)
 
-test: $(VENV)/installed-dev java  ## lint, types and every test, slow ones too
+test: $(VENV)/installed-dev java  ## lint, types, every test, slow ones too, and the quick ones on the newest Python here
 	$(PY) -m ruff check $(SOURCES)
 	$(PY) -m ruff format --check $(SOURCES)
 	$(PY) -m mypy
 	$(PY) -m pytest $(ARGS)
+	$(PY) -m tests.pythons --newest
 
 lint: $(VENV)/installed-dev  ## ruff: rules and format, changes nothing
 	$(PY) -m ruff check $(SOURCES)
@@ -50,6 +51,9 @@ fmt: $(VENV)/installed-dev  ## format the code and apply safe fixes
 
 test-fast: $(VENV)/installed-dev  ## the tests that take less than a quarter of a second each
 	$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-pythons: $(VENV)/installed  ## the quick tests on every other Python found on PATH or under pyenv (ARGS='-m ""': all tests)
+	@$(PY) -m tests.pythons $(ARGS)
 
 test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones on uvloop
 	$(PY) -m pytest --uvloop $(ARGS)
@@ -79,7 +83,7 @@ wheel: $(VENV)/installed-dev  ## build dist/*.whl and test it in an environment 
 	$(PY) -m pytest -q tests/test_packaging.py
 
 clean:  ## remove everything that was generated, .venv too
-	rm -rf $(VENV) .venv-flink .venv-bytewax dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/installed: pyproject.toml
