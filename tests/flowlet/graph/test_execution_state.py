@@ -18,7 +18,7 @@ def test_a_task_manager_has_what_is_deployed_and_not_over(state: ExecutionState)
     assert state.is_deployed == (state not in TERMINAL | {ExecutionState.CREATED, ExecutionState.SCHEDULED})
 
 
-@pytest.mark.parametrize("state", set(ExecutionState) - TERMINAL)
+@pytest.mark.parametrize("state", [state for state in ExecutionState if state not in TERMINAL])
 def test_every_live_state_can_fail_and_be_canceled(state: ExecutionState) -> None:
     assert {ExecutionState.FAILED, ExecutionState.CANCELED} <= EXECUTION_TRANSITIONS[state]
 

@@ -144,7 +144,7 @@ def test_a_failure_further_down_is_not_blamed_on_the_function(make: Any) -> None
         harness.process(1)
 
 
-@pytest.mark.parametrize(("result", "shown"), [(None, "None"), (5, "5 of type int"), (fail_on_three, "of type function")], ids=repr)
+@pytest.mark.parametrize(("result", "shown"), [(None, "None"), (5, "5 of type int"), (fail_on_three, "of type function")])
 def test_a_flat_map_that_returns_no_iterable_is_told_what_to_return(result: Any, shown: str) -> None:
     harness = Harness(FlatMapOperator(lambda value: result if value == 2 else [value], name="split"))
 

@@ -94,7 +94,9 @@ def test_plain_callables_are_neither_opened_nor_closed() -> None:
     assert harness.output.values == [2]
 
 
-@pytest.mark.parametrize("function", [len, str, partial(int, base=2), "".join, lambda value: value], ids=repr)
+@pytest.mark.parametrize(
+    "function", [len, str, partial(int, base=2), "".join, lambda value: value], ids=["built-in", "type", "partial", "method", "lambda"]
+)
 def test_any_callable_is_a_function(function: Any) -> None:
     assert UserFunction(function, "map").call is function
 
