@@ -11,8 +11,13 @@ CASE ?= all
 RESULTS ?= bench/RESULTS.md
 STEPS ?= 1000000
 ROUNDS ?= 100000
+# Processes that run the tests: two are measured; WORKERS=0 runs them in one (for pdb).
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist loadfile
 SEED ?= 0
 SOURCES := netstack flowlet tests bench examples
+# The tests start hundreds of processes; each would compile 170 modules again (0.3 s), whatever a container's image says.
+unexport PYTHONDONTWRITEBYTECODE
 
 # A virtual environment is bound to its folder: in a moved or copied checkout it is set up again.
 ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
@@ -35,8 +40,8 @@ test: $(VENV)/installed-dev java  ## lint, types, every test, slow ones too, and
 	$(PY) -m ruff check $(SOURCES)
 	$(PY) -m ruff format --check $(SOURCES)
 	$(PY) -m mypy
-	$(PY) -m pytest $(ARGS)
-	$(PY) -m tests.pythons --newest
+	$(PY) -m pytest $(PARALLEL) $(ARGS)
+	$(PY) -m tests.pythons --newest $(PARALLEL)
 
 lint: $(VENV)/installed-dev  ## ruff: rules and format, changes nothing
 	$(PY) -m ruff check $(SOURCES)
@@ -50,16 +55,16 @@ fmt: $(VENV)/installed-dev  ## format the code and apply safe fixes
 	$(PY) -m ruff check --fix $(SOURCES)
 
 test-fast: $(VENV)/installed-dev  ## the tests that take less than a quarter of a second each
-	$(PY) -m pytest -m "not slow" $(ARGS)
+	$(PY) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
 
 test-pythons: $(VENV)/installed  ## the quick tests on every other Python found on PATH or under pyenv (ARGS='-m ""': all tests)
-	@$(PY) -m tests.pythons $(ARGS)
+	@$(PY) -m tests.pythons $(PARALLEL) $(ARGS)
 
 test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones on uvloop
-	$(PY) -m pytest --uvloop $(ARGS)
+	$(PY) -m pytest $(PARALLEL) --uvloop $(ARGS)
 
 test-unfused: $(VENV)/installed-dev  ## every test again, with users' functions called one by one (FLOWLET_FUSE=0)
-	FLOWLET_FUSE=0 $(PY) -m pytest $(ARGS)
+	FLOWLET_FUSE=0 $(PY) -m pytest $(PARALLEL) $(ARGS)
 
 stress: $(VENV)/installed-dev  ## threads that race: mailbox, cancel, gate, each ROUNDS=100000 times
 	FLOWLET_STRESS=$(ROUNDS) $(PY) -m pytest -q -o faulthandler_timeout=0 --durations=0 --durations-min=1 \
