@@ -48,6 +48,21 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """With ``-n 2 --dist loadfile`` a file is run by one worker, and so is all of ``tests/spark``.
+
+    Spark starts once per worker and kind, and its local clusters of one machine share a folder, which the fixture empties at its end.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneWorkerForSpark(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/spark" if nodeid.startswith("tests/spark/") else super()._split_scope(nodeid)
+
+    return OneWorkerForSpark(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     if config.getoption("--uvloop"):
         return {"uvloop": uvloop.new_event_loop}
