@@ -15,6 +15,7 @@ ROUNDS ?= 100000
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 SEED ?= 0
+PROGRAMS ?= 5000
 SOURCES := netstack flowlet tests bench examples
 # The tests start hundreds of processes; each would compile 170 modules again (0.3 s), whatever a container's image says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,7 +26,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-spark java test lint types fmt test-fast test-pythons test-uvloop test-unfused stress cov sim mutants bench wheel clean
+.PHONY: help run example-spark java test lint types fmt test-fast test-pythons test-uvloop stress cov sim differential mutants bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,9 +64,6 @@ test-pythons: $(VENV)/installed  ## the quick tests on every other Python found 
 test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones on uvloop
 	$(PY) -m pytest $(PARALLEL) --uvloop $(ARGS)
 
-test-unfused: $(VENV)/installed-dev  ## every test again, with users' functions called one by one (FLOWLET_FUSE=0)
-	FLOWLET_FUSE=0 $(PY) -m pytest $(PARALLEL) $(ARGS)
-
 stress: $(VENV)/installed-dev  ## threads that race: mailbox, cancel, gate, each ROUNDS=100000 times
 	FLOWLET_STRESS=$(ROUNDS) $(PY) -m pytest -q -o faulthandler_timeout=0 --durations=0 --durations-min=1 \
 		tests/flowlet/task/test_mailbox_stress.py tests/flowlet/task/test_stream_task_stress.py tests/netstack/gate/test_gate_stress.py $(ARGS)
@@ -76,6 +74,9 @@ cov: $(VENV)/installed-dev  ## run the quick tests and list the lines and branch
 
 sim: $(VENV)/installed-dev  ## simulate the network stack: make sim STEPS=1000000 SEED=0 (SEED=n STEPS=1 replays one world, ARGS=--trace prints it)
 	@$(PY) -m tests.sim --steps $(STEPS) --seed $(SEED) $(ARGS)
+
+differential: $(VENV)/installed-dev  ## random programs against a record-by-record interpreter: make differential PROGRAMS=5000 SEED=0
+	@$(PY) -m tests.differential --programs $(PROGRAMS) --seed $(SEED) $(ARGS)
 
 mutants: $(VENV)/installed-dev  ## put the historical bugs back in, one by one, and print which test notices each
 	@$(PY) -m tests.mutants $(ARGS)

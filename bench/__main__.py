@@ -53,7 +53,6 @@ CASES: Final[dict[str, Case]] = {
     "process-model": Case(3, QUICK),
     "channels": Case(5, QUICK),
     "startup": Case(5),
-    "fusing": Case(3),
     "serde": Case(3),
     "isolation": Case(1),
     "idle": Case(1),

@@ -67,6 +67,8 @@ class EndlessSource(Source):
 class StallingConsumer(StreamOperator):
     """Blocks in the operating system at its first chunk until somebody writes into ``release``; says so through ``stalled``."""
 
+    takes_chunks = True
+
     def __init__(self, stalled: Path, release: Path) -> None:
         self.name = "stalled consumer"
         self._stalled, self._release = stalled, release
@@ -82,6 +84,8 @@ class StallingConsumer(StreamOperator):
 
 class CountingConsumer(StreamOperator):
     """Checks and counts records, and appends ``monotonic_ns count`` to a file about twenty times per second."""
+
+    takes_chunks = True
 
     def __init__(self, progress: Path) -> None:
         self.name = "counting consumer"

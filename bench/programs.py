@@ -140,10 +140,10 @@ def run_works(
 
 
 def ours(work: Work, task_managers: Sequence[int]) -> Iterator[Contender]:
-    """The work on so many TaskManagers, with the settings of users' programs: without object reuse."""
+    """The work on so many TaskManagers."""
     for number in task_managers:
         name = f"{work.name}, {number} TaskManager{'s' if number > 1 else ''}"
-        deployment = Deployment(number, reuses_objects=False)
+        deployment = Deployment(number)
         yield Contender(name, partial(checked_work.run, work, deployment), details={"num_records": work.num_records})
 
 
@@ -155,7 +155,7 @@ def smaller(work: Work, records_of_a_million: int) -> Work:
 
 def profiled(work: Work) -> list[Result]:
     """One more run on one TaskManager: a figure per part."""
-    deployment = profile_parts.ProfiledDeployment(1, reuses_objects=False)
+    deployment = profile_parts.ProfiledDeployment(1)
     run = checked_work.run(work, deployment)
     parts = profile_parts.ns_per_record(deployment.stacks, run, work.num_records)
     for part, ns in parts.items():

@@ -185,10 +185,10 @@ class ProgressView:
 
 
 def progress_of(document: dict[str, Any]) -> tuple[int, float]:
-    """How many words the sources have emitted, and which part of their input they have read (those that got any got about the same)."""
+    """How many words the sources have emitted, and which part of their input they have read (all have about the same share)."""
     metrics = [subtask["metrics"] for subtask in document["vertices"][0]["subtasks"]]
-    fractions = [each["source_progress"] for each in metrics if each["source_progress"] is not None]
-    return sum(each["num_records_out"] for each in metrics), sum(fractions) / max(len(fractions), 1)
+    fractions = [each["source_progress"] or 0.0 for each in metrics]
+    return sum(each["num_records_out"] for each in metrics), sum(fractions) / len(fractions)
 
 
 def top_table(counts: Sequence[tuple[str, int]], top: int) -> Table:

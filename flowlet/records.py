@@ -33,17 +33,18 @@ class Chunk:
     Args:
         values: one object per record.
         timestamps: one per record, or None.
-        is_unchanging: whether somebody has seen that no record can change; saves others a look.
 
     Attributes:
         columns: the records by column, to be read only; None if there is only the list (see ``columns_of``).
+        keys: the key of each record, as the key selector of the edge gave it when the record was emitted; None where nobody took keys, or
+            where they are a field (``Columns.key_position``).
     """
 
-    __slots__ = ("_timestamp_array", "_timestamps", "_values", "columns", "is_unchanging")
+    __slots__ = ("_timestamp_array", "_timestamps", "_values", "columns", "keys")
 
-    def __init__(self, values: list[Any], timestamps: list[int] | None = None, *, is_unchanging: bool = False) -> None:
+    def __init__(self, values: list[Any], timestamps: list[int] | None = None) -> None:
         assert timestamps is None or len(timestamps) == len(values), "one timestamp per record"
-        self.is_unchanging = is_unchanging
+        self.keys: list[Any] | None = None
         self._values: list[Any] | None = values
         self.columns: Columns | None = None
         self._timestamps = timestamps
@@ -54,7 +55,7 @@ class Chunk:
         """A chunk whose records are the rows of a table."""
         assert timestamps is None or len(timestamps) == columns.num_rows, "one timestamp per record"
         chunk = cls.__new__(cls)
-        chunk.is_unchanging = False
+        chunk.keys = None
         chunk._values = None
         chunk.columns = columns
         chunk._timestamp_array = timestamps if isinstance(timestamps, np.ndarray) else None
@@ -103,12 +104,14 @@ class Chunk:
         if self.columns is not None:
             return Chunk.of_columns(self.columns, self._timestamps if self._timestamp_array is None else self._timestamp_array)
         timestamps = None if self._timestamps is None else self._timestamps.copy()
-        return Chunk(self.values.copy(), timestamps, is_unchanging=self.is_unchanging)
+        chunk = Chunk(self.values.copy(), timestamps)
+        chunk.keys = self.keys
+        return chunk
 
     def with_timestamps(self, timestamps: Int64Array | list[int] | None) -> "Chunk":
         """The same records with these timestamps, in the same representation; this chunk is given away."""
         if self.columns is None:
-            return Chunk(self.values, timestamps.tolist() if isinstance(timestamps, np.ndarray) else timestamps)
+            return self._in_list(self.values, timestamps.tolist() if isinstance(timestamps, np.ndarray) else timestamps, self.keys)
         chunk = Chunk.of_columns(self.columns, timestamps)
         chunk._values = self._values
         return chunk
@@ -124,9 +127,15 @@ class Chunk:
     def slice(self, start: int, stop: int) -> "Chunk":
         """Some of the records, in the same representation."""
         if self.columns is None:
-            return Chunk(self.values[start:stop], None if self._timestamps is None else self._timestamps[start:stop])
+            keys = None if self.keys is None else self.keys[start:stop]
+            return self._in_list(self.values[start:stop], None if self._timestamps is None else self._timestamps[start:stop], keys)
         timestamps = self._timestamps if self._timestamp_array is None else self._timestamp_array
         return Chunk.of_columns(self.columns.slice(start, stop), None if timestamps is None else timestamps[start:stop])
+
+    def _in_list(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> "Chunk":
+        chunk = Chunk(values, timestamps)
+        chunk.keys = keys
+        return chunk
 
     def __len__(self) -> int:
         values = self._values

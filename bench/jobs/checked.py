@@ -116,6 +116,8 @@ class MarkedReader:
 class CheckedSink(StreamOperator):
     """Counts (key, value) records and forgets all but the last ones; writes its report at the end of its input."""
 
+    takes_chunks = True
+
     def __init__(self, folder: Path, keep: Keep, *, inspects_all: bool = False) -> None:
         self.name = "checked sink"
         self._folder = folder

@@ -3,7 +3,7 @@
 Side:     any; sources and sinks run inside the TaskManagers.
 Records:  pair n is (a key of a shuffled table, n): the table has every key equally often and comes again and again.
 Keys:     ``int``: 1,000 ints; ``str``: 1,000,000 strings of eleven characters.
-Forms:    ``lambdas``: key and reduce are lambdas of the user; ``sum``: the built-in sum.
+Forms:    ``lambdas``: key and reduce are lambdas of the user, each called for each record; ``sum``: the built-in sum.
 Sources:  ``produced``: the tuples are made one by one, as the peers do; ``sliced``: lists of tuples are cut out of a ready list.
 Proof:    one output per pair, and the last sum of every key is exact; a run that is not timed checks every increment, and the order of
           each source's records per key.

@@ -67,7 +67,6 @@ class Deployment:
     num_task_managers: int = 2
     task_manager_options: Sequence[str] = ()
     pins: bool = True  # each TaskManager to a core of its own, if there are as many
-    reuses_objects: bool = True  # as the peers' programs; off is the default of users' programs
 
     def cluster(self, folder: Path) -> Cluster:
         """To be entered; logs and secret are in the folder."""
@@ -90,8 +89,6 @@ def run_program(build: Build, num_records: int, check: Callable[[Reports], None]
         with deployment.cluster(folder) as cluster:
             submit = _Submit(cluster)
             environment = StreamExecutionEnvironment(submit=submit).set_parallelism(deployment.num_task_managers)
-            if deployment.reuses_objects:
-                environment.get_config().enable_object_reuse()
             build(environment, folder)
             before = [ProcessUse.of(tm.pid).cpu_s for tm in cluster.task_managers]
             with ForeignLoad() as load:

@@ -19,7 +19,7 @@ _REPORT: Final = "summed-"
 class SummingSink(StreamOperator):
     """Counts rows, and sums their first field, which is an int."""
 
-    touches_records = False
+    takes_chunks = True
 
     def __init__(self, folder: Path) -> None:
         self.name = "summing sink"

@@ -88,9 +88,7 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
     """
 
     def chained(operator: StreamOperator, parent: int, edge: StreamEdge | None) -> ChainedOperator:
-        return ChainedOperator(
-            operator, parent, None if edge is None else edge.tag, copies=not stream_graph.settings.is_object_reuse_enabled
-        )
+        return ChainedOperator(operator, parent, None if edge is None else edge.tag)
 
     stream_graph = routed_at_producers(stream_graph)
     return build_job_graph(stream_graph, lambda node: _identified(node, stream_graph), chained)

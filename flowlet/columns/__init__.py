@@ -6,7 +6,6 @@ from flowlet.columns.inspection import column_of, columns_of
 from flowlet.columns.narrow import OffsetColumn, narrowed
 from flowlet.columns.short_texts import ShortTextColumn
 from flowlet.columns.table import Columns, Shape
-from flowlet.columns.word_column import WordColumn
 
 __all__ = [
     "ArrayColumn",
@@ -20,7 +19,6 @@ __all__ = [
     "OffsetColumn",
     "Shape",
     "ShortTextColumn",
-    "WordColumn",
     "column_of",
     "columns_of",
     "narrowed",

@@ -15,7 +15,6 @@ import numpy as np
 from flowlet.columns.column import ArrayColumn, CodedColumn, Column, ConstantColumn, ListColumn
 from flowlet.columns.short_texts import ShortTextColumn
 from flowlet.columns.table import Columns
-from flowlet.columns.word_column import WordColumn
 
 _ARRAY_TYPE_OF: dict[type, "np.dtype[Any]"] = {int: np.dtype(np.int64), bool: np.dtype(np.bool_)}
 _INT64 = np.iinfo(np.int64)
@@ -26,7 +25,7 @@ def try_concatenate(tables: Sequence[Columns]) -> Columns | None:
     first = tables[0]
     if len(tables) == 1:
         return first
-    if any(table.shape is not first.shape or table.field_names != first.field_names for table in tables):
+    if any(_differ(table, first) for table in tables):
         return None
     if any(len(table.fields) != len(first.fields) for table in tables):
         return None
@@ -36,7 +35,13 @@ def try_concatenate(tables: Sequence[Columns]) -> Columns | None:
         if column is None:
             return None
         fields.append(column)
-    return Columns(len(fields[0]), tuple(fields), first.shape, first.field_names)
+    return first.with_fields(tuple(fields)).with_key_position(first.key_position)
+
+
+def _differ(table: Columns, other: Columns) -> bool:
+    """Whether the records are of other kinds, or have other keys."""
+    is_same = table.shape is other.shape and table.field_names == other.field_names and table.record_type is other.record_type
+    return not is_same or table.key_position != other.key_position
 
 
 def _try_concatenate(columns: list[Column]) -> Column | None:
@@ -54,11 +59,6 @@ def _try_concatenate(columns: list[Column]) -> Column | None:
             return CodedColumn(np.concatenate([column.codes for column in coded]), names) if len(coded) == len(columns) else None
         case ListColumn() | ConstantColumn():
             return _try_list(columns)
-        case WordColumn(separator=separator):
-            words = [column for column in columns if isinstance(column, WordColumn) and column.separator == separator]
-            if separator is None or len(words) < len(columns):
-                return None
-            return WordColumn(separator.join([column.text for column in words]), separator, sum(map(len, words)))
         case ShortTextColumn():
             short = [column.heads for column in columns if isinstance(column, ShortTextColumn)]
             return ShortTextColumn(np.concatenate(short)) if len(short) == len(columns) else None

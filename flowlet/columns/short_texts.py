@@ -7,6 +7,7 @@ Invariants: behind the end of a text are NULs, and none is its last character; s
 Absent:     other and longer texts: who makes columns keeps them in lists.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -59,6 +60,40 @@ class ShortTextColumn:
     def slice(self, start: int, stop: int) -> "ShortTextColumn":
         """A part, in the same memory."""
         return ShortTextColumn(self.heads[start:stop])
+
+
+def try_short_texts(texts: Sequence[str]) -> ShortTextColumn | None:
+    """All these texts; None if one is longer, not ASCII, or has a NUL.  There is at least one.
+
+    By way of one joined text: 30 ns per text, where an array of each would take 100.
+    """
+    joined = "\0".join(texts)
+    if not joined.isascii() or len(joined) > (HEAD_BYTES + 1) * len(texts):
+        return None
+    data = joined.encode()
+    ends = np.append(np.flatnonzero(np.frombuffer(data, np.uint8) == 0), len(data))
+    if len(ends) != len(texts):  # a NUL inside of a text
+        return None
+    starts = np.zeros(len(ends), np.int64)
+    np.add(ends[:-1], 1, out=starts[1:])
+    lengths = ends - starts
+    if lengths.max() > HEAD_BYTES:
+        return None
+    anywhere: NDArray[Any] = np.ndarray(len(data) + 1, HEAD, data + bytes(HEAD_BYTES), strides=(1,))
+    heads = anywhere[starts].view(np.uint64)
+    heads &= _HEAD_MASKS.take(lengths, mode="clip").view(np.uint64)
+    return ShortTextColumn(heads.reshape(-1, 2))
+
+
+def _head_masks() -> NDArray[Any]:
+    """By the length of a text: ones where the bytes are its own."""
+    masks = np.zeros((HEAD_BYTES + 1, HEAD_BYTES), np.uint8)
+    for length in range(HEAD_BYTES + 1):
+        masks[length, :length] = 0xFF
+    return masks.view(HEAD)[:, 0]
+
+
+_HEAD_MASKS: Final = _head_masks()
 
 
 def take_heads(heads: HeadArray, indices: NDArray[Any]) -> HeadArray:

@@ -6,7 +6,7 @@ Side:       pure.
 Invariants: every field has ``num_rows`` values; a table never changes; ``to_list`` gives new records with the exact values of the fields.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
@@ -24,14 +24,16 @@ class Shape(Enum):
     SCALAR = "scalar"  # the value of the only field
     TUPLE = "tuple"  # an exact tuple of the fields
     ROW = "row"  # a Row with field names
+    OBJECT = "object"  # an instance of a class with attributes of these names, or a dict with these keys
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """A table of records.
 
-    ``field_names``: of a ROW, one for each field; else there are none.  ``key_position``: of the field that is the key by which the records
-    were sent, where that is known.
+    ``field_names``: of a ROW or OBJECT, one for each field; else there are none.  ``key_position``: of the field that is the key by which
+    the records were sent, where that is known.  ``record_type``: of an OBJECT, and ``maker`` makes a list of them of a list for each
+    field; such columns are only on their way from a chain to its record writer.
     """
 
     num_rows: int
@@ -39,12 +41,16 @@ class Columns:
     shape: Shape
     field_names: tuple[str, ...] = ()
     key_position: int | None = None
+    record_type: Any = None
+    maker: Callable[[Sequence[Sequence[Any]]], list[Any]] | None = None
 
     def __post_init__(self) -> None:
         assert self.fields, "records without a field have no columns"
         assert all(len(column) == self.num_rows for column in self.fields), f"columns of {self.num_rows} rows: {self.fields!r}"
         assert self.shape is not Shape.SCALAR or len(self.fields) == 1, f"a scalar of {len(self.fields)} fields"
-        assert len(self.field_names) == (len(self.fields) if self.shape is Shape.ROW else 0), f"names {self.field_names} of a {self.shape}"
+        assert len(self.field_names) == (len(self.fields) if self.shape in (Shape.ROW, Shape.OBJECT) else 0), (
+            f"names {self.field_names} of a {self.shape}"
+        )
 
     def __len__(self) -> int:
         return self.num_rows
@@ -53,6 +59,9 @@ class Columns:
         """One Python object per record, in a list of the caller's own."""
         if self.shape is Shape.SCALAR:
             return self.fields[0].to_list()
+        if self.shape is Shape.OBJECT:
+            assert self.maker is not None, "objects come with their maker"
+            return self.maker([column.to_list() for column in self.fields])
         tuples = list(zip(*[column.to_list() for column in self.fields], strict=True))
         return tuples if self.shape is Shape.TUPLE else _rows(tuples, self.field_names)
 
@@ -75,8 +84,16 @@ class Columns:
         """The same records, integers of 64 bits in as few bytes as will do.  There is at least one."""
         return self._with(self.num_rows, tuple([_narrowed(column) for column in self.fields]))
 
+    def with_fields(self, fields: tuple[Column, ...]) -> "Columns":
+        """Records of the same kind with other columns, of which the key may be another one."""
+        return Columns(len(fields[0]), fields, self.shape, self.field_names, None, self.record_type, self.maker)
+
+    def with_key_position(self, key_position: int | None) -> "Columns":
+        """The same records."""
+        return Columns(self.num_rows, self.fields, self.shape, self.field_names, key_position, self.record_type, self.maker)
+
     def _with(self, num_rows: int, fields: tuple[Column, ...]) -> "Columns":
-        return Columns(num_rows, fields, self.shape, self.field_names, self.key_position)
+        return Columns(num_rows, fields, self.shape, self.field_names, self.key_position, self.record_type, self.maker)
 
 
 def _narrowed(column: Column) -> Column:

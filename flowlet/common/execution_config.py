@@ -69,17 +69,17 @@ class ExecutionConfig:
         return self
 
     def enable_object_reuse(self) -> "ExecutionConfig":
-        """Let chained operators share records: faster, for functions that neither change nor keep what they are given."""
+        """Do nothing but remember it: chained operators always hand on the very objects, as PyFlink's Python operators do."""
         self._is_object_reuse_enabled = True
         return self
 
     def disable_object_reuse(self) -> "ExecutionConfig":
-        """Give each chained operator records of its own; those that cannot change are shared nevertheless.  This is the default."""
+        """Do nothing but remember it: see ``enable_object_reuse``."""
         self._is_object_reuse_enabled = False
         return self
 
     def is_object_reuse_enabled(self) -> bool:
-        """Whether chained operators share records."""
+        """Whether ``enable_object_reuse`` was called last; it changes nothing."""
         return self._is_object_reuse_enabled
 
     def set_auto_watermark_interval(self, interval: int) -> "ExecutionConfig":

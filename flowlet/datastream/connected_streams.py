@@ -16,6 +16,7 @@ from flowlet.graph.transformation import (
     CoFlatMapTransformation,
     CoMapTransformation,
     CoProcessTransformation,
+    PartitionTransformation,
     TwoInputTransformation,
 )
 
@@ -73,7 +74,8 @@ class ConnectedStreams:
 
     @staticmethod
     def _is_keyed(stream: "DataStream") -> bool:
-        return getattr(stream._transformation, "key_selector", None) is not None
+        transformation = stream._transformation  # what a keyed operator gives is not keyed any more
+        return isinstance(transformation, PartitionTransformation) and transformation.key_selector is not None
 
     def _inherited(self, output_type: TypeInformation | None) -> dict[str, Any]:
         return {**self.stream1._inherited(declared_type(output_type)), "second_input": self.stream2._transformation}

@@ -352,7 +352,6 @@ class StreamExecutionEnvironment:
             buffer_timeout_ms=self._buffer_timeout_ms,
             is_chaining_enabled=self._is_chaining_enabled,
             runtime_mode=self._runtime_mode.value,
-            is_object_reuse_enabled=self._config.is_object_reuse_enabled(),
             auto_watermark_interval_ms=self._config.get_auto_watermark_interval(),
             latency_tracking_interval_ms=self._config.get_latency_tracking_interval(),
         )

@@ -40,7 +40,6 @@ class StreamGraphSettings:
     buffer_timeout_ms: int = DEFAULT_BUFFER_TIMEOUT_MS
     is_chaining_enabled: bool = True
     runtime_mode: str = "STREAMING"
-    is_object_reuse_enabled: bool = False
     auto_watermark_interval_ms: int = DEFAULT_AUTO_WATERMARK_INTERVAL_MS
     latency_tracking_interval_ms: int = 0
 

@@ -25,9 +25,9 @@ from flowlet.columns import (
     ListColumn,
     NameTable,
     ShortTextColumn,
-    WordColumn,
 )
 from flowlet.columns.inspection import exact_type
+from flowlet.columns.short_texts import try_short_texts
 from flowlet.errors import KeyTypeError
 from flowlet.kernels.column_values import Numbers, numbers_of
 from flowlet.kernels.int64_codes import Int64Codes
@@ -141,7 +141,7 @@ class SlotIndex:
             case ConstantColumn(value=value):
                 slots = self._of_values([value])
                 return None if slots is None else np.full(len(column), slots[0], np.intp)
-            case ShortTextColumn() | WordColumn():
+            case ShortTextColumn():
                 return self._of_texts(column)
             case ListColumn(values=values, value_type=value_type):
                 return self._of_values(values, value_type)
@@ -218,20 +218,19 @@ class SlotIndex:
         self._are_plain = self._are_plain and exact is values and datetime.datetime not in kinds
         return np.fromiter(map(self._objects.__getitem__, exact), np.intp, len(values))
 
-    def _of_texts(self, column: ShortTextColumn | WordColumn) -> SlotArray | None:
-        short = column if isinstance(column, ShortTextColumn) else column.short
-        if short is None or self._objects or not self._is_of(KeyKind.OBJECT):
+    def _of_texts(self, column: ShortTextColumn) -> SlotArray | None:
+        if self._objects or not self._is_of(KeyKind.OBJECT):
             return self._of_values(column.to_list(), str)
         if self._texts is None:
             self._texts = TextCodes()
-        return self._texts.add(short.heads)
+        return self._texts.add(column.heads)
 
     def _try_texts(self, values: list[str]) -> SlotArray | None:
         """The slots of texts that are all short, as others were; None: they are objects."""
         if self._objects or (self._texts is None and len(values) < _MIN_TEXTS):
             return None
-        words = WordColumn.joined(values)
-        return None if words is None or words.short is None else self._of_texts(words.short)
+        short = try_short_texts(values)
+        return None if short is None else self._of_texts(short)
 
     def _leave_texts(self) -> None:
         if self._texts is not None:

@@ -17,8 +17,9 @@ from flowlet.operators.async_queue import PendingRecord
 from flowlet.operators.async_retry import RetryPolicy
 from flowlet.operators.async_user_function import AsyncUserFunction
 from flowlet.operators.base import OperatorContext
+from flowlet.operators.preview import preview
+from flowlet.operators.settling import unsettled
 from flowlet.operators.time_services import TimerHandle
-from flowlet.operators.user_function import preview
 from flowlet.task.async_calls import AsyncCall, CallRunner, Failed
 
 
@@ -146,6 +147,8 @@ class AsyncRequests:
         self._calls.start([request.call for request in requests if request.call is not None])
 
     def _use_outcome(self, request: _Request, outcome: Any) -> None:
+        if isinstance(outcome, list):
+            outcome = unsettled(outcome)
         if not isinstance(outcome, Failed | list):
             got = f"{preview(outcome)} of type {type(outcome).__name__}"
             raise self._failure(request) from TypeError(f"an async function returns a list of its results ([] for none), got {got}")

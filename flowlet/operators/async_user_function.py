@@ -11,7 +11,8 @@ from typing import Any
 
 from flowlet.errors import JobGraphError, UserFunctionError
 from flowlet.operators.base import OperatorContext
-from flowlet.operators.user_function import RuntimeContext, preview
+from flowlet.operators.preview import preview
+from flowlet.operators.user_function import RuntimeContext
 from flowlet.task.async_calls import AsyncFunctionCall, CallRunner
 
 

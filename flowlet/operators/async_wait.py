@@ -172,6 +172,12 @@ class AsyncWaitOperator(StreamOperator):
             self._requests.begin(self._queue.put_records(values[batch], None if timestamps is None else timestamps[batch]))
             start = batch.stop
 
+    def process_record(self, record: Any, timestamp: int | None) -> None:
+        """Begin a call for one record."""
+        assert self._requests is not None, "only what is open gets input"
+        self._wait_for_room()
+        self._requests.begin(self._queue.put_records((record,), None if timestamp is None else (timestamp,)))
+
     def process_watermark(self, watermark: Watermark) -> None:
         """Pass it on behind the results of the records before it."""
         self._process_control(watermark)

@@ -10,8 +10,9 @@ Absent:     keyed state backends.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
+from flowlet.operators.loop_code import LoopCode
 from flowlet.operators.time_services import (
     InternalTimerService,
     KeyContext,
@@ -94,7 +95,6 @@ class OperatorContext:
     clock: ProcessingTimeService | None = None
     timers: TimerServiceManager | None = None
     latency: LatencyReporter | None = None
-    copies_results: bool = False  # object reuse is off: a user may change what was emitted
     report_watermark: Callable[[int], None] | None = None  # tells the JobManager where an aligned source is; None: nobody listens
     request_splits: Callable[[], None] | None = None  # asks the JobManager for splits of the source; None: nobody has any
 
@@ -131,7 +131,7 @@ class StreamOperator:
 
     name: str
     operator_id: bytes = b""  # 16 bytes that stay the same when the job is restarted; empty: made from the task's
-    touches_records: ClassVar[bool] = True  # whether its code, or a user's, may change or keep the records it is given
+    takes_chunks: ClassVar[bool] = False  # whether it is given records in chunks, settled, when it is chained
     waits: ClassVar[bool] = False  # whether processing a record may wait for mails of its own
     ctx: OperatorContext  # from setup on
     output: Output  # from setup on
@@ -174,6 +174,24 @@ class StreamOperator:
             UserFunctionError: the user's function failed; names operator, subtask and record.
         """
         raise TypeError(f"operator {self.name!r}, a {type(self).__name__}, takes no input")
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Write the statements that process one record into the loop of the chain.
+
+        Args:
+            code: the loop.
+            record: the variable that holds the record.
+            timestamp: the variable with its timestamp; None: it has none.
+            key: the variable with its key, if the operator is keyed and heads the chain.
+        """
+        if self.waits:
+            # What was emitted must not wait with it.
+            code.line(f"{code.bind(code.drain, 'drain')}()")
+        code.line(f"{code.bind(self.process_record, 'process')}({record}, {timestamp})")
+
+    def process_record(self, record: Any, timestamp: int | None) -> None:
+        """Process one record."""
+        self.process_chunk(Chunk([record], None if timestamp is None else [timestamp]))
 
     def process_watermark(self, watermark: Watermark) -> None:
         """The input's event time advanced: fire timers, then pass it on."""

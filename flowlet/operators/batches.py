@@ -16,8 +16,9 @@ import pyarrow as pa
 from flowlet.arrow_columns import batch_of_columns, columns_of_batch, columns_of_records
 from flowlet.columns import Columns
 from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.operators.preview import preview
 from flowlet.operators.source import Source
-from flowlet.operators.user_function import UserFunctionOperator, preview
+from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import Chunk
 
 # 16,384-65,536 rows per chunk: 48 -> 64 M rows/s (hot-path measurements, 2); a keyed edge splits it.
@@ -32,7 +33,7 @@ class ToColumnsOperator(UserFunctionOperator):
         name: for people.
     """
 
-    touches_records = False
+    takes_chunks = True
 
     def __init__(self, schema: Any, *, name: str = "To Arrow") -> None:
         super().__init__(name)
@@ -119,7 +120,7 @@ class MapBatchesOperator(ToColumnsOperator):
 class ToRecordsOperator(UserFunctionOperator):
     """Each row as a ``Row``."""
 
-    touches_records = False
+    takes_chunks = True
 
     def __init__(self, *, name: str = "To Records") -> None:
         super().__init__(name)

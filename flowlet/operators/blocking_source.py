@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.errors import FlowletError, TaskCancelled
+from flowlet.operators.settling import settled, unsettled
 from flowlet.operators.source import MAX_CHUNK_RECORDS, Source, SourceReader
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from netstack.availability import AvailabilityFuture
@@ -85,10 +86,11 @@ class BlockingSourceReader:
         if self._thread is None:
             self._start()
         with self._lock:
-            if self._elements:
-                return self._take_locked()
-            if self._state is not _State.ENDED:
+            element = self._take_locked() if self._elements else None
+            if element is None and self._state is not _State.ENDED:
                 return Chunk([])
+        if element is not None:
+            return self._unpickled(element)
         if self._error is not None:
             raise self._error
         return None
@@ -133,6 +135,13 @@ class BlockingSourceReader:
         self._room.notify_all()
         return element
 
+    @staticmethod
+    def _unpickled(element: _Element) -> _Element:
+        """What the chain gets: records, not their pickles."""
+        if isinstance(element, Chunk):
+            element.values[:] = unsettled(element.values)
+        return element
+
     # -- helper thread
 
     def _run(self) -> None:
@@ -155,7 +164,8 @@ class BlockingSourceReader:
         return self._state is _State.CANCELLED
 
     def emit(self, value: Any, timestamp: int | None) -> None:
-        """Append a record; waits for room."""
+        """Append a record as it is now; waits for room."""
+        value = settled(value)
         with self._lock:
             self._wait_for_room_locked()
             self._become_active_locked()

@@ -3,16 +3,15 @@
 Side:       task.
 Invariants: an operator's consumers come after it in the chain; every operator that was opened is closed, whatever the others raise.
 Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``; made and opened from the last to the first, finished and closed from the
-            first to the last.  Between tasks everything is serialized, so only chained operators can share records (``outputs``).
+            first to the last.  Chained operators hand records on as they are (``outputs``), as PyFlink's Python operators do.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flowlet.fusing.switch import is_fusing
 from flowlet.operators.base import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
-from flowlet.operators.fused import FusedLink, FusedOutput, FusedRun, can_be_fused
-from flowlet.operators.outputs import ChainingOutput, CopyingChainingOutput, OperatorOutput
+from flowlet.operators.emitter import Emitter
+from flowlet.operators.outputs import ChainedConsumer, Consumer, OperatorOutput
 from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
 
 
@@ -24,13 +23,11 @@ class ChainedOperator:
         operator: the operator.
         parent: the index in the chain of the operator that it reads; -1 for the head.
         tag: the side output of the parent that it reads; None: the main one.
-        copies: whether it gets copies of the parent's records (object reuse is off).
     """
 
     operator: StreamOperator
     parent: int = -1
     tag: str | None = None
-    copies: bool = False
 
 
 # The outputs of the task by the index of the operator and the side output (None: the main one) that feeds them.
@@ -42,9 +39,9 @@ class HeadInput:
 
     __slots__ = ("_counters", "_pass_watermark", "_process", "current_watermark", "process_latency_marker", "process_watermark_status")
 
-    def __init__(self, head_input: Input, counters: OperatorCounters, run: FusedRun | None = None) -> None:
+    def __init__(self, head_input: Input, counters: OperatorCounters) -> None:
         self._counters = counters
-        self._process = head_input.process_chunk if run is None else run.process_chunk
+        self._process = head_input.process_chunk
         self._pass_watermark = head_input.process_watermark
         self.current_watermark = MIN_TIMESTAMP  # Written by the task thread; read anywhere, one watermark stale is fine.
         self.process_watermark_status: Callable[[WatermarkStatus], None] = head_input.process_watermark_status
@@ -59,6 +56,27 @@ class HeadInput:
         """Remember and process."""
         self.current_watermark = watermark.timestamp
         self._pass_watermark(watermark)
+
+
+class ChunkInput:
+    """The way into a chained operator that takes chunks: counts what comes in."""
+
+    __slots__ = ("_counters", "_operator", "emit_latency_marker", "emit_watermark", "emit_watermark_status")
+
+    def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
+        self._operator = operator
+        self._counters = counters
+        self.emit_watermark = operator.process_watermark
+        self.emit_watermark_status = operator.process_watermark_status
+        self.emit_latency_marker = operator.process_latency_marker
+
+    def __repr__(self) -> str:
+        return f"<ChunkInput of {self._operator!r}>"
+
+    def collect(self, chunk: Chunk) -> None:
+        """Count and process."""
+        self._counters.num_records_in += len(chunk)
+        self._operator.process_chunk(chunk)
 
 
 class OperatorChain:
@@ -81,13 +99,12 @@ class OperatorChain:
         self._chained = chained
         self._with_edges = sorted({index for index, _ in edge_outputs})
         self._opened: list[StreamOperator] = []
-        self._ways_in = {child: self._way_into(child) for child in range(1, len(chained))}
-        self._runs = self._fused_runs() if is_fusing() else {}
-        self._outputs = [self._output_of(index, edge_outputs) for index in range(len(chained))]
-        for operator, ctx, output in reversed(list(zip(self.operators, self.contexts, self._outputs, strict=True))):
-            operator.setup(ctx, output)
+        self._outputs: dict[int, OperatorOutput] = {}
+        for index in reversed(range(len(chained))):
+            self._outputs[index] = self._output_of(index, edge_outputs)
+            self.operators[index].setup(self.contexts[index], self._outputs[index])
         counters = self.contexts[0].counters
-        self.head_inputs = [HeadInput(head_input, counters, self._runs.get(0)) for head_input in self.head.inputs()]
+        self.head_inputs = [HeadInput(head_input, counters) for head_input in self.head.inputs()]
         first = self.head_inputs[0]
         self.process_chunk = first.process_chunk
         self.process_watermark = first.process_watermark
@@ -98,43 +115,23 @@ class OperatorChain:
         return f"<OperatorChain {' -> '.join(operator.name for operator in self.operators)}, {len(self._opened)} open>"
 
     def _output_of(self, index: int, edge_outputs: EdgeOutputs) -> OperatorOutput:
-        by_tag: dict[str | None, list[EdgeOutput]] = {None: []}
+        """Of an operator whose readers in the chain have theirs."""
+        by_tag: dict[str | None, list[Consumer]] = {None: []}
         for child, item in enumerate(self._chained):
             if child > 0 and item.parent == index:
-                way_in, run = self._ways_in[child], self._runs.get(child)
-                by_tag.setdefault(item.tag, []).append(way_in if run is None else FusedOutput(run, way_in))
+                by_tag.setdefault(item.tag, []).append(self._consumer(child))
         for (source, tag), outputs in edge_outputs.items():
             if source == index:
-                by_tag.setdefault(tag, []).extend(outputs)
+                by_tag.setdefault(tag, []).extend([Emitter(output, getattr(output, "keys", None)) for output in outputs])
         main = by_tag.pop(None)
-        return OperatorOutput(main, {tag: outputs for tag, outputs in by_tag.items() if tag is not None}, self.contexts[index].counters)
+        sides = {tag: consumers for tag, consumers in by_tag.items() if tag is not None}
+        return OperatorOutput(self.operators[index].name, main, sides, self.contexts[index].counters)
 
-    def _way_into(self, child: int) -> ChainingOutput:
+    def _consumer(self, child: int) -> Consumer:
         operator, counters = self.operators[child], self.contexts[child].counters
-        if self._chained[child].copies and operator.touches_records:
-            return CopyingChainingOutput(operator, counters)
-        return ChainingOutput(operator, counters)
-
-    def _fused_runs(self) -> dict[int, FusedRun]:
-        """By the index of their first operator: lines of operators in which each is all that the one before feeds."""
-        runs: list[list[int]] = []
-        for index, (item, operator) in enumerate(zip(self._chained, self.operators, strict=True)):
-            if not can_be_fused(operator):
-                continue
-            is_next = bool(runs) and runs[-1][-1] == item.parent and item.tag is None and self._feeds_one(item.parent)
-            if is_next:
-                runs[-1].append(index)
-            else:
-                runs.append([index])
-        return {run[0]: FusedRun([self._link(index) for index in run]) for run in runs}
-
-    def _feeds_one(self, index: int) -> bool:
-        return index not in self._with_edges and [item.parent for item in self._chained].count(index) == 1
-
-    def _link(self, index: int) -> FusedLink:
-        operator = self.operators[index]
-        assert can_be_fused(operator), "chosen before"
-        return FusedLink(operator, self._ways_in.get(index))
+        if operator.takes_chunks:
+            return Emitter(ChunkInput(operator, counters))
+        return ChainedConsumer(operator, self._outputs[child], counters)
 
     @property
     def head(self) -> StreamOperator:

@@ -1,24 +1,65 @@
 """``map`` and ``flat_map`` of two streams, and the sorting of one stream under names.
 
-Hot path.  As ``transform``: the list iterator stands behind the record that failed, so nothing is counted per record.
+Hot path.  As ``transform``.
 
 Side:   task.
 Source: Flink ``CoStreamMap``, ``CoStreamFlatMap``; ``DirectedOutput`` with its ``OutputSelector``: here an operator that emits each record
         once into every selection that asks for one of its names.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flowlet.graph.transformation import selection_tag
-from flowlet.operators.copying import copy_chunk
+from flowlet.operators.base import OperatorContext, Output
+from flowlet.operators.loop_code import Blame, LoopCode
 from flowlet.operators.multi_input import TwoInputStreamOperator
-from flowlet.operators.user_function import UserFunctionOperator
+from flowlet.operators.record_loop import RecordLoop
+from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
 from flowlet.records import Chunk
 
 
-class CoMapOperator(UserFunctionOperator, TwoInputStreamOperator):
+class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
+    """Calls one method for the records of each input.
+
+    Args:
+        function: an object with both methods.
+        methods: their names.
+        name: for people.
+    """
+
+    def __init__(self, function: Any, methods: tuple[str, str], name: str) -> None:
+        super().__init__(name)
+        self._methods = methods
+        self._function = self._add(function, *methods)
+
+    def setup(self, ctx: OperatorContext, output: Output) -> None:
+        """Tell the operator where it is and where its results go."""
+        super().setup(ctx, output)
+        self._loops = [self._loop_of(name) for name in self._methods]
+
+    def process_chunk1(self, chunk: Chunk) -> None:
+        """Take each record of the first input through the chain."""
+        self._loops[0].run(chunk.records(), chunk.timestamps, len(chunk))
+
+    def process_chunk2(self, chunk: Chunk) -> None:
+        """Take each record of the second input through the chain."""
+        self._loops[1].run(chunk.records(), chunk.timestamps, len(chunk))
+
+    def _loop_of(self, name: str) -> RecordLoop:
+        method = self._function.method(name)
+        assert method is not None, "checked when it was made"
+
+        def write(code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
+            self._write_call(code, method, record, timestamp)
+
+        return RecordLoop(f"{self.name}, {name}", write, self.out.emitters)
+
+    def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
+        raise NotImplementedError
+
+
+class CoMapOperator(_CoOperator):
     """One record for each record of either input.
 
     Args:
@@ -27,28 +68,15 @@ class CoMapOperator(UserFunctionOperator, TwoInputStreamOperator):
     """
 
     def __init__(self, function: Any, *, name: str = "Co-Map") -> None:
-        super().__init__(name)
-        self._function = self._add(function, "map1", "map2")
+        super().__init__(function, ("map1", "map2"), name)
 
-    def process_chunk1(self, chunk: Chunk) -> None:
-        """Replace each record."""
-        self._map("map1", chunk)
-
-    def process_chunk2(self, chunk: Chunk) -> None:
-        """Replace each record."""
-        self._map("map2", chunk)
-
-    def _map(self, method: str, chunk: Chunk) -> None:
-        records = iter(chunk.values)
-        function = _method(self._function.method(method))
-        try:
-            mapped = [function(record) for record in records]
-        except Exception as error:
-            raise self._failure(chunk.values, records) from error
-        self.output.collect(Chunk(mapped, chunk.timestamps))
+    def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
+        result = code.variable("v")
+        code.line(f"{result} = {code.bind(method, 'map')}({record})", Blame(self.name, self.ctx.subtask, record))
+        self.out.write(code, result, timestamp, count="num_records")
 
 
-class CoFlatMapOperator(UserFunctionOperator, TwoInputStreamOperator):
+class CoFlatMapOperator(_CoOperator):
     """Any number of records for each record of either input.
 
     Args:
@@ -57,34 +85,19 @@ class CoFlatMapOperator(UserFunctionOperator, TwoInputStreamOperator):
     """
 
     def __init__(self, function: Any, *, name: str = "Co-Flat Map") -> None:
-        super().__init__(name)
-        self._function = self._add(function, "flat_map1", "flat_map2")
+        super().__init__(function, ("flat_map1", "flat_map2"), name)
 
-    def process_chunk1(self, chunk: Chunk) -> None:
-        """Replace each record by what the function makes of it."""
-        self._flat_map("flat_map1", chunk)
-
-    def process_chunk2(self, chunk: Chunk) -> None:
-        """Replace each record by what the function makes of it."""
-        self._flat_map("flat_map2", chunk)
-
-    def _flat_map(self, method: str, chunk: Chunk) -> None:
-        records = iter(chunk.values)
-        function = _method(self._function.method(method))
-        results: list[Any] = []
-        stamps: list[int] | None = None if chunk.timestamps is None else []
-        try:
-            for timestamp, record in zip(chunk.timestamps or repeat(0), records):  # noqa: B905 - repeat has no end
-                results += function(record) or ()
-                if stamps is not None:
-                    stamps += repeat(timestamp, len(results) - len(stamps))
-        except Exception as error:
-            raise self._failure(chunk.values, records) from error
-        if results:
-            self.output.collect(Chunk(results, stamps))
+    def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
+        results, result = code.variable("results"), code.variable("v")
+        blame = Blame(self.name, self.ctx.subtask, record)
+        code.line(f"{results} = {code.bind(method, 'flat_map')}({record}) or ()", blame)
+        with code.block(f"for {result} in {results}:", blame):
+            self.out.write(code, result, timestamp)
+            self.out.write_limit(code)
+        code.line(f"{results} = {result} = None")
 
 
-class SplitOperator(UserFunctionOperator):
+class SplitOperator(RecordOperator):
     """Sorts records under names; the main output gets all of them.
 
     Args:
@@ -98,30 +111,19 @@ class SplitOperator(UserFunctionOperator):
         self._function = self._add(function, "select")
         self._selections = {selection_tag(names): names for names in selections}
 
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Emit each record into every selection that asks for one of its names, once."""
-        records = iter(chunk.values)
-        function = self._function.call
-        try:
-            names = [_names(function(record)) for record in records]
-        except Exception as error:
-            raise self._failure(chunk.values, records) from error
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Emit the record into every selection that asks for one of its names, once."""
+        names, blame = code.variable("names"), Blame(self.name, self.ctx.subtask, record)
+        selected = f"{code.bind(self._function.call, 'select')}({record})"
+        code.line(f"{names} = {selected}", blame)
+        code.line(f"{names} = {code.bind(_names, 'names_of')}({names})", blame)
         for tag_id, wanted in self._selections.items():
-            indices = [index for index, found in enumerate(names) if not wanted.isdisjoint(found)]
-            if indices:
-                values, timestamps = chunk.values, chunk.timestamps
-                stamps = None if timestamps is None else [timestamps[index] for index in indices]
-                # One record may go to several readers, whatever the setting of object reuse: nobody else copies here.
-                self.output.collect_side(tag_id, copy_chunk(Chunk([values[index] for index in indices], stamps)))
-        self.output.collect(chunk)
+            with code.block(f"if not {code.bind(wanted, 'wanted')}.isdisjoint({names}):", blame):
+                self.out.write_side(code, code.bind(tag_id, "tag"), record, timestamp)
+        self.out.write(code, record, timestamp, count=code.counts.get(id(self)))
 
 
 def _names(selected: Any) -> Iterable[str]:
     if isinstance(selected, str):
         raise TypeError(f"an output selector returns a collection of names, got the text {selected!r}")
     return selected or ()
-
-
-def _method(found: Callable[..., Any] | None) -> Callable[..., Any]:
-    assert found is not None, "checked when the operator was made"
-    return found

@@ -1,25 +1,26 @@
 """Timestamps and watermarks of one stream of records: what an operator behind a stream, a source and each split of a source have in common.
 
-Hot path, per chunk: one call of the user's assigner per record if there is one, one ``max``, one call of the generator.
+Hot path.  Per record one call of the user's assigner, if there is one, and a comparison; per chunk one call of the generator.
 
 Side:       task.
 Invariants: a record goes out before any watermark that it caused; watermarks rise strictly; no watermark goes out while the stream is idle;
-            a status goes out only when it changes; a chunk is split only where a generator emits inside it.
+            a status goes out only when it changes.
 Units:      timestamps in milliseconds, clocks in nanoseconds.
 Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWatermarks``, ``WatermarkToDataOutput``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 from flowlet.common.watermark_generator import WatermarkGenerator
 from flowlet.common.watermark_generator import WatermarkOutput as GeneratorOutput
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import UserFunctionError
 from flowlet.operators.base import OperatorContext
+from flowlet.operators.loop_code import Blame, LoopCode
+from flowlet.operators.preview import preview
 from flowlet.operators.time_services import ProcessingTimeService, RelativeClock, WatermarkOutput
-from flowlet.operators.user_function import last_of, preview
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 
 
@@ -75,6 +76,19 @@ class WatermarkEmitter:
                 self._output.emit_watermark_status(element)
 
 
+class EventTimeOutput(Protocol):
+    """The part of an operator's output that takes the records."""
+
+    def collect(self, chunk: Chunk) -> None:
+        """Records that have their timestamps."""
+
+    def collect_each(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
+        """Records whose timestamps are made one by one."""
+
+    def takes_whole(self, chunk: Chunk) -> bool:
+        """Whether nobody behind looks at single records."""
+
+
 class EventTimeStream:
     """Applies a strategy to one stream of records.
 
@@ -83,7 +97,7 @@ class EventTimeStream:
     Args:
         strategy: of the user.
         ctx: of the operator; its clock limits timestamps, its counters know the records from the future.
-        collect: takes the records.
+        output: takes the records.
         emitter: of the operator; flushed behind the records that made it say something.
         said_to: what the generator talks to; the emitter itself, or a part of what becomes one watermark there.
         now_ns: measures idleness.
@@ -93,14 +107,14 @@ class EventTimeStream:
         self,
         strategy: WatermarkStrategy,
         ctx: OperatorContext,
-        collect: Callable[[Chunk], None],
+        output: EventTimeOutput,
         emitter: WatermarkEmitter,
         said_to: GeneratorOutput,
         now_ns: Callable[[], int],
     ) -> None:
         self._strategy = strategy
         self._ctx = ctx
-        self._output_collect = collect
+        self._output = output
         self._emitter = emitter
         self._said_to = said_to
         self._generator: WatermarkGenerator = strategy.create_generator(now_ns)
@@ -115,16 +129,13 @@ class EventTimeStream:
         Raises:
             UserFunctionError: the assigner or the generator failed.
         """
-        if self._strategy.timestamp_assigner is not None:
-            chunk = chunk.with_timestamps(self._assigned(chunk))
-        if self._generator.needs_events:
-            self._process_by_event(chunk.values, chunk.timestamps)
-            return
-        if not chunk.has_timestamps:
-            self._generator.on_largest_timestamp(MIN_TIMESTAMP)
-        elif (largest := self._largest(chunk)) is not None:
-            self._generator.on_largest_timestamp(largest)
-        self._output_collect(chunk)
+        if self._strategy.timestamp_assigner is None and not self._generator.needs_events:
+            self._show_largest(chunk)
+            self._output.collect(chunk)
+        elif chunk.columns is not None and not self._generator.needs_events and self._output.takes_whole(chunk):
+            self._output.collect(chunk.with_timestamps(list(self._stamps(chunk))))
+        else:
+            self._output.collect_each(chunk.values, self._stamps(chunk), len(chunk))
 
     def ask(self) -> None:
         """Ask the generator what it knows; the caller flushes the emitter.
@@ -138,68 +149,103 @@ class EventTimeStream:
             error.add_note("raised by on_periodic_emit()")
             raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, None) from error
 
-    def _assigned(self, chunk: Chunk) -> list[int]:
-        assigner = self._strategy.timestamp_assigner
-        assert assigner is not None, "so said the caller"
-        values = chunk.values
-        records = iter(values)
-        extract = assigner.extract_timestamp
-        try:
-            if chunk.timestamps is None:
-                timestamps = [extract(record, MIN_TIMESTAMP) for record in records]
-            else:
-                # strict would ask ``records`` once more, and its position would say nothing about the record that failed
-                timestamps = [extract(record, old) for old, record in zip(chunk.timestamps, records, strict=False)]
-        except Exception as error:
-            raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(last_of(values, records))) from error
-        if not _are_timestamps(timestamps):
-            self._complain_about(values, timestamps)
-        return timestamps
+    def _show_largest(self, chunk: Chunk) -> None:
+        if not chunk.has_timestamps:
+            self._generator.on_largest_timestamp(MIN_TIMESTAMP)
+        elif (largest := self._largest(chunk)) is not None:
+            self._generator.on_largest_timestamp(largest)
 
-    def _complain_about(self, values: list[Any], timestamps: list[Any]) -> None:
-        value, timestamp = next(pair for pair in zip(values, timestamps, strict=True) if not _are_timestamps([pair[1]]))
-        advice = TypeError(
-            f"extract_timestamp must return milliseconds since the epoch as an int of 64 bits, got {preview(timestamp)} of type "
-            f"{type(timestamp).__name__}"
-        )
-        raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(value)) from advice
+    def _stamps(self, chunk: Chunk) -> Iterator[int]:
+        """The timestamp of each record, for a loop that asks for the next one when a record is through."""
+        values, old = chunk.values, chunk.timestamps
+        assigner = self._strategy.timestamp_assigner
+        extract = None if assigner is None else assigner.extract_timestamp
+        limit, needs_events = self._limit(), self._generator.needs_events
+        largest = MIN_TIMESTAMP
+        record = None
+        try:
+            for record, timestamp in zip(values, repeat(MIN_TIMESTAMP) if old is None else old):  # noqa: B905 - or endless
+                if extract is not None:
+                    timestamp = extract(record, timestamp)
+                    if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+                        raise _advice(timestamp)
+                yield timestamp
+                if timestamp > limit:
+                    self._ctx.counters.num_records_from_the_future += 1
+                elif needs_events:
+                    self._show(record, timestamp)
+                elif timestamp > largest:
+                    largest = timestamp
+        except Exception as error:
+            raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(record)) from error
+        if not needs_events:
+            self._generator.on_largest_timestamp(largest)
+
+    def _show(self, record: Any, timestamp: int) -> None:
+        """Show a record that went out to the generator; a watermark goes out at once."""
+        self._generator.on_event(record, timestamp, self._said_to)
+        if self._emitter.has_pending:
+            self._emitter.flush()
+
+    def _limit(self) -> int:
+        """Later timestamps do not raise the watermark."""
+        if self._max_skew_ms is None:
+            return MAX_TIMESTAMP
+        return self._ctx.processing_time_service.current_time_ms() + self._max_skew_ms
 
     def _largest(self, chunk: Chunk) -> int | None:
         """The largest timestamp that may raise the watermark."""
-        largest = _largest_timestamp(chunk)
-        if largest is None or self._max_skew_ms is None:
-            return largest
-        limit = self._ctx.processing_time_service.current_time_ms() + self._max_skew_ms
-        if largest <= limit:
+        largest, limit = _largest_timestamp(chunk), self._limit()
+        if largest is None or largest <= limit:
             return largest
         timestamps = chunk.timestamps or []
         sane = [timestamp for timestamp in timestamps if timestamp <= limit]
         self._ctx.counters.num_records_from_the_future += len(timestamps) - len(sane)
         return max(sane, default=MIN_TIMESTAMP)
 
-    def _process_by_event(self, values: list[Any], timestamps: list[int] | None) -> None:
-        emitter, said_to, on_event = self._emitter, self._said_to, self._generator.on_event
-        limit = MAX_TIMESTAMP
-        if self._max_skew_ms is not None:
-            limit = self._ctx.processing_time_service.current_time_ms() + self._max_skew_ms
-        start = 0
-        for index, timestamp in enumerate(repeat(MIN_TIMESTAMP, len(values)) if timestamps is None else timestamps):
-            if timestamp > limit:
-                self._ctx.counters.num_records_from_the_future += 1
-                continue
-            try:
-                on_event(values[index], timestamp, said_to)
-            except Exception as error:
-                raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(values[index])) from error
-            if emitter.has_pending:
-                self._collect(values, timestamps, start, index + 1)
-                start = index + 1
-                emitter.flush()
-        self._collect(values, timestamps, start, len(values))
+    # ---------------------------------------------------------------- in the loop of a chain
 
-    def _collect(self, values: list[Any], timestamps: list[int] | None, start: int, stop: int) -> None:
-        if start < stop:
-            self._output_collect(Chunk(values[start:stop], None if timestamps is None else timestamps[start:stop]))
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, emit: Callable[[str | None], None]) -> None:
+        """The statements for one record; ``emit`` writes those that pass it on, with the variable of its timestamp."""
+        blame = Blame(self._ctx.operator_name, self._ctx.subtask, record)
+        assigner, limit = self._strategy.timestamp_assigner, code.variable("limit")
+        assigned = timestamp
+        if assigner is not None:
+            assigned = code.variable("t")
+            extract = code.bind(assigner.extract_timestamp, "extract")
+            code.line(f"{assigned} = {extract}({record}, {timestamp or MIN_TIMESTAMP})", blame)
+            with code.block(f"if type({assigned}) is not int or not {MIN_TIMESTAMP} <= {assigned} <= {MAX_TIMESTAMP}:"):
+                code.line(f"raise {code.bind(_advice, 'advice')}({assigned})", blame)
+        emit(assigned)
+        if self._max_skew_ms is not None:
+            code.at_start(f"{limit} = {code.bind(self._limit, 'limit_of')}()")
+            head = f"if {assigned or MIN_TIMESTAMP} > {limit}:"
+            with code.block(head):
+                code.line(f"{code.bind(self._ctx.counters, 'counters')}.num_records_from_the_future += 1")
+            with code.block("else:"):
+                self._write_seen(code, record, assigned, blame)
+        else:
+            self._write_seen(code, record, assigned, blame)
+
+    def _write_seen(self, code: LoopCode, record: str, timestamp: str | None, blame: Blame) -> None:
+        if self._generator.needs_events:
+            code.line(f"{code.bind(self._show, 'show')}({record}, {timestamp or MIN_TIMESTAMP})", blame)
+            return
+        largest = code.variable("largest")
+        code.at_start(f"{largest} = None")
+        code.at_end(f"if {largest} is not None: {code.bind(self._generator.on_largest_timestamp, 'on_largest')}({largest})")
+        if timestamp is None:
+            code.line(f"{largest} = {MIN_TIMESTAMP}")
+            return
+        with code.block(f"if {largest} is None or {timestamp} > {largest}:"):
+            code.line(f"{largest} = {timestamp}")
+
+
+def _advice(timestamp: Any) -> TypeError:
+    return TypeError(
+        f"extract_timestamp must return milliseconds since the epoch as an int of 64 bits, got {preview(timestamp)} of type "
+        f"{type(timestamp).__name__}"
+    )
 
 
 def idleness_clock(service: ProcessingTimeService) -> Callable[[], int]:
@@ -213,13 +259,6 @@ def _largest_timestamp(chunk: Chunk) -> int | None:
         return max(chunk.timestamps or (), default=None)
     array = chunk.timestamp_array
     return int(array.max()) if array is not None and len(array) else None
-
-
-def _are_timestamps(timestamps: Sequence[Any]) -> bool:
-    """Whether all are plain ints of 64 bits."""
-    if not timestamps:
-        return True
-    return set(map(type, timestamps)) == {int} and min(timestamps) >= MIN_TIMESTAMP and max(timestamps) <= MAX_TIMESTAMP
 
 
 def without_watermarks(strategy: WatermarkStrategy) -> WatermarkStrategy:

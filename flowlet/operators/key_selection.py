@@ -1,7 +1,7 @@
 """The keys of a chunk.
 
-Hot path.  One comprehension per chunk, in which a selector of one expression is not called, then one look at the types.  A selector that is
-nothing but ``record[k]`` is recognised, so that a sum over pairs need not call it (205 -> 175 ns per record; ``bench wordcount``).
+Hot path.  Nothing per record where the keys came with the records, as they do from every writer by key.  Else (a remote gate whose
+producers route by themselves) one call of the selector per record, and one look at the types.
 
 Side:   task.
 Source: Flink ``KeySelector``, ``setKeyContextElement1`` before the record is processed.
@@ -10,10 +10,11 @@ Source: Flink ``KeySelector``, ``setKeyContextElement1`` before the record is pr
 from typing import Any
 
 from flowlet.errors import KeyTypeError, UserFunctionError
-from flowlet.fusing.field_selector import field_selected_by
-from flowlet.fusing.inlined_map import InlinedMap
 from flowlet.keys import exact_key, exact_keys
-from flowlet.operators.user_function import UserFunctionOperator, preview
+from flowlet.operators.key_taking import field_taken_by
+from flowlet.operators.loop_code import Blame, LoopCode
+from flowlet.operators.preview import preview
+from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import Chunk
 
 
@@ -28,16 +29,18 @@ class KeyedInput:
     def __init__(self, operator: UserFunctionOperator, key_selector: Any) -> None:
         self._operator = operator
         self._selector = operator._add(key_selector, "get_key")
-        self._map = InlinedMap()
 
     def keys_of(self, chunk: Chunk) -> list[Any]:
-        """The key of each record; not asked for again where the sender saw that it is a field (``Columns.key_position``).
+        """The key of each record; not asked for again where the sender took it.
 
         Raises:
             UserFunctionError: as ``keys``.
         """
         known = _known_keys(chunk)
-        return self.keys(chunk.values) if known is None else known
+        if known is None:
+            return self.keys(chunk.values)
+        self.exact(known, chunk.values)
+        return known
 
     def exact_keys_of(self, chunk: Chunk) -> list[Any]:
         """``exact_keys``, of keys that are asked for as ``keys_of`` asks.
@@ -46,7 +49,7 @@ class KeyedInput:
             UserFunctionError: as ``keys``.
         """
         known = _known_keys(chunk)
-        return self.exact_keys(chunk.values) if known is None else exact_keys(known)
+        return self.exact_keys(chunk.values) if known is None else self.exact(known, chunk.values)
 
     def keys(self, values: list[Any]) -> list[Any]:
         """The key of each record, as the user knows it.
@@ -66,15 +69,23 @@ class KeyedInput:
         """
         return self.exact(self.selected(values), values)
 
+    def write_key(self, code: LoopCode, record: str) -> str:
+        """The statements that take the key of the record in a variable, for an operator that does not head its chain."""
+        key, operator = code.variable("k"), self._operator
+        blame = Blame(operator.name, operator.ctx.subtask, record)
+        code.line(f"{key} = {code.bind(self._selector.call, 'key')}({record})", blame)
+        code.line(f"{code.bind(exact_key, 'exact_key')}({key})", blame)
+        return key
+
     def selected(self, values: list[Any]) -> list[Any]:
         """What the selector gives for each record, which may not be keys.
 
         Raises:
             UserFunctionError: the selector failed.
         """
-        records = iter(values)
+        records, select = iter(values), self._selector.call
         try:
-            return self._map.results(self._selector.call, records)
+            return [select(record) for record in records]
         except Exception as error:
             raise self._operator._failure(values, records) from error
 
@@ -102,7 +113,7 @@ class KeyedOperator(UserFunctionOperator):
     def __init__(self, key_selector: Any, name: str) -> None:
         super().__init__(name)
         self._key_input = KeyedInput(self, key_selector)
-        self._key_field = field_selected_by(key_selector)
+        self._key_field = field_taken_by(key_selector)
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""
@@ -114,9 +125,11 @@ class KeyedOperator(UserFunctionOperator):
 
 
 def _known_keys(chunk: Chunk) -> list[Any] | None:
-    """The keys that the sender saw."""
+    """The keys that the sender took."""
     columns = chunk.columns
-    return None if columns is None or columns.key_position is None else columns.fields[columns.key_position].to_list()
+    if columns is None:
+        return chunk.keys
+    return None if columns.key_position is None else columns.fields[columns.key_position].to_list()
 
 
 def _can_be_key(key: Any) -> bool:

@@ -1,4 +1,4 @@
-"""``reduce`` and ``sum`` per key, record by record; in columns where the records are columns and the function is known.
+"""``reduce`` and ``sum`` per key, record by record; in columns where the records are columns and the aggregation is declared.
 
 Hot path.  One probe, one addition or call of the user's function, and one store per record.
 
@@ -9,22 +9,30 @@ Source:     Flink ``SumAggregator``; PyFlink ``KeyedStream.sum``.  Plain loops w
 """
 
 from collections.abc import Iterator
-from typing import Any
+from operator import is_
+from typing import Any, Final
 
 from flowlet.column_key import ColumnKey
+from flowlet.columns import Column, column_of
+from flowlet.columns.unchanging import are_unchanging
 from flowlet.datastream.aggregations import Aggregation, KnownReduction
 from flowlet.errors import JobGraphError, UserFunctionError
-from flowlet.fusing.known_reductions import known_reduction
-from flowlet.fusing.switch import is_fusing, is_traced
-from flowlet.fusing.unchanging_records import are_unchanging, chunk_is_unchanging
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.kernels.slot_index import SlotIndex, Slots
 from flowlet.keys import are_plain
+from flowlet.operators.loop_code import Blame, LoopCode
+from flowlet.operators.preview import last_of, preview
 from flowlet.operators.record_fields import checked_number, field_to_sum, with_field
-from flowlet.operators.reduce_loop import MISSING, ReduceLoop
-from flowlet.operators.running import RunningOperator
-from flowlet.operators.user_function import last_of, preview
+from flowlet.operators.record_loop import RecordLoop
+from flowlet.operators.running import MIN_COLUMN_ROWS, RunningOperator
 from flowlet.records import Chunk
+
+
+class _Missing:
+    """Not None: users may reduce to None."""
+
+
+MISSING: Final[Any] = _Missing()
 
 
 class KeyedReduceOperator(RunningOperator):
@@ -51,38 +59,44 @@ class KeyedReduceOperator(RunningOperator):
         columnar = None if known is None else _columnar(known)
         super().__init__(key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar)
         self._reduce_function = self._add(reduce_function, "reduce")
-        self._is_users = not isinstance(reduce_function, Aggregation)
         self._allows_null = isinstance(key_selector, ColumnKey)
         self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)  # while all keys come in columns of one kind
         self._slots = Slots()  # afterwards: exact key -> slot
-        self._results: list[Any] = []  # by slot
-        self._holds_changing = False  # records that can change
+        self._results: list[Any] = []  # by slot; the same list all the time
 
     def open(self) -> None:
-        """Prepare; no function is pickled with its loop."""
+        """Prepare."""
         super().open()
-        self._loop = ReduceLoop()
-        if self._is_users and is_traced():
-            self._columnar = None  # so that breakpoints in the function are met
+        self._loop = RecordLoop(self.name, self._write_advance, self.out.emitters)
+        self._silent_loop = RecordLoop(self.name, self._write_silent, [])
+        self._silent_results: list[Any] = []
 
-    def _advance_chunk(self, chunk: Chunk) -> tuple[list[Any], bool]:
-        slots = self._state_slots(chunk)
-        function = self._reduce_function.call
-        # The function may change what it returned before and return it again.
-        copies = self.ctx.copies_results and self._may_hold_changing(chunk, function)
-        results: list[Any] = []
-        try:
-            are_unchanging = self._loop.run(function, slots, chunk.records(), self._results, results, copies=copies)
-        except Exception as error:
-            raise UserFunctionError(self.name, self.ctx.subtask, preview(chunk.values[len(results)])) from error
-        return results, are_unchanging
+    def _advance_and_emit(self, chunk: Chunk) -> None:
+        self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._state_slots(chunk))
 
-    def _may_hold_changing(self, chunk: Chunk, function: Any) -> bool:
-        """Whether something that can change may be in the state once the chunk is; then it stays so."""
-        if not self._holds_changing:
-            keeps = not self._is_users or self._loop.keeps_unchanging(function)
-            self._holds_changing = not keeps or not chunk_is_unchanging(chunk)
-        return self._holds_changing
+    def _advance_chunk(self, chunk: Chunk, results: list[Any]) -> None:
+        self._silent_results.clear()
+        self._silent_loop.run(chunk.records(), None, len(chunk), self._state_slots(chunk))
+        results += self._silent_results
+
+    def _write_advance(self, code: LoopCode, record: str, timestamp: str | None, slot: str | None) -> None:
+        self.out.write(code, self._write_result(code, record, slot), timestamp, count="num_records")
+
+    def _write_silent(self, code: LoopCode, record: str, timestamp: str | None, slot: str | None) -> None:
+        code.line(f"{code.bind(self._silent_results, 'results')}.append({self._write_result(code, record, slot)})")
+
+    def _write_result(self, code: LoopCode, record: str, slot: str | None) -> str:
+        """The statements that bring the state up to date; returns the variable with the result."""
+        assert slot is not None, "the loop is given slots"
+        state, so_far, result = code.bind(self._results, "state"), code.variable("so_far"), code.variable("v")
+        code.line(f"{so_far} = {state}[{slot}]")
+        with code.block(f"if {so_far} is {code.bind(MISSING, 'MISSING')}:"):
+            code.line(f"{result} = {record}")
+        with code.block("else:"):
+            call = f"{code.bind(self._reduce_function.call, 'reduce')}({so_far}, {record})"
+            code.line(f"{result} = {call}", Blame(self.name, self.ctx.subtask, record))
+        code.line(f"{state}[{slot}] = {result}")
+        return result
 
     # -- the state: a slot for each key, and a list of results by slot
 
@@ -96,13 +110,20 @@ class KeyedReduceOperator(RunningOperator):
 
     def _indexed_slots(self, chunk: Chunk) -> list[int]:
         """By the column that is the key, if there is one; else record by record."""
-        column = None if chunk.columns is None or self._index is None else self._key_column(chunk.columns)
+        column = None if self._index is None else self._known_key_column(chunk)
         found = None if column is None or self._index is None else self._index.slots(column)
         if found is not None:
             slots: list[int] = found.tolist()
             return slots
         self._leave_index()
         return [self._slots[key] for key in self._key_input.exact_keys_of(chunk)]
+
+    def _known_key_column(self, chunk: Chunk) -> Column | None:
+        """The keys as a column; None for a short list in the beginning, for columns cost more than they save for a few records."""
+        if chunk.columns is not None:
+            return self._key_column(chunk.columns)
+        is_begun = (self._index is not None and self._index.num_slots > 0) or len(chunk) >= MIN_COLUMN_ROWS
+        return column_of(chunk.keys) if is_begun and chunk.keys is not None else None
 
     def _leave_index(self) -> None:
         """From now on keys are looked up one by one: not all are in columns of one kind."""
@@ -117,8 +138,8 @@ class KeyedReduceOperator(RunningOperator):
         return [key for key, _ in kept], [result for _, result in kept]
 
     def _take_records(self, keys: list[Any], records: list[Any]) -> None:
-        self._results, self._slots = records, Slots()
-        self._holds_changing = not are_unchanging(records)
+        self._results[:] = records  # the same list: loops hold it
+        self._slots = Slots()
         self._index = SlotIndex(allows_null=self._allows_null)
         if not self._index.load(keys):
             self._index = None
@@ -170,20 +191,42 @@ class KeyedSumOperator(RunningOperator):
         self._holds_tuples = isinstance(position, int)
         self._holds_pairs = position == 1
 
-    def _advance_chunk(self, chunk: Chunk) -> tuple[list[Any], bool]:
-        return self._advance(chunk.values), False
-
-    def _advance(self, values: list[Any]) -> list[Any]:
-        if self._holds_sums and list(map(type, values)).count(tuple) == len(values):
-            return self._advance_sums(values)
+    def _advance_and_emit(self, chunk: Chunk) -> None:
+        values = chunk.values
+        if list(map(type, values)).count(tuple) == len(values) and are_unchanging(values):
+            super()._advance_and_emit(chunk)
+            return
+        # Whoever reads the results may change them, and with them the first record of a key, which is in the state.
         self._hold_records()
-        keys = self._keys(values)
+        self._holds_tuples = self._holds_pairs = False
+        keys = self._key_input.exact_keys_of(chunk)
+        self.out.collect_each(self._each_advanced(keys, values), chunk.timestamps, len(values))
+
+    def _each_advanced(self, keys: list[Any], values: list[Any]) -> Iterator[Any]:
+        """The result after each record, each when it is asked for."""
+        results: list[Any] = []
+        for key, value in zip(keys, values, strict=True):
+            try:
+                self._advance_records([key], iter((value,)), results)
+            except Exception as error:  # noqa: BLE001 - raised from the error, or from one that says it better
+                raise UserFunctionError(self.name, self.ctx.subtask, preview(value)) from self._cause(value, error)
+            yield results.pop()
+
+    def _advance_chunk(self, chunk: Chunk, results: list[Any]) -> None:
+        values = chunk.values
+        self._advance(values, self._key_input.exact_keys_of(chunk), results)
+
+    def _advance(self, values: list[Any], keys: list[Any], results: list[Any]) -> None:
+        if self._holds_sums and list(map(type, values)).count(tuple) == len(values):
+            self._advance_sums(values, keys, results)
+            return
+        self._hold_records()
         self._holds_tuples = self._holds_tuples and list(map(type, values)).count(tuple) == len(values)
         self._holds_pairs = self._holds_tuples and self._holds_pairs and list(map(len, values)).count(2) == len(values)
         advance = self._advance_pairs if self._holds_pairs else self._advance_tuples if self._holds_tuples else self._advance_records
         records = iter(values)
         try:
-            return advance(keys, records)
+            advance(keys, records, results)
         except Exception as error:  # noqa: BLE001 - raised from the error, or from one that says it better
             raise self._failure(values, records) from self._cause(last_of(values, records), error)
 
@@ -196,18 +239,19 @@ class KeyedSumOperator(RunningOperator):
             return clearer
         return error
 
-    def _advance_sums(self, values: list[Any]) -> list[Any]:
-        keys: list[Any] = []
+    def _advance_sums(self, values: list[Any], keys: list[Any], results: list[Any]) -> None:
         sums: list[Any] = []
         try:
-            keys = [record[0] for record in values]
-            if are_plain(keys):
-                self._add_pairs(keys, values, sums)
-                return [] if self._emit_on_finish else list(zip(keys, sums, strict=True))
+            firsts = [record[0] for record in values]
+            if are_plain(firsts) and all(map(is_, firsts, keys)):
+                self._add_pairs(firsts, values, sums)
+                results += zip(firsts, sums, strict=True)
+                return
         except Exception:  # noqa: BLE001, S110 - a tuple of another length, no number, too large: the other path shows whose fault it is
             pass
         self._hold_records()
-        return [*zip(keys, sums), *self._advance(values[len(sums) :])]  # noqa: B905 - only the first ones were added
+        results += zip(keys, sums)  # noqa: B905 - only the first ones were added
+        self._advance(values[len(sums) :], keys[len(sums) :], results)
 
     def _add_pairs(self, keys: list[Any], values: list[Any], sums: list[Any]) -> None:
         state = self._state
@@ -238,10 +282,9 @@ class KeyedSumOperator(RunningOperator):
             self._state = {key: (key, total) for key, total in self._state.items()}
             self._holds_sums = False
 
-    def _advance_pairs(self, keys: list[Any], records: Iterator[Any]) -> list[Any]:
+    def _advance_pairs(self, keys: list[Any], records: Iterator[Any], results: list[Any]) -> None:
         state = self._state
         get = state.get
-        results: list[Any] = []
         append = results.append
         for key, record in zip(keys, records):  # noqa: B905 - one key per record; strict costs in the hot loop
             so_far = get(key)
@@ -251,13 +294,11 @@ class KeyedSumOperator(RunningOperator):
                 record = (so_far[0], so_far[1] + record[1])
             state[key] = record
             append(record)
-        return results
 
-    def _advance_tuples(self, keys: list[Any], records: Iterator[Any]) -> list[Any]:
+    def _advance_tuples(self, keys: list[Any], records: Iterator[Any], results: list[Any]) -> None:
         state, position = self._state, self._position
         assert isinstance(position, int)
         get = state.get
-        results: list[Any] = []
         append = results.append
         for key, record in zip(keys, records):  # noqa: B905 - as above
             so_far = get(key)
@@ -269,27 +310,21 @@ class KeyedSumOperator(RunningOperator):
                 record = tuple(fields)
             state[key] = record
             append(record)
-        return results
 
-    def _advance_records(self, keys: list[Any], records: Iterator[Any]) -> list[Any]:
+    def _advance_records(self, keys: list[Any], records: Iterator[Any], results: list[Any]) -> None:
         state, position = self._state, self._position
-        results: list[Any] = []
         for key, record in zip(keys, records, strict=True):
             addend = field_to_sum(record, position)
             so_far = state.get(key, MISSING)
             state[key] = result = record if so_far is MISSING else with_field(so_far, position, field_to_sum(so_far, position) + addend)
             results.append(result)
-        return results
 
     def _final_records(self) -> Iterator[Any]:
         return iter(self._state.items()) if self._holds_sums else iter(self._state.values())
 
 
 def _known(function: Any) -> KnownReduction | None:
-    if isinstance(function, Aggregation):
-        return function.known
-    # Where nothing is inlined, users' functions are called.
-    return known_reduction(function) if is_fusing() else None
+    return function.known if isinstance(function, Aggregation) else None
 
 
 def _columnar(known: KnownReduction) -> ColumnarReduction:

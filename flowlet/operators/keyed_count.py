@@ -14,9 +14,9 @@ from typing import Any, Final
 from flowlet.column_key import ColumnKey
 from flowlet.columns import Column, Columns, ConstantColumn, Shape
 from flowlet.common.types import Row
-from flowlet.fusing.field_selector import field_selected_by, selects_record
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction, Layout
 from flowlet.operators.key_selection import KeyedInput
+from flowlet.operators.key_taking import field_taken_by
 from flowlet.operators.keyed import KeyedSumOperator
 from flowlet.records import Chunk
 
@@ -47,8 +47,7 @@ class KeyedCountOperator(KeyedSumOperator):
         super().__init__(key, 1, emit_on_finish=emit_on_finish, emits_batches=emits_batches, name=name)
         self._columnar = ColumnarReduction(Aggregate.SUM, 1, skips_nulls=field_names is not None)
         self._counted = KeyedInput(self, key_selector)
-        self._counted_field = field_selected_by(key_selector)
-        self._counts_records = selects_record(key_selector)
+        self._counted_field = field_taken_by(key_selector)
         self._field_names = field_names
 
     def set_key_context(self, record: object) -> None:
@@ -63,8 +62,10 @@ class KeyedCountOperator(KeyedSumOperator):
         super().process_chunk(self._pairs(chunk) if key is None else self._pairs_in_columns(chunk, key))
 
     def _column_to_count(self, columns: Columns) -> Column | None:
+        if columns.key_position is not None:
+            return columns.fields[columns.key_position]
         if columns.shape is Shape.SCALAR:
-            return columns.fields[0] if self._counts_records else None
+            return None
         position = None if self._counted_field is None else Layout.of(columns).position(self._counted_field)
         return None if position is None else columns.fields[position]
 
@@ -74,9 +75,11 @@ class KeyedCountOperator(KeyedSumOperator):
         return Chunk.of_columns(Columns(len(chunk), (key, ones), shape, self._field_names or ()), chunk.timestamp_array)
 
     def _pairs(self, chunk: Chunk) -> Chunk:
-        keys = self._counted.keys(chunk.values)
+        keys = self._counted.keys_of(chunk)
         if self._field_names is None:
-            return Chunk(list(zip(keys, repeat(_ONE))), chunk.timestamps)
+            pairs = Chunk(list(zip(keys, repeat(_ONE))), chunk.timestamps)
+            pairs.keys = keys
+            return pairs
         # Of rows the field itself, which may be None.
         make = Row(*self._field_names)
         name = self._field_names[0]

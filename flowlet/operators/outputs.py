@@ -1,105 +1,58 @@
 """The ways from one operator of a chain to the next ones.
 
-Hot path, per chunk: two plain calls and two additions from one operator to the next; where object reuse is off, see ``copying``.
+What an operator emits goes to consumers of two kinds: chained operators that take records one by one, whose statements are written into the
+loop of the operator; and emitters, behind which chunks go on.
+
+Hot path: per record what ``write`` wrote; per chunk one call of ``collect``.
 
 Side:       task.
-Invariants: a chunk has one owner; with object reuse off, no two operators that could tell share a record.
-Source:     Flink ``ChainingOutput``, ``CopyingChainingOutput``, ``BroadcastingOutputCollector``, ``CopyingBroadcastingOutputCollector``,
-            ``CountingOutput``, ``WatermarkGaugeExposingOutput``.  Side outputs are told apart where an operator emits, so an output behind
-            a tag never sees a record of the main one.
-Rules:      the inverse rule of Flink's broadcasting outputs: who reads through copies of its own can be given the same chunk, so the
-            copying variant is the one for object reuse.
+Invariants: consumers get a record in the order in which they were added, each with all that is behind it, before the operator emits the
+            next one.  Chained operators are handed the very object, as PyFlink's Python operators are.
+Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``CountingOutput``, ``WatermarkGaugeExposingOutput``.
 """
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from flowlet.operators.base import EdgeOutput, OperatorCounters, StreamOperator
-from flowlet.operators.copying import copy_chunk
+from flowlet.operators.base import EdgeOutput, OperatorCounters, Output, StreamOperator
+from flowlet.operators.emitter import Emitter
+from flowlet.operators.loop_code import MAX_BLOCKS, LoopCode
+from flowlet.operators.record_loop import RecordLoop
 from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
 
 
-class ChainingOutput:
-    """The way into a chained operator, which gets the very records."""
+class ChainedConsumer:
+    """A chained operator that takes records one by one.
 
-    copies: ClassVar[bool] = False
+    Args:
+        operator: the operator.
+        output: where its results go.
+        counters: of the operator.
+    """
 
-    __slots__ = ("_counters", "_operator", "_process", "emit_latency_marker", "emit_watermark", "emit_watermark_status")
-
-    def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
-        self._operator = operator
-        self._process = operator.process_chunk
-        self._counters = counters
+    def __init__(self, operator: StreamOperator, output: "OperatorOutput", counters: OperatorCounters) -> None:
+        self.operator = operator
+        self.output = output
+        self.counters = counters
         self.emit_watermark = operator.process_watermark
         self.emit_watermark_status = operator.process_watermark_status
         self.emit_latency_marker = operator.process_latency_marker
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} into {self._operator!r}>"
+        return f"<ChainedConsumer {self.operator!r}>"
 
-    def collect(self, chunk: Chunk) -> None:
-        """Count and process."""
-        self._counters.num_records_in += len(chunk)
-        self._process(chunk)
-
-
-class CopyingChainingOutput(ChainingOutput):
-    """The way into a chained operator, which gets copies."""
-
-    copies: ClassVar[bool] = True
-
-    __slots__ = ()
-
-    def collect(self, chunk: Chunk) -> None:
-        """Count, copy and process."""
-        self._counters.num_records_in += len(chunk)
-        self._process(copy_chunk(chunk))
+    def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
+        """The statements that process the record in a variable."""
+        if code.num_blocks < MAX_BLOCKS:
+            self.operator.write_record(code, record, timestamp, None)
+            return
+        loop = RecordLoop(self.operator.name, self.operator.write_record, self.output.emitters)
+        stamps = "None" if timestamp is None else f"({timestamp},)"
+        code.line(f"{code.bind(loop.run, 'push')}(({record},), {stamps}, 1)")
 
 
-class BroadcastingOutput:
-    """Several outputs, or none: each gets the same chunk, so all but the last one must copy it."""
-
-    __slots__ = ("_outputs",)
-
-    def __init__(self, outputs: Sequence[EdgeOutput]) -> None:
-        self._outputs = tuple(outputs)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} to {self._outputs!r}>"
-
-    def collect(self, chunk: Chunk) -> None:
-        """To each, in order."""
-        for output in self._outputs:
-            output.collect(chunk)
-
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """To each."""
-        for output in self._outputs:
-            output.emit_watermark(watermark)
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """To each."""
-        for output in self._outputs:
-            output.emit_watermark_status(status)
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """To one of them, by chance."""
-        if self._outputs:
-            random.choice(self._outputs).emit_latency_marker(marker)  # noqa: S311 - spreads load, protects nothing
-
-
-class CopyingBroadcastingOutput(BroadcastingOutput):
-    """Several outputs: every output gets a chunk of its own, the last one the original; the records are shared."""
-
-    __slots__ = ()
-
-    def collect(self, chunk: Chunk) -> None:
-        """To each, in order."""
-        for output in self._outputs[:-1]:
-            output.collect(chunk.copy())
-        for output in self._outputs[-1:]:
-            output.collect(chunk)
+Consumer = ChainedConsumer | Emitter
 
 
 class OperatorOutput:
@@ -108,52 +61,198 @@ class OperatorOutput:
     Threading: task thread; ``current_watermark`` anywhere, one watermark stale.
 
     Args:
+        name: of the operator, for the text of loops.
         main: the consumers of the main output.
         sides: those of each side output that has any.
         counters: of the operator; each record is counted once, however many consumers there are.
     """
 
-    __slots__ = ("_all", "_collect", "_counters", "_sides", "current_watermark")
-
-    def __init__(self, main: Sequence[EdgeOutput], sides: Mapping[str, Sequence[EdgeOutput]], counters: OperatorCounters) -> None:
-        self._collect = _joined(main).collect
-        self._sides = {tag_id: _joined(outputs).collect for tag_id, outputs in sides.items()}
-        self._all = BroadcastingOutput([*main, *(output for outputs in sides.values() for output in outputs)])
-        self._counters = counters
+    def __init__(self, name: str, main: Sequence[Consumer], sides: Mapping[str, Sequence[Consumer]], counters: OperatorCounters) -> None:
+        self._main = _Way(name, main, counters)
+        self._sides = {tag_id: _Way(f"{name}, side output {tag_id}", consumers, counters) for tag_id, consumers in sides.items()}
+        self._all: list[Consumer] = [*main, *(consumer for consumers in sides.values() for consumer in consumers)]
+        self.emitters: list[Emitter] = [emitter for way in (self._main, *self._sides.values()) for emitter in way.emitters]
         self.current_watermark = MIN_TIMESTAMP
 
     def __repr__(self) -> str:
         return f"<OperatorOutput at {self.current_watermark}: {self._all!r}>"
 
+    # ---------------------------------------------------------------- written into loops
+
+    def write(self, code: LoopCode, record: str, timestamp: str | None, *, count: str | None = None) -> None:
+        """The statements that emit the record in a variable.
+
+        Args:
+            code: of the loop.
+            record: the variable.
+            timestamp: the variable with its timestamp; None: the records of this loop have none.
+            count: how often the statements will have run when the loop ends, as an expression; None: nobody knows.
+        """
+        self._main.write(code, record, timestamp, count)
+
+    def write_side(self, code: LoopCode, tag_id: str, record: str, timestamp: str | None) -> None:
+        """The statement that emits the record in a variable to the side output whose id is in a variable."""
+        code.line(f"{code.bind(self.emit_side, 'emit_side')}({tag_id}, {record}, {timestamp})")
+
+    def write_limit(self, code: LoopCode) -> None:
+        """The statements at the end of an inner loop that may emit any number of records."""
+        for emitter in self._main.emitters:
+            emitter.write_limit(code)
+
+    def emit_side(self, tag_id: str, record: Any, timestamp: int | None) -> None:
+        """Emit one record to a side output; nothing if nobody reads it."""
+        way = self._sides.get(tag_id)
+        if way is not None:
+            way.emit((record,), None if timestamp is None else (timestamp,), 1)
+
+    # ---------------------------------------------------------------- called by operators
+
     def collect(self, chunk: Chunk) -> None:
-        """Count and pass on."""
-        self._counters.num_records_out += len(chunk)
-        self._collect(chunk)
+        """Emit records; takes over the chunk."""
+        self._main.collect(chunk)
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
-        """Count and pass on; forget what nobody reads."""
-        collect = self._sides.get(tag_id)
-        if collect is not None:
-            self._counters.num_records_out += len(chunk)
-            collect(chunk)
+        """Emit records to a side output; nothing if nobody reads it."""
+        way = self._sides.get(tag_id)
+        if way is not None:
+            way.collect(chunk)
+
+    def collect_each(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
+        """Emit records that are made one by one: the next one, or its timestamp, is asked for when the last one is through."""
+        self._main.emit(records, timestamps, num_records)
+
+    def takes_whole(self, chunk: Chunk) -> bool:
+        """Whether nothing behind looks at single records."""
+        return self._main.takes_whole(chunk)
+
+    def drain(self) -> None:
+        """Pass on what waits."""
+        for emitter in self.emitters:
+            emitter.drain()
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """To every consumer of any output."""
         self.current_watermark = watermark.timestamp
-        self._all.emit_watermark(watermark)
+        for consumer in self._all:
+            consumer.emit_watermark(watermark)
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
         """To every consumer of any output."""
-        self._all.emit_watermark_status(status)
+        for consumer in self._all:
+            consumer.emit_watermark_status(status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """To one consumer of any output."""
-        self._all.emit_latency_marker(marker)
+        """To one consumer of any output, by chance."""
+        if self._all:
+            random.choice(self._all).emit_latency_marker(marker)  # noqa: S311 - spreads load, protects nothing
 
 
-def _joined(outputs: Sequence[EdgeOutput]) -> EdgeOutput:
-    if len(outputs) == 1:
-        return outputs[0]
-    if all(getattr(output, "copies", False) for output in outputs[:-1]):
-        return BroadcastingOutput(outputs)
-    return CopyingBroadcastingOutput(outputs)
+class _Way:
+    """The main output, or a side output."""
+
+    def __init__(self, name: str, consumers: Sequence[Consumer], counters: OperatorCounters) -> None:
+        self._consumers = tuple(consumers)
+        self._counters = counters
+        self.emitters: list[Emitter] = []
+        for consumer in consumers:
+            self.emitters += [consumer] if isinstance(consumer, Emitter) else consumer.output.emitters
+        self._loop = RecordLoop(name, self._write_loop, self.emitters)
+
+    def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
+        self.write(code, record, timestamp, "num_records")
+
+    def write(self, code: LoopCode, record: str, timestamp: str | None, count: str | None) -> None:
+        if count is None:
+            count = self._write_count(code)
+        code.at_end(f"{code.bind(self._counters, 'counters')}.num_records_out += {count}")
+        for consumer in self._consumers:
+            if isinstance(consumer, ChainedConsumer):
+                code.at_end(f"{code.bind(consumer.counters, 'counters')}.num_records_in += {count}")
+                code.counts[id(consumer.operator)] = count
+            consumer.write(code, record, timestamp)
+
+    def _write_count(self, code: LoopCode) -> str:
+        count = code.variable("n")
+        if len(self._consumers) == 1 and isinstance(self._consumers[0], Emitter):
+            # It counts by itself, per chunk.
+            emitter = code.bind(self._consumers[0], "emitter")
+            code.at_start(f"{count} = {emitter}.num_emitted")
+            code.at_end(f"{emitter}.drain()")
+            return f"{emitter}.num_emitted - {count}"
+        code.at_start(f"{count} = 0")
+        code.line(f"{count} += 1")
+        return count
+
+    def takes_whole(self, chunk: Chunk) -> bool:
+        return all(isinstance(consumer, Emitter) and consumer.try_whole(chunk) is not None for consumer in self._consumers)
+
+    def collect(self, chunk: Chunk) -> None:
+        if not len(chunk):
+            return
+        wholes = []
+        for consumer in self._consumers:
+            whole = consumer.try_whole(chunk) if isinstance(consumer, Emitter) else None
+            if whole is None or (len(self._consumers) > 1 and consumer.calls_users):  # type: ignore[union-attr]  # None for the others
+                self.emit(chunk.records(), chunk.timestamps, len(chunk))
+                return
+            wholes.append(whole)
+        self._counters.num_records_out += len(chunk)
+        for emitter, whole in zip(self.emitters, wholes, strict=True):
+            emitter.collect(whole if emitter is self.emitters[-1] else whole.copy())
+
+    def emit(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
+        self._loop.run(records, timestamps, num_records)
+
+
+class _SideTarget:
+    """One side output of an output that sorts by itself, as an ``EdgeOutput``."""
+
+    def __init__(self, output: Output, tag_id: str) -> None:
+        self._output = output
+        self._tag_id = tag_id
+
+    def collect(self, chunk: Chunk) -> None:
+        self._output.collect_side(self._tag_id, chunk)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """The main output passes it on."""
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """The main output passes it on."""
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """The main output passes it on."""
+
+
+class StandaloneOutput(OperatorOutput):
+    """The output of an operator outside of a chain: everything goes to an ``Output`` that takes chunks.
+
+    Args:
+        name: of the operator.
+        output: takes the chunks of all outputs.
+        counters: of the operator.
+    """
+
+    def __init__(self, name: str, output: Output, counters: OperatorCounters) -> None:
+        super().__init__(name, [Emitter(output)], {}, counters)
+        self._output = output
+
+    def emit_side(self, tag_id: str, record: Any, timestamp: int | None) -> None:
+        """Emit one record to any side output."""
+        self._way_of(tag_id).emit((record,), None if timestamp is None else (timestamp,), 1)
+
+    def collect_side(self, tag_id: str, chunk: Chunk) -> None:
+        """Emit records to any side output."""
+        self._way_of(tag_id).collect(chunk)
+
+    def _way_of(self, tag_id: str) -> _Way:
+        way = self._sides.get(tag_id)
+        if way is None:
+            counters = OperatorCounters()  # of nobody
+            way = self._sides[tag_id] = _Way(tag_id, [Emitter(_SideTarget(self._output, tag_id))], counters)
+        return way
+
+
+def output_for(output: EdgeOutput, name: str, counters: OperatorCounters) -> OperatorOutput:
+    """What an operator emits into, around any output."""
+    return output if isinstance(output, OperatorOutput) else StandaloneOutput(name, output, counters)  # type: ignore[arg-type]

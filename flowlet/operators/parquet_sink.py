@@ -24,7 +24,7 @@ from flowlet.common.typeinfo import RowTypeInfo
 from flowlet.common.types import Row
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.base import StreamOperator
-from flowlet.operators.user_function import preview
+from flowlet.operators.preview import preview
 from flowlet.records import Chunk
 from flowlet.serde.arrow_types import arrow_type_of, exact_array
 from flowlet.serde.type_serializer import ValueMismatchError
@@ -42,7 +42,7 @@ class ParquetSink(StreamOperator):
         name: for people.
     """
 
-    touches_records: ClassVar[bool] = False
+    takes_chunks: ClassVar[bool] = True
 
     def __init__(self, folder: str, row_type: RowTypeInfo, *, utc_timestamp: bool = False, name: str = "Sink: Writer") -> None:
         self.name = name

@@ -1,27 +1,30 @@
 """Process functions: per record, with a context.
 
-Hot path.  Per record: the user's call, one or two stores into the context, and what ``collector`` does; chunks go on as a whole.
+Hot path.  Per record: the user's call, one or two stores into the context, and per result one look whether it is a side output's (bench:
+programs).
 
 Side:       task.
 Invariants: while a user's method runs, key, timestamp and context are those of its record; outside, the context refuses to answer.
-            Results have the timestamp of their record or timer.
+            Results have the timestamp of their record or timer.  A generator is resumed when its last result went through the chain.
 Source:     Flink ``ProcessOperator``, ``KeyedProcessOperator``, ``CoProcessOperator``, ``KeyedCoProcessOperator``,
             ``ProcessFunction.Context``, ``OnTimerContext``.
 Absent:     keyed state.
 """
 
-from collections.abc import Callable
-from itertools import repeat
+from collections.abc import Iterator
 from typing import Any
 
+from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.operators.collector import Collector
 from flowlet.operators.key_selection import KeyedInput
+from flowlet.operators.loop_code import Blame, LoopCode
 from flowlet.operators.multi_input import TwoInputStreamOperator
+from flowlet.operators.preview import preview
+from flowlet.operators.record_loop import RecordLoop
 from flowlet.operators.time_services import NO_KEY, InternalTimer, InternalTimerService
-from flowlet.operators.user_function import UserFunction, UserFunctionOperator, last_of, preview
+from flowlet.operators.user_function import UserFunction, UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
 
 _TIMERS = "user-timers"  # Flink's name of the timers of process functions
@@ -150,7 +153,6 @@ class _ProcessOperator(UserFunctionOperator):
         """Make context and timers, then open the function."""
         timers = KeyedTimers(self.ctx.timer_service(_TIMERS, self)) if self._is_keyed else UnkeyedTimers(self)
         self._context = ProcessContext(timers, self)
-        self._collector = Collector(self.output, copies=self.ctx.copies_results)
         super().open()
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -170,37 +172,79 @@ class _ProcessOperator(UserFunctionOperator):
         on_timer = self._function.method("on_timer")
         if on_timer is None:
             return
+        # As in Flink, what a timer of the clock emits has no timestamp.
+        timestamp = timer.timestamp if domain is TimeDomain.EVENT_TIME else None
         context = self._context
         context.enter(timer.timestamp, domain)
         try:
-            # As in Flink, what a timer of the clock emits has no timestamp.
-            self._collector.collect(on_timer(timer.timestamp, context), timer.timestamp if domain is TimeDomain.EVENT_TIME else None)
-        except Exception as error:
-            error.add_note(f"raised by on_timer() at {timer.timestamp} for the key {preview(timer.key)}")
-            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
+            results = self._called(on_timer, timer)
+            if results is not None:
+                self._emit_each(results, timer, timestamp)
         finally:
             context.leave()
-        self._collector.flush()
+            self.out.drain()
 
-    def _process(self, function: Callable[..., Any], chunk: Chunk, keys: list[Any] | None) -> None:
-        """Call ``function(record, context)`` for each record."""
-        context, collect, key_context = self._context, self._collector.collect, self.ctx.key_context
-        values = chunk.values
-        records = iter(values)
-        timestamps = repeat(None) if chunk.timestamps is None else chunk.timestamps
-        context.enter(None)
+    def _called(self, on_timer: Any, timer: InternalTimer) -> Iterator[Any] | None:
+        """The results of a timer, if there are any."""
         try:
-            if keys is None:
-                for record, context.record_timestamp in zip(records, timestamps):  # noqa: B905 - of the same length, or endless
-                    collect(function(record, context), context.record_timestamp)
-            else:
-                for record, context.record_timestamp, key_context.current_key in zip(records, timestamps, keys):  # noqa: B905 - as above
-                    collect(function(record, context), context.record_timestamp)
+            results = on_timer(timer.timestamp, self._context)
+            return None if results is None else iter(results)
         except Exception as error:
-            raise UserFunctionError(self.name, self.ctx.subtask, preview(last_of(values, records))) from error
-        finally:
-            context.leave()
-        self._collector.flush()
+            raise self._timer_failure(timer, error) from error
+
+    def _emit_each(self, results: Iterator[Any], timer: InternalTimer, timestamp: int | None) -> None:
+        stamps = None if timestamp is None else (timestamp,)
+        while True:
+            try:
+                result = next(results)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise self._timer_failure(timer, error) from error
+            if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
+                self.out.emit_side(result[0].tag_id, result[1], timestamp)
+            else:
+                self.out.collect_each((result,), stamps, 1)
+
+    def _timer_failure(self, timer: InternalTimer, error: Exception) -> UserFunctionError:
+        error.add_note(f"raised by on_timer() at {timer.timestamp} for the key {preview(timer.key)}")
+        return UserFunctionError(self.name, self.ctx.subtask, None)
+
+    def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None, key: str | None) -> None:
+        """The statements that call a method with the record and its context, and take each result through the chain."""
+        context = code.bind(self._context, "context")
+        code.at_start(f"{context}.enter(None)")
+        code.at_end(f"{context}.leave()")
+        if timestamp is not None:
+            code.line(f"{context}.record_timestamp = {timestamp}")
+        if key is not None:
+            code.line(f"{code.bind(self.ctx.key_context, 'key_context')}.current_key = {key}")
+        results, result = code.variable("results"), code.variable("v")
+        call = Blame(self.name, self.ctx.subtask, record)
+        code.line(f"{results} = {code.bind(method, 'process')}({record}, {context})", call)
+        blame = Blame(self.name, self.ctx.subtask, record, results, _advice)
+        with code.block(f"if {results} is not None:"):
+            with code.block(f"for {result} in {results}:", blame):
+                self._write_result(code, result, timestamp)
+            code.line(f"{results} = {result} = None")
+
+    def _write_result(self, code: LoopCode, result: str, timestamp: str | None) -> None:
+        tag = code.bind(OutputTag, "OutputTag")
+        with code.block(f"if type({result}) is tuple and len({result}) == {_PAIR} and isinstance({result}[0], {tag}):"):
+            id_, value = code.variable("tag"), code.variable("v")
+            code.line(f"{id_}, {value} = {result}[0].tag_id, {result}[1]")
+            self.out.write_side(code, id_, value, timestamp)
+        with code.block("else:"):
+            self.out.write(code, result, timestamp)
+            self.out.write_limit(code)
+
+
+_PAIR = 2
+
+
+def _advice(results: Any) -> TypeError:
+    what = f"{preview(results)} of type {type(results).__name__}"
+    return TypeError(f"a process function yields its results or returns a list of them ([] or None for none, [x] for one); got {what}")
 
 
 class ProcessOperator(_ProcessOperator):
@@ -218,6 +262,11 @@ class ProcessOperator(_ProcessOperator):
         self._keys = KeyedInput(self, key_selector) if self._is_keyed else None
         self._function = self._add(function, "process_element")
 
+    def open(self) -> None:
+        """Make context, timers and the loop, then open the function."""
+        super().open()
+        self._loop = RecordLoop(self.name, self.write_record, self.out.emitters)
+
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""
         if self._keys is not None:
@@ -225,7 +274,15 @@ class ProcessOperator(_ProcessOperator):
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Call the function for each record."""
-        self._process(self._function.call, chunk, None if self._keys is None else self._keys.keys_of(chunk))
+        if len(chunk):
+            keys = None if self._keys is None else self._keys.keys_of(chunk)
+            self._loop.run(chunk.records(), chunk.timestamps, len(chunk), keys)
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Call the function."""
+        if key is None and self._keys is not None:
+            key = self._keys.write_key(code, record)
+        self._write_call(code, self._function.call, record, timestamp, key)
 
 
 class CoProcessOperator(_ProcessOperator, TwoInputStreamOperator):
@@ -243,15 +300,29 @@ class CoProcessOperator(_ProcessOperator, TwoInputStreamOperator):
         self._keys = None if key_selectors is None else tuple(KeyedInput(self, selector) for selector in key_selectors)
         self._function = self._add(function, "process_element1", "process_element2")
 
+    def open(self) -> None:
+        """Make context, timers and the loops, then open the function."""
+        super().open()
+        self._loops = [self._loop_of("process_element1"), self._loop_of("process_element2")]
+
     def process_chunk1(self, chunk: Chunk) -> None:
         """Call the function for each record of the first input."""
-        self._process_input(0, "process_element1", chunk)
+        self._process_input(0, chunk)
 
     def process_chunk2(self, chunk: Chunk) -> None:
         """Call the function for each record of the second input."""
-        self._process_input(1, "process_element2", chunk)
+        self._process_input(1, chunk)
 
-    def _process_input(self, index: int, method: str, chunk: Chunk) -> None:
-        function = self._function.method(method)
-        assert function is not None, "checked when it was made"
-        self._process(function, chunk, None if self._keys is None else self._keys[index].keys_of(chunk))
+    def _process_input(self, index: int, chunk: Chunk) -> None:
+        if len(chunk):
+            keys = None if self._keys is None else self._keys[index].keys_of(chunk)
+            self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys)
+
+    def _loop_of(self, name: str) -> RecordLoop:
+        method = self._function.method(name)
+        assert method is not None, "checked when it was made"
+
+        def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+            self._write_call(code, method, record, timestamp, key)
+
+        return RecordLoop(f"{self.name}, {name}", write, self.out.emitters)

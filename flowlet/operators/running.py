@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowlet.columns import CodedColumn, Column, Columns, ListColumn, Shape, columns_of
+from flowlet.columns import CodedColumn, Column, Columns, ListColumn, Shape, column_of, columns_of
 from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
 from flowlet.operators.copying import copy_values
 from flowlet.operators.key_selection import KeyedOperator
@@ -85,17 +85,23 @@ class RunningOperator(KeyedOperator, ABC):
             self._has_timestamps = True
         if self._columnar is not None and self._process_columns(chunk, self._columnar):
             return
-        if self._emits_batches:
-            self._emit_last(chunk, self._advance_chunk(chunk)[0])
+        if self._emits_batches or self._emit_on_finish:
+            results: list[Any] = []
+            self._advance_chunk(chunk, results)
+            if self._emits_batches:
+                self._emit_last(chunk, results)
             return
-        for part in chunk.parts(MAX_RECORDS):
-            self._advance_part(part)
+        self._advance_and_emit(chunk)
 
-    def _advance_part(self, chunk: Chunk) -> None:
-        """In a call of its own, so that results go before the next ones are made, while they are in the cache."""
-        results, are_unchanging = self._advance_chunk(chunk)
-        if not self._emit_on_finish:
-            self.output.collect(Chunk(results, chunk.timestamps, is_unchanging=are_unchanging))
+    def _advance_and_emit(self, chunk: Chunk) -> None:
+        """Emit the result after each record; also those before one that fails."""
+        for part in chunk.parts(MAX_RECORDS):
+            results: list[Any] = []
+            try:
+                self._advance_chunk(part, results)
+            finally:
+                stamps = part.timestamps
+                self.output.collect(Chunk(results, None if stamps is None else stamps[: len(results)]))
 
     def finish(self) -> None:
         """Emit what ``emit_on_finish`` kept back; as Flink does, at the end of event time."""
@@ -144,8 +150,8 @@ class RunningOperator(KeyedOperator, ABC):
     # -- records
 
     @abstractmethod
-    def _advance_chunk(self, chunk: Chunk) -> tuple[list[Any], bool]:
-        """The result after each record, and whether it was seen that none of them can change."""
+    def _advance_chunk(self, chunk: Chunk, results: list[Any]) -> None:
+        """Append the result after each record."""
 
     def _records(self) -> tuple[list[Any], list[Any]]:
         """Keys and what is kept of them, as a snapshot has it; lists of the caller's own."""
@@ -181,6 +187,8 @@ class RunningOperator(KeyedOperator, ABC):
         elif columns is None:
             columns = columns_of(chunk.values)
         key = None if columns is None else self._key_column(columns)
+        if key is None and columns is not None and columns.shape is not Shape.SCALAR and chunk.keys is not None:
+            key = column_of(chunk.keys)
         if columns is None or key is None or not self._advance_columns(chunk, columns, key, columnar):
             self._leave_columns(columnar)
             return False
@@ -232,4 +240,4 @@ class RunningOperator(KeyedOperator, ABC):
 def _detached(columns: Columns) -> Columns:
     """Without tables that grow on."""
     fields = [ListColumn(field.to_list()) if isinstance(field, CodedColumn) else field for field in columns.fields]
-    return Columns(columns.num_rows, tuple(fields), columns.shape, columns.field_names)
+    return columns.with_fields(tuple(fields))

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.assigned_splits import SplitReceiver
-from flowlet.operators.base import StreamOperator
+from flowlet.operators.base import OperatorContext, Output, StreamOperator
+from flowlet.operators.outputs import output_for
 from flowlet.operators.source_event_time import SourceEventTime
 from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
@@ -98,6 +99,12 @@ class SourceOperator(StreamOperator):
         self._markers: LatencyMarkerEmitter | None = None
         self._restored: object | None = None
 
+    def setup(self, ctx: OperatorContext, output: Output) -> None:
+        """Tell the operator where it is and where its results go."""
+        super().setup(ctx, output)
+        self.out = output_for(output, self.name, ctx.counters)
+        self.output = self.out
+
     def initialize_state(self, state: object | None) -> None:
         """Keep the position for the reader."""
         self._restored = state
@@ -128,7 +135,7 @@ class SourceOperator(StreamOperator):
             self._event_time = SourceEventTime(
                 self.strategy,
                 self.ctx,
-                self.output,
+                self.out,
                 self._reader,
                 auto_watermark_interval_ms=self.auto_watermark_interval_ms,
                 emits_watermarks=self._emits_watermarks,

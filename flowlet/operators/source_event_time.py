@@ -14,8 +14,9 @@ from typing import Protocol, runtime_checkable
 
 from flowlet.common.pausable_clock import PausableClock
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.operators.base import OperatorContext, Output
+from flowlet.operators.base import OperatorContext
 from flowlet.operators.event_time import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
+from flowlet.operators.outputs import OperatorOutput
 from flowlet.operators.time_services import TimerHandle
 from flowlet.operators.watermark_multiplexer import WatermarkMultiplexer
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark, WatermarkStatus
@@ -57,7 +58,7 @@ class _Split:
 class _ObservedOutput:
     """Tells the alignment what the source emits."""
 
-    def __init__(self, output: Output, alignment: SourceAlignment) -> None:
+    def __init__(self, output: OperatorOutput, alignment: SourceAlignment) -> None:
         self._output = output
         self._alignment = alignment
 
@@ -89,7 +90,7 @@ class SourceEventTime:
         self,
         strategy: WatermarkStrategy,
         ctx: OperatorContext,
-        output: Output,
+        output: OperatorOutput,
         reader: object,
         *,
         auto_watermark_interval_ms: int,
@@ -125,7 +126,7 @@ class SourceEventTime:
 
     def _stream_of(self, split: str | None, clock: PausableClock) -> EventTimeStream:
         said_to = self._emitter if split is None else self._parts.add(split)
-        return EventTimeStream(self._strategy, self._ctx, self._output.collect, self._emitter, said_to, clock)
+        return EventTimeStream(self._strategy, self._ctx, self._output, self._emitter, said_to, clock)
 
     # -- what the reader gives
 

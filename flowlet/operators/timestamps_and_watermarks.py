@@ -8,8 +8,10 @@ Source:     Flink ``TimestampsAndWatermarksOperator``.  What the input says abou
 """
 
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.operators.base import StreamOperator
+from flowlet.operators.base import OperatorContext, Output, StreamOperator
 from flowlet.operators.event_time import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
+from flowlet.operators.loop_code import LoopCode
+from flowlet.operators.outputs import OperatorOutput, output_for
 from flowlet.operators.source import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.operators.time_services import TimerHandle
 from flowlet.records import MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark, WatermarkStatus
@@ -25,6 +27,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         name: for people.
     """
 
+    out: OperatorOutput  # from setup on
     _stream: EventTimeStream  # from open on, as what follows
     _emitter: WatermarkEmitter
 
@@ -42,11 +45,17 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._emits_watermarks = emits_watermarks
         self._timer: TimerHandle | None = None
 
+    def setup(self, ctx: OperatorContext, output: Output) -> None:
+        """Tell the operator where it is and where its results go."""
+        super().setup(ctx, output)
+        self.out = output_for(output, self.name, ctx.counters)
+        self.output = self.out
+
     def open(self) -> None:
         """Make the generator and start the periodic timer."""
         service = self.ctx.processing_time_service
         self._emitter = WatermarkEmitter(self.output)
-        self._stream = EventTimeStream(self._strategy, self.ctx, self.output.collect, self._emitter, self._emitter, idleness_clock(service))
+        self._stream = EventTimeStream(self._strategy, self.ctx, self.out, self._emitter, self._emitter, idleness_clock(service))
         interval_ms = self.auto_watermark_interval_ms if self._emits_watermarks else 0
         if interval_ms > 0:
             self._timer = service.schedule_with_fixed_delay(self._on_periodic_timer, initial_delay_ms=interval_ms, period_ms=interval_ms)
@@ -54,6 +63,11 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def process_chunk(self, chunk: Chunk) -> None:
         """Set the timestamps, show them to the generator, pass the records on."""
         self._stream.process_chunk(chunk)
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """The same for one record."""
+        count = code.counts.get(id(self))
+        self._stream.write_record(code, record, timestamp, lambda assigned: self.out.write(code, record, assigned, count=count))
 
     def process_watermark(self, watermark: Watermark) -> None:
         """The end of the input's event time is the end of ours; anything else is not what the strategy says."""

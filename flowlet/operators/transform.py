@@ -1,41 +1,21 @@
 """``map``, ``flat_map``, ``filter``.
 
-Hot path.  One list comprehension (flat_map: one loop) per chunk over a list iterator that is kept in a variable: when the user's function
-raises, the iterator stands behind the record that failed, so nothing is counted per record.
+Hot path.  Per record one call of the user's function, and a loop over what a flat_map function gave (bench: wordcount, programs).
 
 Side:   task.
 Source: Flink ``StreamMap``, ``StreamFlatMap``, ``StreamFilter``.  Records keep their timestamps; results get that of their record.
 """
 
-from collections.abc import Iterator
-from itertools import compress, islice, repeat
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
-from flowlet.fusing.stages import StepKind
-from flowlet.operators.user_function import UserFunctionOperator, preview
-from flowlet.records import Chunk
-
-# Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements); also what one generator may give before the
-# consumers have their turn.
-FLAT_MAP_CHUNK_RECORDS = 2_000
+from flowlet.operators.emitter import MAX_WAITING
+from flowlet.operators.loop_code import Blame, LoopCode
+from flowlet.operators.preview import preview
+from flowlet.operators.user_function import RecordOperator
 
 
-class TransformOperator(UserFunctionOperator):
-    """What ``fused`` knows about the operators of this module.
-
-    Args:
-        kind: what the operator does with the function's results.
-        function: the user's.
-        name: for people.
-    """
-
-    def __init__(self, kind: StepKind, function: Any, name: str) -> None:
-        super().__init__(name)
-        self.kind = kind
-        self.function = self._add(function, kind.value)
-
-
-class MapOperator(TransformOperator):
+class MapOperator(RecordOperator):
     """One record for each.
 
     Args:
@@ -44,21 +24,17 @@ class MapOperator(TransformOperator):
     """
 
     def __init__(self, function: Any, *, name: str = "Map") -> None:
-        super().__init__(StepKind.MAP, function, name)
+        super().__init__(name)
+        self.function = self._add(function, "map")
 
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Replace each record."""
-        values = chunk.values
-        records = iter(values)
-        function = self.function.call
-        try:
-            mapped = [function(record) for record in records]
-        except Exception as error:
-            raise self._failure(values, records) from error
-        self.output.collect(Chunk(mapped, chunk.timestamps))
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Replace the record."""
+        result = code.variable("v")
+        code.line(f"{result} = {code.bind(self.function.call, 'map')}({record})", Blame(self.name, self.ctx.subtask, record))
+        self.out.write(code, result, timestamp, count=code.counts.get(id(self)))
 
 
-class FilterOperator(TransformOperator):
+class FilterOperator(RecordOperator):
     """Only the records for which the function is true.
 
     Args:
@@ -67,30 +43,19 @@ class FilterOperator(TransformOperator):
     """
 
     def __init__(self, function: Any, *, name: str = "Filter") -> None:
-        super().__init__(StepKind.FILTER, function, name)
+        super().__init__(name)
+        self.function = self._add(function, "filter")
 
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Drop records; emits nothing if none stays."""
-        values, timestamps = chunk.values, chunk.timestamps
-        records = iter(values)
-        function = self.function.call
-        try:
-            if timestamps is None:
-                kept = [record for record in records if function(record)]
-            else:
-                selectors = [True if function(record) else False for record in records]  # noqa: SIM210 - bool() would be one more call
-                kept, timestamps = list(compress(values, selectors)), list(compress(timestamps, selectors))
-        except Exception as error:
-            raise self._failure(values, records) from error
-        if kept:
-            self.output.collect(Chunk(kept, timestamps))
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Go on with the record, or leave it."""
+        with code.block(f"if {code.bind(self.function.call, 'filter')}({record}):", Blame(self.name, self.ctx.subtask, record)):
+            self.out.write(code, record, timestamp)
 
 
-class FlatMapOperator(TransformOperator):
+class FlatMapOperator(RecordOperator):
     """Any number of records for each.
 
-    Results go on in chunks of about ``FLAT_MAP_CHUNK_RECORDS``; a generator is not read further before its results were taken, so
-    that it may give more than fits into memory.
+    An iterator is not read further before its last result went through the chain, so it may give more than fits into memory.
 
     Args:
         function: a callable, or an object with ``flat_map(value)``; returns an iterable or is a generator function.
@@ -98,79 +63,46 @@ class FlatMapOperator(TransformOperator):
     """
 
     def __init__(self, function: Any, *, name: str = "Flat Map") -> None:
-        super().__init__(StepKind.FLAT_MAP, function, name)
+        super().__init__(name)
+        self.function = self._add(function, "flat_map")
 
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Replace each record by what the function makes of it."""
-        values = chunk.values
-        records = iter(values)
-        batches = self._batches(records, None if chunk.timestamps is None else iter(chunk.timestamps))
-        while True:
-            try:
-                batch = next(batches, None)
-            except NotIterableError as error:
-                raise self._failure(values, records) from advice(error.result)
-            except Exception as error:
-                raise self._failure(values, records) from error
-            if batch is None:
-                return
-            self.output.collect(batch)
-            del batch  # its records go before the next ones are made, while they are in the cache
-
-    def _batches(self, records: Iterator[Any], timestamps: Iterator[int] | None) -> Iterator[Chunk]:
-        function = self.function.call
-        limit = FLAT_MAP_CHUNK_RECORDS
-        results: list[Any] = []
-        stamps: list[int] = []
-        timestamp = 0
-        for record in records:
-            if timestamps is not None:
-                timestamp = next(timestamps)
-            result = function(record)
-            if type(result) is list:
-                results += result
-                rest: Iterator[Any] = _NOTHING
-            else:
-                rest = iterate(result)
-                results += islice(rest, limit)
-            # More than once only for an iterator with more than the limit.
-            while len(results) >= limit:
-                stamps += repeat(timestamp, len(results) - len(stamps))
-                yield Chunk(results, None if timestamps is None else stamps)
-                results, stamps = list(islice(rest, limit)), []
-            if timestamps is not None:
-                stamps += repeat(timestamp, len(results) - len(stamps))
-        if results:
-            yield Chunk(results, None if timestamps is None else stamps)
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Go on with each result."""
+        call = f"{code.bind(self.function.call, 'flat_map')}({record})"
+        write_results(self, code, call, record, lambda result: self.out.write(code, result, timestamp))
 
 
-_NOTHING: Iterator[Any] = iter(())
+_END: Final = object()
 
 
-class NotIterableError(Exception):
-    """What a flat_map function returned is no iterable."""
+def write_results(operator: RecordOperator, code: LoopCode, call: str, record: str, write: Any) -> None:
+    """The statements that take each result of a flat_map function through the chain.
 
-    def __init__(self, result: Any) -> None:
-        super().__init__()
-        self.result = result
-
-
-def iterate(result: Any) -> Iterator[Any]:
-    """An iterator over what a flat_map function returned.
-
-    Raises:
-        NotIterableError: there is none.
+    A list is read in one loop.  Anything else is read in runs of ``MAX_WAITING``, after each of which what waits is passed on, for it may
+    never end.
     """
-    try:
-        return iter(result)
-    except TypeError:
-        # An __iter__ of the user's may fail too: that is the user's error, to be shown as it is.
-        if hasattr(type(result), "__iter__"):
-            raise
-        raise NotIterableError(result) from None
+    results, rest, piece, result = (code.variable(prefix) for prefix in ("results", "rest", "piece", "v"))
+    end, cut = code.bind(_END, "END"), code.bind(islice, "islice")
+    blame = Blame(operator.name, operator.ctx.subtask, record, results, advice)
+    code.line(f"{results} = {call}", Blame(operator.name, operator.ctx.subtask, record))
+    with code.block(f"if type({results}) is list:"):
+        code.line(f"{piece}, {rest} = {results}, None")
+    with code.block("else:"):
+        code.line(f"{rest} = iter({results})", blame)
+        code.line(f"{piece} = {cut}({rest}, {MAX_WAITING})")
+    with code.block("while True:"):
+        code.line(f"{result} = {end}")
+        with code.block(f"for {result} in {piece}:", blame):
+            write(result)
+        operator.out.write_limit(code)
+        with code.block(f"if {rest} is None or {result} is {end}:"):
+            code.line("break")
+        code.line(f"{piece} = {cut}({rest}, {MAX_WAITING})")
+    # Nothing holds what was emitted any more.
+    code.line(f"{results} = {rest} = {piece} = {result} = None")
 
 
 def advice(result: Any) -> TypeError:
-    """What to tell the user about such a result."""
+    """What to tell the user about a result that cannot be iterated over."""
     what = "None" if result is None else f"{preview(result)} of type {type(result).__name__}"
     return TypeError(f"a flat_map function yields its results or returns a list of them ([] for none, [x] for one); got {what}")

@@ -6,15 +6,17 @@ Source:     PyFlink's function objects (``MapFunction.map`` and so on), Flink ``
 Absent:     coroutine functions; state and metrics in the runtime context.
 """
 
-import reprlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from flowlet.common.not_yet import missing_attribute
 from flowlet.errors import JobGraphError, UserFunctionError
-from flowlet.operators.base import OperatorContext, StreamOperator
-
-MAX_PREVIEW_CHARACTERS = 200
+from flowlet.operators.base import OperatorContext, Output, StreamOperator
+from flowlet.operators.loop_code import LoopCode
+from flowlet.operators.outputs import output_for
+from flowlet.operators.preview import last_of, preview
+from flowlet.operators.record_loop import RecordLoop
+from flowlet.records import Chunk
 
 
 class RuntimeContext:
@@ -119,6 +121,12 @@ class UserFunctionOperator(StreamOperator):
         self._functions: list[UserFunction] = []
         self._num_open = 0
 
+    def setup(self, ctx: OperatorContext, output: Output) -> None:
+        """Tell the operator where it is and where its results go."""
+        super().setup(ctx, output)
+        self.out = output_for(output, self.name, ctx.counters)
+        self.output = self.out
+
     def open(self) -> None:
         """Open the functions."""
         for function in self._functions:
@@ -142,41 +150,22 @@ class UserFunctionOperator(StreamOperator):
         return UserFunctionError(self.name, self.ctx.subtask, preview(last_of(values, position)))
 
 
-def last_of(values: list[Any], position: Iterator[Any]) -> Any:
-    """The record that a list iterator over ``values`` gave last; it gave at least one."""
-    return values[len(values) - position.__length_hint__() - 1]  # type: ignore[attr-defined]  # list iterators have it
+class RecordOperator(UserFunctionOperator):
+    """An operator that writes what it does with one record into the loop of its chain.
 
+    Subclasses have ``write_record``.
+    """
 
-class _PreviewRepr(reprlib.Repr):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel = 4
-        self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = 10
-        self.maxstring = self.maxother = 120
-        self.maxlong = 60
+    def setup(self, ctx: OperatorContext, output: Output) -> None:
+        """Tell the operator where it is and where its results go."""
+        super().setup(ctx, output)
+        self._loop = RecordLoop(self.name, self._write_head, self.out.emitters)
 
-    def repr_bytes(self, value: bytes, level: int) -> str:
-        return repr(value[: self.maxstring]) + ("..." if len(value) > self.maxstring else "")
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Take each record through the chain."""
+        if len(chunk):
+            self._loop.run(chunk.records(), chunk.timestamps, len(chunk))
 
-    def repr_instance(self, value: Any, level: int) -> str:
-        text = str.__str__(repr(value))
-        return text if len(text) <= self.maxother else text[: self.maxother - 3] + "..."
-
-
-_preview_repr = _PreviewRepr()
-
-
-def preview(record: object) -> str:
-    """The ``repr`` of a record in one line of at most 200 characters, which any text encoding can hold; never raises."""
-    try:
-        text = _preview_repr.repr(record)
-        text = text.encode("utf-8", "backslashreplace").decode().replace("\r", "\\r").replace("\n", "\\n")
-    except Exception as error:  # noqa: BLE001 - a user's __repr__ must not hide the failure that is being reported
-        text = f"<a {_type_name(record)} whose repr raised {_type_name(error)}>"
-    return text if len(text) <= MAX_PREVIEW_CHARACTERS else text[: MAX_PREVIEW_CHARACTERS - 3] + "..."
-
-
-def _type_name(value: object) -> str:
-    # Not value.__class__, nor an attribute found through the metaclass: users can make both raise.
-    name: str = type.__dict__["__name__"].__get__(type(value))
-    return name.encode("utf-8", "backslashreplace").decode()
+    def _write_head(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        code.counts[id(self)] = "num_records"
+        self.write_record(code, record, timestamp, key)

@@ -8,18 +8,21 @@ Source:     Flink ``StreamElementSerializer.deserialize``.
 """
 
 import struct
-from typing import Final
+from typing import Any, Final
 
-from flowlet.columns import Columns
+from flowlet.columns import Columns, Shape
 from flowlet.errors import SerdeError
 from flowlet.records import ACTIVE, IDLE, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
 from flowlet.serde.channel_dictionary import ChannelDictionary
+from flowlet.serde.columns import decode_column
 from flowlet.serde.data_view import DataInput
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
     CHUNK_VERSION,
     DICTIONARY_HEADER,
     DICTIONARY_VERSION,
+    FLAG_KEY_FIELD,
+    FLAG_KEYS,
     FLAG_TIMESTAMPS,
     MAX_CHUNK_RECORDS,
     STATUS_ACTIVE,
@@ -43,6 +46,7 @@ _STATUS: Final = struct.Struct(">Bi")
 _ATTRIBUTES: Final = struct.Struct(">BB")
 _INTERNAL_WATERMARK: Final = struct.Struct(">Biq")
 _STATUSES: Final = {STATUS_ACTIVE: ACTIVE, STATUS_IDLE: IDLE}
+_FLAGS: Final = FLAG_TIMESTAMPS | FLAG_KEYS | FLAG_KEY_FIELD
 _BACKLOG: Final = {0: RecordAttributes(is_backlog=False), 1: RecordAttributes(is_backlog=True)}
 
 
@@ -80,7 +84,7 @@ class ElementDecoder:
                 elements.append(_decode_control(tag, body))
         except SerdeError as error:
             raise SerdeError(f"{self!r}: {error}") from error
-        except (struct.error, KeyError, ValueError) as error:
+        except (struct.error, KeyError, ValueError, IndexError) as error:
             # Too few bytes, an unknown status, a text that is not UTF-8, a raw column whose size is no multiple of its item's.
             raise SerdeError(f"{self!r}: tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}") from error
 
@@ -125,16 +129,48 @@ def _define(dictionary: ChannelDictionary, body: memoryview) -> None:
 
 def _decode_chunk(body: memoryview, dictionary: ChannelDictionary) -> Chunk:
     _, version, flags, num_records = CHUNK_HEADER.unpack_from(body)
-    if version != CHUNK_VERSION or flags & ~FLAG_TIMESTAMPS:
+    if version != CHUNK_VERSION or flags & ~_FLAGS:
         raise SerdeError(f"a chunk of version {version} with flags {flags}, known is version {CHUNK_VERSION}")
     if num_records > MAX_CHUNK_RECORDS:
         raise SerdeError(f"a chunk of {num_records} records, allowed are {MAX_CHUNK_RECORDS}")
     offset, timestamps = CHUNK_HEADER.size, None
     if flags & FLAG_TIMESTAMPS:
         timestamps, offset = decode_timestamps(body, offset, num_records)
+    keys, key_position = None, None
+    if flags & FLAG_KEYS:
+        keys, offset = decode_column(body, offset, num_records)
+    elif flags & FLAG_KEY_FIELD:
+        key_position, offset = body[offset], offset + 1
     records, offset = decode_records(body, offset, num_records, dictionary)
     if offset != len(body):
         raise SerdeError(f"{len(body) - offset} bytes are left behind the chunk")
     if isinstance(records, Columns):
-        return Chunk.of_columns(records, timestamps)
-    return Chunk(records, None if timestamps is None else timestamps.tolist())
+        records = _keyed(records, key_position)
+        if keys is None and records.shape is not Shape.OBJECT:
+            return Chunk.of_columns(records, timestamps)
+        # Nobody behind here knows columns of objects, but the keys are there.
+        if keys is None and records.key_position is not None:
+            keys = records.fields[records.key_position].to_list()
+        records = records.to_list()
+    chunk = Chunk(records, None if timestamps is None else timestamps.tolist())
+    if keys is not None:
+        chunk.keys = list(keys)
+    elif key_position is not None:
+        chunk.keys = _keys_at(records, key_position)
+    return chunk
+
+
+def _keys_at(records: list[Any], position: int) -> list[Any]:
+    """The field that is the key."""
+    try:
+        return [record[position] for record in records]
+    except (IndexError, TypeError) as error:
+        raise SerdeError(f"the key is field {position} of records that have no such field") from error
+
+
+def _keyed(records: Columns, key_position: int | None) -> Columns:
+    if key_position is None or key_position == records.key_position:
+        return records
+    if key_position >= len(records.fields):
+        raise SerdeError(f"the key is field {key_position} of records with {len(records.fields)} fields")
+    return records.with_key_position(key_position)

@@ -6,15 +6,16 @@ Side:   pure.
 Format: ``i32 length`` and then that many bytes, beginning with a tag.  0, a record with its timestamp: i64 milliseconds, value.  1, a
         record without: value.  2, watermark: i64 milliseconds.  3, latency marker: i64 milliseconds, 16 bytes of the operator's id, i32
         subtask.  4, status: i32, 0 active, -1 idle.  5, attributes of records: u8, 1: they are backlog.  6, watermark of one
-        subpartition: i32 subpartition, i64 milliseconds.  64, a chunk of records: u8 version, u8 flags (1: has timestamps), u32 number
-        of records, [column of timestamps], column of values.  65, what the codes of the channel stand for: u8 version, u32 generation,
-        u32 number of texts, column of texts; only in front of data in flight that is kept with a checkpoint.  Big-endian.
+        subpartition: i32 subpartition, i64 milliseconds.  64, a chunk of records: u8 version, u8 flags (1: has timestamps, 2: has keys, 4:
+        a field is the key), u32 number of records, [column of timestamps], [column of keys, or u8 position of the field], column of
+        values.  65, what the codes of the channel stand for: u8 version, u32 generation, u32 number of texts, column of texts; only in
+        front of data in flight that is kept with a checkpoint.  Big-endian.
 Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags 64 and 65 are ours.  Cutting the bytes into buffers is
         ``ResultPartition.emit_record``'s.
 """
 
 import struct
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from flowlet.errors import SerdeError
 from flowlet.records import (
@@ -47,8 +48,13 @@ TAG_DICTIONARY: Final = 65
 CHUNK_VERSION: Final = 1
 DICTIONARY_VERSION: Final = 1
 FLAG_TIMESTAMPS: Final = 1
+FLAG_KEYS: Final = 2
+FLAG_KEY_FIELD: Final = 4
 STATUS_ACTIVE: Final = 0
 STATUS_IDLE: Final = -1
+# So many records are looked at whether their keys are a field of theirs; more are columns where that is so.
+_FEW: Final = 32
+_MAX_PLACE: Final = 255
 MAX_CHUNK_RECORDS: Final = 1 << 20  # what a receiver takes in one chunk
 LENGTH: Final = struct.Struct(">i")
 CHUNK_HEADER: Final = struct.Struct(">BBBI")
@@ -122,17 +128,23 @@ class StreamElementSerializer:
         if num_records > MAX_CHUNK_RECORDS:
             raise SerdeError(f"a chunk of {num_records} records, at most {MAX_CHUNK_RECORDS} go into one")
         columns = chunk.columns if num_records else None
+        flags, keys = 0, b""
         if columns is None:
             values = [encode_column(chunk.values)]
             timestamps = b"" if chunk.timestamps is None else encode_column(chunk.timestamps)
+            if chunk.keys is not None and num_records:
+                flags, keys = _encode_keys(chunk.keys, chunk.values)
         else:
             values = table_parts(columns, codes)
             timestamps = b"" if chunk.timestamp_array is None else encode_timestamps(chunk.timestamp_array)
-        length = CHUNK_HEADER.size + len(timestamps) + sum(map(len, values))
+            if columns.key_position is not None:
+                flags, keys = FLAG_KEY_FIELD, bytes((columns.key_position,))
+        if timestamps:
+            flags |= FLAG_TIMESTAMPS
+        length = CHUNK_HEADER.size + len(timestamps) + len(keys) + sum(map(len, values))
         if num_records == 1 and length > self._max_element_bytes:
             self._check_length(length)
-        flags = FLAG_TIMESTAMPS if timestamps else 0
-        return b"".join((_FRAMED_CHUNK_HEADER.pack(length, TAG_CHUNK, CHUNK_VERSION, flags, num_records), timestamps, *values))
+        return b"".join((_FRAMED_CHUNK_HEADER.pack(length, TAG_CHUNK, CHUNK_VERSION, flags, num_records), timestamps, keys, *values))
 
     def _serialize_records(self, chunk: Chunk, values: TypeSerializer) -> bytes:
         output = DataOutput()
@@ -156,6 +168,19 @@ class StreamElementSerializer:
     def _check_length(self, length: int) -> None:
         if length > self._max_element_bytes:
             raise SerdeError(f"a record takes {length} bytes, more than the {self._max_element_bytes} that can be sent: split it up")
+
+
+def _encode_keys(keys: list[Any], values: list[Any]) -> tuple[int, bytes]:
+    """The keys, or which field they are, with the flag that says so."""
+    if len(keys) <= _FEW:
+        first = values[0]
+        if list(map(type, values)).count(tuple) == len(values):
+            position = next((position for position, field in enumerate(first) if field is keys[0]), _MAX_PLACE)
+            if position < _MAX_PLACE and all(
+                position < len(value) and value[position] is key for value, key in zip(values, keys, strict=True)
+            ):
+                return FLAG_KEY_FIELD, bytes((position,))
+    return FLAG_KEYS, encode_column(keys)
 
 
 def serialize_dictionary(dictionary: ChannelDictionary) -> bytes:

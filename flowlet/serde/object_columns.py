@@ -11,6 +11,7 @@ Format:     ``column_format``.
 
 import struct
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from enum import EnumMeta
 from functools import lru_cache
 from itertools import chain
@@ -18,9 +19,9 @@ from types import NoneType
 from typing import Any, Final, Protocol
 
 from flowlet.columns.inspection import exact_type
+from flowlet.columns.unchanging import UNCHANGING
 from flowlet.common.types import Row, parts_of, rows_of, unnamed_rows_of
 from flowlet.errors import SerdeError
-from flowlet.fusing.unchanging import UNCHANGING
 from flowlet.serde.class_references import class_of, class_reference
 from flowlet.serde.column_format import DICTS, FIELDS, MAX_FIELDS, OBJECTS, ROWS, check_end, framed, num_fields_of
 from flowlet.serde.data_pickle import are_plain_values_alone
@@ -74,18 +75,63 @@ def decode_objects(payload: memoryview, num_values: int, decode: ColumnDecoder, 
     Raises:
         SerdeError, ValueError, struct.error: it is corrupt, its class is not the reader's, or this sender may send plain values alone.
     """
+    head = head_of_objects(payload, decode, depth)
+    return head.make(_fields(payload, head.start, len(head.names), num_values, decode, depth))
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsHead:
+    """What stands in front of the fields: their names, the class (``dict`` for DICTS), and the offset behind it."""
+
+    names: tuple[str, ...]
+    kind: Any
+    start: int
+    maker: Maker
+
+    def make(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """The objects.
+
+        Raises:
+            SerdeError: the class refuses the values.
+        """
+        try:
+            return self.maker(columns)
+        except Exception as error:  # a Struct's own checks
+            raise SerdeError(f"an object cannot be made of its fields: {type(error).__name__}: {error}") from error
+
+
+def head_of_objects(payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:
+    """The head of OBJECTS.
+
+    Raises:
+        as ``decode_objects``.
+    """
     if are_plain_values_alone():
         raise SerdeError("objects of a class, which are no plain values, and this sender may send nothing else")
     start = _HEAD_SIZE.size + _HEAD_SIZE.unpack_from(payload)[0]
     if start > len(payload):
         raise SerdeError(f"the head of a column of objects ends {start - len(payload)} bytes behind it")
     names, reference = _read_head(bytes(payload[_HEAD_SIZE.size : start]), decode, depth)
-    make = _maker_of(class_of(reference), names)
-    columns = _fields(payload, start, len(names), num_values, decode, depth)
-    try:
-        return make(columns)
-    except Exception as error:  # a Struct's own checks
-        raise SerdeError(f"an object cannot be made of its fields: {type(error).__name__}: {error}") from error
+    kind = class_of(reference)
+    return ObjectsHead(names, kind, start, _maker_of(kind, names))
+
+
+def head_of_dicts(payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:
+    """The head of DICTS.
+
+    Raises:
+        as ``decode_dicts``.
+    """
+    names, start = _names(payload, decode, depth)
+    return ObjectsHead(names, dict, start, dict_maker(names))
+
+
+def objects_head(kind: Any, names: tuple[str, ...], encode: ColumnEncoder) -> tuple[int, bytes]:
+    """The kind of column for records of a class, or dicts, and what stands in front of their fields."""
+    if kind is dict:
+        return DICTS, FIELDS.pack(len(names)) + encode(names, str, depth=1)
+    head = _head(kind, names, encode)
+    return OBJECTS, _HEAD_SIZE.pack(len(head)) + head
 
 
 def decode_dicts(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Any]:
@@ -94,8 +140,8 @@ def decode_dicts(payload: memoryview, num_values: int, decode: ColumnDecoder, de
     Raises:
         SerdeError, ValueError, struct.error: it is corrupt.
     """
-    names, start = _names(payload, decode, depth)
-    return dict_maker(names)(_fields(payload, start, len(names), num_values, decode, depth))
+    head = head_of_dicts(payload, decode, depth)
+    return head.make(_fields(payload, head.start, len(head.names), num_values, decode, depth))
 
 
 def decode_rows(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Row]:

@@ -45,13 +45,13 @@ from flowlet.serde.column_format import (
 )
 from flowlet.serde.columns import decode_column, decode_payload
 from flowlet.serde.int_columns import INTS, decode_ints
-from flowlet.serde.object_columns import names_of_rows
+from flowlet.serde.object_columns import head_of_dicts, head_of_objects, names_of_rows
 from flowlet.serde.short_text_columns import decode_short_texts
 
 _FIELD_DEPTH: Final = 1
 _INT64: Final = np.iinfo(np.int64)
 # What records are read from as a list.
-_RECORDS: Final = frozenset({PICKLE, PACKED, BYTES, PICKLES, OBJECTS, DICTS})
+_RECORDS: Final = frozenset({PICKLE, PACKED, BYTES, PICKLES})
 # What a field is read from as a list; of texts, bytes and tuples the exact type is known.
 _LISTS: Final = {TEXT: str, TEXT_SIZES: str, BYTES: bytes, TUPLES: tuple}
 _NATIVE_TYPES: Final = tuple(dtype.newbyteorder("=") for dtype in ARRAY_TYPES)
@@ -78,6 +78,8 @@ def decode_records(view: memoryview, offset: int, num_records: int, dictionary: 
         return _tuples(payload, num_records, dictionary), end
     if kind == ROWS:
         return _rows(payload, num_records, dictionary), end
+    if kind in (OBJECTS, DICTS):
+        return _objects(kind, payload, num_records, dictionary), end
     return Columns(num_records, (_column(kind, payload, num_records, dictionary),), Shape.SCALAR), end
 
 
@@ -115,6 +117,12 @@ def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) 
     if names is None:
         return unnamed_rows_of(zip(*[field.to_list() for field in fields], strict=True))
     return Columns(num_records, fields, Shape.ROW, names, _key_position(fields))
+
+
+def _objects(kind: int, payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns:
+    head = (head_of_objects if kind == OBJECTS else head_of_dicts)(payload, decode_column, 0)
+    fields = _fields(payload, head.start, len(head.names), num_records, dictionary)
+    return Columns(num_records, fields, Shape.OBJECT, head.names, _key_position(fields), head.kind, head.make)
 
 
 def _fields(payload: memoryview, start: int, num_fields: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Column, ...]:

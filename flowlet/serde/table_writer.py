@@ -22,7 +22,6 @@ from flowlet.columns import (
     OffsetColumn,
     Shape,
     ShortTextColumn,
-    WordColumn,
     narrowed,
 )
 from flowlet.errors import SerdeError
@@ -42,8 +41,9 @@ from flowlet.serde.column_format import (
     header,
     raw,
 )
-from flowlet.serde.columns import encode_column, encode_texts
+from flowlet.serde.columns import encode_column, encode_of_type, encode_texts
 from flowlet.serde.int_columns import encode_narrowed
+from flowlet.serde.object_columns import objects_head
 from flowlet.serde.short_text_columns import encode_short_texts
 
 # Of a field: it stands in the tuple of all fields, and a constant in one more column.
@@ -76,7 +76,7 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
         SerdeError: a value cannot be sent, or a record has too many fields.
     """
     if len(table.fields) > MAX_FIELDS:
-        if table.shape is Shape.TUPLE:
+        if table.shape in (Shape.TUPLE, Shape.OBJECT):
             return [encode_column(table.to_list())]
         raise SerdeError(f"rows of {len(table.fields)} fields, at most {MAX_FIELDS} can be sent")
     fields = [_encode(column, codes) for column in table.fields]
@@ -85,6 +85,9 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
             return fields
         case Shape.TUPLE:
             return _framed_parts(TUPLES, FIELDS.pack(len(fields)), *fields)
+        case Shape.OBJECT:
+            kind, head = objects_head(table.record_type, table.field_names, encode_of_type)
+            return _framed_parts(kind, head, *fields)
         case Shape.ROW:
             return _framed_parts(ROWS, FIELDS.pack(len(fields)), encode_column(table.field_names), *fields)
 
@@ -114,8 +117,6 @@ def _encode(column: Column, codes: CodeWriter | None) -> bytes:
             return encode_texts(values) if value_type is str else encode_column(values, depth=_FIELD_DEPTH)
         case ShortTextColumn(heads=heads):
             return encode_short_texts(heads)
-        case WordColumn():
-            return encode_texts(column.to_list()) if column.short is None else encode_short_texts(column.short.heads)
         case ArrowColumn(array=array):
             return framed(ARROW, _arrow_stream(array))
         case _:

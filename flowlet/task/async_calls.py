@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from flowlet.errors import FlowletError
+from flowlet.operators.settling import settled
 from flowlet.task.async_loop import PROCESS_ASYNC_LOOP, SharedAsyncLoop
 
 # How long cancelled coroutines may clean up after themselves.  Not measured.
@@ -50,6 +51,9 @@ class AsyncCall:
         """Call and deliver the outcome; loop thread."""
         try:
             outcome = await self.function(self.value)
+            if isinstance(outcome, list):
+                # Other coroutines may change the results while they wait for the task.
+                outcome = list(map(settled, outcome))
         except BaseException as error:  # noqa: BLE001 - a coroutine that calls sys.exit() must not end the loop of all others
             outcome = Failed(error)
         if not self._is_cancelled:

@@ -6,49 +6,31 @@ Side:       task.
 Source:     Flink ``ChannelSelectorRecordWriter`` with ``CustomPartitionerWrapper``.
 """
 
-import operator
 from typing import Any
 
-from flowlet.errors import UserFunctionError
 from flowlet.graph.partitioner import Custom
-from flowlet.operators.user_function import last_of, preview
 from flowlet.records import Chunk
+from flowlet.task.key_takers import key_taker_of
 from flowlet.task.pending_columns import LaneArray, lanes_of
 from flowlet.task.record_writer_base import LaneRecordWriter, RecordWriterOptions
 from netstack.partition.result_partition import ResultPartition
 
 
 class CustomRecordWriter(LaneRecordWriter):
-    """Records go where the user's function sends their keys.
+    """Records go where the user's function sends their keys; it is asked when a record is emitted.
 
     Args:
         partitioner: the user's function and key selector.
     """
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: Custom) -> None:
-        super().__init__(partition, options, partition.num_subpartitions)
-        self._subtask = options.subtask
-        self._key_function = partitioner.key_function
-        self._channel_function = partitioner.channel_function
+        keys = key_taker_of(partitioner, options, partition.num_subpartitions)
+        super().__init__(partition, options, partition.num_subpartitions, keys)
 
-    def _route(self, values: list[Any], timestamps: list[int] | None) -> None:
-        self._append_each(self._channels(values), values, timestamps)
+    def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+        assert keys is not None, "there is a key taker"
+        self._append_each(keys, values, timestamps)
 
     def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
-        return lanes_of(self._channels(chunk.values))
-
-    def _channels(self, values: list[Any]) -> list[int]:
-        select, choose, num_channels, index = self._key_function, self._channel_function, self._num_channels, operator.index
-        remaining = iter(values)
-        try:
-            channels = [index(choose(select(value), num_channels)) for value in remaining]
-        except Exception as error:
-            raise self._failure(last_of(values, remaining)) from error
-        for channel, value in zip(channels, values, strict=True):
-            if not 0 <= channel < num_channels:
-                cause = ValueError(f"the partitioner chose {channel}, but there are the {num_channels} subtasks from 0 on")
-                raise self._failure(value) from cause
-        return channels
-
-    def _failure(self, record: object) -> UserFunctionError:
-        return UserFunctionError("partition_custom", self._subtask, preview(record))
+        assert chunk.keys is not None, "there is a key taker"
+        return lanes_of(chunk.keys)

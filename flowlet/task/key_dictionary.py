@@ -1,7 +1,6 @@
 """Text keys as codes, for all channels of one writer.
 
-Hot path, per chunk: numpy for short words of a text (``word_codes``), else one dictionary probe per key, in C; Python code only for a key
-that is new.
+Hot path, per chunk: one dictionary probe per key, in C; Python code only for a key that is new.
 
 Side:       pure.
 Invariants: a code stands for one text and one channel as long as its generation lasts; a channel knows its codes in the order in which it
@@ -22,21 +21,18 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import CodedColumn, NameTable, WordColumn
-from flowlet.columns.short_texts import HEAD_BYTES
+from flowlet.columns import CodedColumn, NameTable
 from flowlet.key_columns import ChannelTable, try_hashes
 from flowlet.serde.channel_dictionary import encode_codes
-from flowlet.task.word_codes import UNKNOWN, WordCodes
 
 CodeArray = NDArray[np.uint16]
 
 MAX_KEYS: Final = 16_384
+UNKNOWN: Final = (1 << 16) - 1  # never a code
 # As many more may come in with one chunk; together they are what 16 bits can tell apart, but for one.
 MAX_CHUNK_KEYS: Final = (1 << 16) - 1 - MAX_KEYS
 # Not measured: far more than 16,384 words, so that it only keeps long texts from filling the memory of both sides.
 MAX_CHARACTERS: Final = 4 << 20
-# One word by its place takes 200 ns and a dictionary probe, all of a chunk as objects about 75 each.
-_MAX_MISSING_WORDS: Final = 1 / 8
 
 
 class _Codes(dict[str, int]):
@@ -72,7 +68,6 @@ class KeyDictionary:
         "_local_of",
         "_num_channels",
         "_recodings",
-        "_words",
         "table",
         "texts_of_channel",
     )
@@ -113,7 +108,6 @@ class KeyDictionary:
         self._channel_of = np.empty(0, np.uint16)
         self._local_of = np.empty(0, np.uint16)
         self._recodings: WeakKeyDictionary[NameTable, CodeArray] = WeakKeyDictionary()
-        self._words: WordCodes | None = None  # from the first words on
 
     def encode(self, keys: Sequence[str]) -> CodeArray:
         """The code of each key; all are exactly str, there is at least one, and there are at most ``MAX_CHUNK_KEYS``."""
@@ -124,27 +118,6 @@ class KeyDictionary:
         if len(self._channel_of) < len(codes):
             self._route_new()
         return array
-
-    def encode_words(self, words: WordColumn) -> CodeArray:
-        """The same for words of a text, of which objects are made only as far as they are new, or too long."""
-        if self._words is None:
-            self._words = WordCodes()
-        heads = words.heads
-        codes = self._words.codes_of(heads)
-        is_long = words.lengths > HEAD_BYTES
-        if is_long.any():
-            codes[is_long] = UNKNOWN
-        missing = np.flatnonzero(codes == UNKNOWN)
-        if not len(missing):
-            return codes
-        if len(missing) > _MAX_MISSING_WORDS * len(codes):
-            codes = self.encode(words.to_list())
-        else:
-            codes[missing] = self.encode(words.words_at(missing))
-        missing = missing[~is_long[missing]]
-        new, first = np.unique(codes[missing], return_index=True)
-        self._words.add(heads[missing[first]], new)
-        return codes
 
     def try_recode(self, column: CodedColumn) -> CodeArray | None:
         """The codes of keys that have codes of another table; None if not all are exactly str, or too many are new."""

@@ -23,22 +23,25 @@ _MIN_DETOUR = 4
 _MAX_DETOUR = 256
 
 
-class Routes(dict[Any, Callable[[Any], None]]):
-    """Exact key -> bound ``append`` of the list of its channel; bounded, emptied when full."""
+Route = tuple[Callable[[Any], None], Callable[[Any], None]]
+
+
+class Routes(dict[Any, Route]):
+    """Exact key -> bound ``append`` of the list of its channel, and that of the list of its keys; bounded, emptied when full."""
 
     __slots__ = ("_appends", "_channel_of", "num_misses")
 
-    def __init__(self, appends: list[Callable[[Any], None]], channel_of: Callable[[Any], int]) -> None:
+    def __init__(self, appends: list[Route], channel_of: Callable[[Any], int]) -> None:
         super().__init__()
         self._appends = appends
         self._channel_of = channel_of
         self.num_misses = 0
 
-    def __missing__(self, key: Any) -> Callable[[Any], None]:
+    def __missing__(self, key: Any) -> Route:
         """For keys that are their own exact key."""
         return self.add(key, key)
 
-    def add(self, exact: Any, key: Any) -> Callable[[Any], None]:
+    def add(self, exact: Any, key: Any) -> Route:
         """Learn the route of ``key``."""
         append = self._appends[self._channel_of(key)]
         if len(self) >= MAX_ROUTES:

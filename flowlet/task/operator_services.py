@@ -80,7 +80,6 @@ class OperatorServices:
             attempt=environment.attempt_number,
             operator_id=operator_id,
             chain_index=index,
-            copies_results=self._chain[index].copies,
             key_context=key_context,
             executor=executor,
             clock=clock,

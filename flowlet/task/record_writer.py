@@ -15,8 +15,10 @@ from typing import Any, assert_never
 import numpy as np
 
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Partitioner, Rebalance, Rescale, Shuffle
+from flowlet.operators.key_taking import KeyTaker
 from flowlet.records import Chunk
 from flowlet.task.custom_record_writer import CustomRecordWriter
+from flowlet.task.key_takers import key_taker_of
 from flowlet.task.keyed_record_writer import KeyGroupsRecordWriter
 from flowlet.task.pending_columns import LaneArray, lanes_of
 from flowlet.task.record_writer_base import LaneRecordWriter, RecordWriter, RecordWriterOptions
@@ -34,15 +36,21 @@ __all__ = [
 
 
 class SingleChannelRecordWriter(LaneRecordWriter):
-    """Everything goes to channel 0: forward, global, and every partitioner with one consumer."""
+    """Everything goes to channel 0: forward, global, and every partitioner with one consumer.
 
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions) -> None:
-        super().__init__(partition, options, num_lanes=1)
+    Args:
+        keys: takes the keys of records for their consumer.
+    """
 
-    def _route(self, values: list[Any], timestamps: list[int] | None) -> None:
+    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, keys: KeyTaker | None = None) -> None:
+        super().__init__(partition, options, num_lanes=1, keys=keys)
+
+    def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         self._pending[0] += values
         if timestamps is not None:
             self._pending_timestamps[0] += timestamps
+        if keys is not None:
+            self._pending_keys[0] += keys
 
     def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
         return None
@@ -69,7 +77,7 @@ class RoundRobinRecordWriter(LaneRecordWriter):
         super().__init__(partition, options, partition.num_subpartitions)
         self._next_channel = first_channel
 
-    def _route(self, values: list[Any], timestamps: list[int] | None) -> None:
+    def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         num_channels, first = self._num_channels, self._next_channel
         for position in range(min(num_channels, len(values))):
             channel = (first + position) % num_channels
@@ -90,7 +98,7 @@ class ShuffleRecordWriter(LaneRecordWriter):
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions) -> None:
         super().__init__(partition, options, partition.num_subpartitions)
 
-    def _route(self, values: list[Any], timestamps: list[int] | None) -> None:
+    def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         self._append_each(self._rng.choices(range(self._num_channels), k=len(values)), values, timestamps)
 
     def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
@@ -122,7 +130,7 @@ def create_record_writer(
     rng = random.Random() if rng is None else rng  # noqa: S311 - spreads load, protects nothing
     options = RecordWriterOptions(buffer_timeout_ms, subtask, on_written, rng)
     if partition.num_subpartitions == 1:
-        return SingleChannelRecordWriter(partition, options)
+        return SingleChannelRecordWriter(partition, options, key_taker_of(partitioner, options, 1))
     match partitioner:
         case Forward() | Global():
             return SingleChannelRecordWriter(partition, options)

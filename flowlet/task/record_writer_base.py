@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowlet.operators.key_taking import KeyTaker
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.key_dictionary import ChannelCodes
@@ -68,14 +69,19 @@ class RecordWriter(ABC):
         partition: where the bytes go.
         options: how the edge is flushed.
         num_lanes: how many pending lists there are: one per channel, or one for all.
+        keys: takes the keys of records when they are emitted; None: nobody needs any.
     """
 
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, num_lanes: int) -> None:
+    takes_pickled_records = True
+
+    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, num_lanes: int, keys: KeyTaker | None = None) -> None:
+        self.keys = keys
         self._partition = partition
         self._num_channels = partition.num_subpartitions
         self._serializer = StreamElementSerializer()
         self._pending: list[list[Any]] = [[] for _ in range(num_lanes)]
         self._pending_timestamps: list[list[int]] = [[] for _ in range(num_lanes)]
+        self._pending_keys: list[list[Any]] = [[] for _ in range(num_lanes)]
         # Lists are emptied, never replaced: routes hold these.
         self._appends = [pending.append for pending in self._pending]
         self._timestamp_appends = [pending.append for pending in self._pending_timestamps]
@@ -84,6 +90,7 @@ class RecordWriter(ABC):
         self._max_pending_rows = min(num_lanes * MAX_PENDING_ROWS_PER_LANE, MAX_PENDING_ROWS)
         self._codes: list[ChannelCodes] = []  # one for each lane, if keys have codes
         self._has_timestamps = False  # of the pending records, all or none
+        self._has_keys = False  # of the pending records in lists, all or none
         self._flushes_always = options.buffer_timeout_ms == 0
         self._on_written = options.on_written if options.buffer_timeout_ms > 0 else None
         self._rng = options.rng
@@ -95,31 +102,28 @@ class RecordWriter(ABC):
         num_pending = sum(map(len, self._pending)) + self._columns.num_rows
         return f"<{type(self).__name__} with {num_pending} records pending for {self._partition!r}>"
 
+    @property
+    def has_waiting_columns(self) -> bool:
+        """Whether a few more rows are cheaper in columns, since others wait for them there."""
+        return self._columns.num_rows > 0
+
     def collect(self, chunk: Chunk) -> None:
         """Route the records; they are written at the latest by ``flush_pending``.
 
         Raises:
             UserFunctionError: the key selector failed; names the record.
         """
-        if self._is_stopped:
+        if self._is_stopped or not len(chunk):
             return
+        if self.keys is not None:
+            chunk = self.keys.keyed(chunk)
         if chunk.columns is not None:
             self._collect_rows(chunk)
-            return
-        values, timestamps = chunk.values, chunk.timestamps
-        if not values:
-            return
-        if (timestamps is not None) is not self._has_timestamps:
-            self._change_timestamps(has_timestamps=timestamps is not None)
-        if len(values) <= MAX_PENDING_RECORDS:
-            self._collect_part(values, timestamps)
         else:
-            self._collect_values(values, timestamps)
+            self._collect_values(chunk.values, chunk.timestamps, chunk.keys)
 
     def _collect_rows(self, chunk: Chunk) -> None:
         num_rows = len(chunk)
-        if not num_rows:
-            return
         if chunk.has_timestamps is not self._has_timestamps:
             self._change_timestamps(has_timestamps=chunk.has_timestamps)
         if num_rows <= MAX_PART_ROWS:
@@ -171,8 +175,8 @@ class RecordWriter(ABC):
             self._on_written()
 
     @abstractmethod
-    def _collect_part(self, values: list[Any], timestamps: list[int] | None) -> None:
-        """Take at most ``MAX_PENDING_RECORDS`` records, at least one."""
+    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+        """Take at most ``MAX_PENDING_RECORDS`` records, at least one, and what ``KeyTaker`` took of each."""
 
     @abstractmethod
     def _collect_columns(self, chunk: Chunk) -> None:
@@ -198,10 +202,20 @@ class RecordWriter(ABC):
     def _write_bytes(self, element: bytes, lane: int) -> None:
         self._partition.emit_record(element, lane)
 
-    def _collect_values(self, values: list[Any], timestamps: list[int] | None) -> None:
+    def _collect_values(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+        if (timestamps is not None) is not self._has_timestamps:
+            self._change_timestamps(has_timestamps=timestamps is not None)
+        if (keys is not None) is not self._has_keys:
+            self._write_pending()
+            self._has_keys = keys is not None
+        if self._columns.num_rows:
+            self._write_columns()
+        if len(values) <= MAX_PENDING_RECORDS:
+            self._collect_part(values, timestamps, keys)
+            return
         for start in range(0, len(values), MAX_PENDING_RECORDS):
             part = slice(start, start + MAX_PENDING_RECORDS)
-            self._collect_part(values[part], None if timestamps is None else timestamps[part])
+            self._collect_part(values[part], None if timestamps is None else timestamps[part], None if keys is None else keys[part])
 
     def _write_long_lists(self) -> None:
         for lane, pending in enumerate(self._pending):
@@ -234,11 +248,15 @@ class RecordWriter(ABC):
                 self._write_lane(lane)
 
     def _write_lane(self, lane: int) -> None:
-        values, timestamps = self._pending[lane], self._pending_timestamps[lane]
-        self._write_chunk(Chunk(values, timestamps if self._has_timestamps else None), lane)
+        values, timestamps, keys = self._pending[lane], self._pending_timestamps[lane], self._pending_keys[lane]
+        chunk = Chunk(values, timestamps if self._has_timestamps else None)
+        if keys:
+            chunk.keys = keys
+        self._write_chunk(chunk, lane)
         # Emptied, never replaced: see above.
         del values[:]
         del timestamps[:]
+        del keys[:]
 
     def _write_chunk(self, chunk: Chunk, lane: int) -> None:
         codes = self._codes[lane] if self._codes else None
@@ -265,17 +283,15 @@ class LaneRecordWriter(RecordWriter):
     """Knows the lane of every record without more ado."""
 
     @abstractmethod
-    def _route(self, values: list[Any], timestamps: list[int] | None) -> None:
+    def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         """Append each record, and its timestamp if there is one, to the pending lists of its lane."""
 
     @abstractmethod
     def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
         """The lane of each record of a chunk that has columns; None: all go to lane 0."""
 
-    def _collect_part(self, values: list[Any], timestamps: list[int] | None) -> None:
-        if self._columns.num_rows:
-            self._write_columns()
-        self._route(values, timestamps)
+    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+        self._route(values, timestamps, keys)
         self._write_long_lists()
 
     def _collect_columns(self, chunk: Chunk) -> None:

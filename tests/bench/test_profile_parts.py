@@ -15,7 +15,7 @@ TASK = "run (/home/me/src/flowlet/task/mailbox_processor.py:166)"
         (["parse_hit (/src/bench/jobs/program_records.py:40)", "match (/usr/lib/python3.11/re/__init__.py:166)"], USER),
         (["copy_values (/src/flowlet/operators/copying.py:52)", "deepcopy (/usr/lib/python3.11/copy.py:146)"], "copy"),
         (["dumps (/venv/lib/python3.11/site-packages/cloudpickle/cloudpickle.py:1544)"], "pickle"),
-        (["run (/src/flowlet/fusing/<generated 1>.py:3)"], "flowlet: generated loops"),
+        (["run (/src/flowlet/operators/<generated 1>.py:3)"], "flowlet: generated loops"),
         (["values (/src/flowlet/records.py:64)"], "flowlet: records"),
         (["encode (/src/flowlet/serde/columns.py:85)"], "flowlet: serde"),
         (["send (/src/netstack/channel/protocol.py:8)"], "netstack"),

@@ -79,7 +79,13 @@ def can_be_an_element(key: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("key", "code"), GOLDEN, ids=lambda value: repr(value)[:60])
+def _name(value: object) -> str:
+    """The same in every process: without addresses, and sets without their order."""
+    text = repr(value)
+    return type(value).__name__ if " at 0x" in text or "frozenset" in text else text[:60]
+
+
+@pytest.mark.parametrize(("key", "code"), GOLDEN, ids=_name)
 def test_hashes_never_change(key: Any, code: int) -> None:
     assert key_hash(key) == code
 
@@ -88,7 +94,7 @@ def test_all_of_these_keys_are_different() -> None:
     assert len(set(exact_keys(KEYS))) == len(KEYS)
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda value: repr(value)[:60])
+@pytest.mark.parametrize("key", KEYS, ids=_name)
 def test_a_key_that_travels_stays_the_same(key: Any) -> None:
     for copy in (pickle.loads(pickle.dumps(key)), cloudpickle.loads(cloudpickle.dumps(key))):
         assert exact_key(copy) == exact_key(key)
@@ -96,7 +102,7 @@ def test_a_key_that_travels_stays_the_same(key: Any) -> None:
         assert key_hash(copy) == key_hash(key)
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda value: repr(value)[:60])
+@pytest.mark.parametrize("key", KEYS, ids=_name)
 def test_stand_ins_can_be_kept_in_snapshots(key: Any) -> None:
     exact = exact_key(key)
 
@@ -167,7 +173,7 @@ def test_elements_that_are_the_same_key_count_once() -> None:
 @pytest.mark.parametrize(
     ("key", "plain"),
     [(Color.RED, "red"), (Level.HIGH, 3), (Point(1, "a"), (1, "a")), (Place("a", 1), ("a", 1)), (Money(5), 5)],
-    ids=repr,
+    ids=_name,
 )
 def test_what_is_a_plain_value_is_its_key(key: Any, plain: Any) -> None:
     """Enums of texts and numbers, named tuples; and a subclass with ``__eq__`` as long as it holds nothing more."""

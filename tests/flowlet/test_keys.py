@@ -23,6 +23,7 @@ from flowlet.keys import (
     key_hash,
     operator_index,
 )
+from tests.names import stable_repr
 
 NAN_WITH_PAYLOAD = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]
 Point = namedtuple("Point", "x y")
@@ -77,7 +78,7 @@ GOLDEN: list[tuple[Any, int, int, int, int, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "code", "group", "group_of_4096", "of_4", "of_3"), GOLDEN, ids=[repr(row[0]) for row in GOLDEN])
+@pytest.mark.parametrize(("key", "code", "group", "group_of_4096", "of_4", "of_3"), GOLDEN, ids=[stable_repr(row[0]) for row in GOLDEN])
 def test_keys_go_where_they_go_in_flink(key: Any, code: int, group: int, group_of_4096: int, of_4: int, of_3: int) -> None:
     """Hash, key group and subtask of Flink's own assignment."""
     assert key_hash(key) == code
@@ -157,7 +158,7 @@ JAVA_HASHES: list[tuple[Any, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "code"), JAVA_HASHES, ids=[repr(row[0]) for row in JAVA_HASHES])
+@pytest.mark.parametrize(("key", "code"), JAVA_HASHES, ids=[stable_repr(row[0]) for row in JAVA_HASHES])
 def test_other_types_hash_as_in_java(key: Any, code: int) -> None:
     assert key_hash(key) == code
 
@@ -266,7 +267,7 @@ def test_keys_that_python_calls_equal_stay_apart() -> None:
     assert len({exact_key(key) for key in DISTINCT}) == len(DISTINCT)
 
 
-@pytest.mark.parametrize("key", DISTINCT, ids=repr)
+@pytest.mark.parametrize("key", DISTINCT, ids=stable_repr)
 def test_a_copy_of_a_key_is_the_same_key(key: Any) -> None:
     copy = struct.unpack("d", struct.pack("d", key))[0] if type(key) is float else eval(repr(key), {"nan": math.nan, "Decimal": Decimal})
 
@@ -278,7 +279,9 @@ def test_all_nans_are_one_key() -> None:
     assert exact_key(NAN_WITH_PAYLOAD) == exact_key(math.nan) == exact_key(-math.nan)
 
 
-@pytest.mark.parametrize("key", ["a", 7, -1, 2**100, b"x", ("a", 7, (b"x",)), None, date(2024, 1, 1), timedelta(1), time(1)], ids=repr)
+@pytest.mark.parametrize(
+    "key", ["a", 7, -1, 2**100, b"x", ("a", 7, (b"x",)), None, date(2024, 1, 1), timedelta(1), time(1)], ids=stable_repr
+)
 def test_plain_keys_are_their_own_stand_ins(key: Any) -> None:
     assert exact_key(key) == key
     assert type(exact_key(key)) is type(key)
@@ -295,7 +298,7 @@ def test_plain_keys_are_their_own_stand_ins(key: Any) -> None:
         (LyingStr("a"), "a"),
         (np.bytes_(b"a"), b"a"),
     ],
-    ids=repr,
+    ids=stable_repr,
 )
 def test_instances_of_subclasses_are_the_key_that_they_hold(key: Any, plain: Any) -> None:
     """Whatever their own ``__eq__`` and ``__hash__`` say."""
@@ -332,7 +335,7 @@ def test_are_plain(keys: list[Any], plain: bool) -> None:
         [date(2024, 1, 1)],
         [datetime(2024, 1, 1), datetime(2024, 1, 2)],  # noqa: DTZ001 - without a time zone
     ],
-    ids=repr,
+    ids=stable_repr,
 )
 def test_plain_keys_are_not_copied(keys: list[Any]) -> None:
     assert exact_keys(keys) is keys

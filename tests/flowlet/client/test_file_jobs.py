@@ -24,7 +24,6 @@ from flowlet.datastream import (
 )
 from flowlet.datastream.connectors import DiscardingSink, FileSource, StreamFormat
 from flowlet.errors import JobExecutionError
-from flowlet.operators.assigned_splits import EARLY_BYTES
 from flowlet.operators.text_source import TextLineReader
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.testing.mini_cluster import MiniCluster
@@ -103,8 +102,8 @@ def test_files_go_to_whoever_asks_the_largest_first(environment: StreamExecution
     names = ["the smallest", "the largest", "the third", "the fourth", "the second"]
     sizes = dict(zip(names, (1, 5, 3, 2, 4), strict=True))
     for number, name in enumerate(names):
-        # So large that a reader asks for the next one only when it has read a part.
-        (tmp_path / f"file {number}").write_text(f"{name}\n{'x' * (sizes[name] * 2 * EARLY_BYTES)}\n")
+        # Larger than what a reader asks for early.
+        (tmp_path / f"file {number}").write_text(f"{name}\n{'x' * (sizes[name] * 600_000)}\n")
 
     found = dict(line for line in collected(lines_of(environment, tmp_path).process(Whose())) if not line[0].startswith("x"))
 
@@ -114,13 +113,12 @@ def test_files_go_to_whoever_asks_the_largest_first(environment: StreamExecution
 
 
 def test_ranges_of_one_file_keep_both_subtasks_busy_if_that_was_asked_for(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
-    """One is held up at the first line; the other one reads all other parts."""
     path = tmp_path / "a"
-    path.write_text("the largest\n" + f"{'x' * 1_000}\n" * 4_000 + "the smallest\n")
+    path.write_text("the largest\n" + "x\n" * 20_000 + "the smallest\n")
 
-    found = collected(lines_of(environment, path, split_bytes=2 * EARLY_BYTES).process(Whose()))
+    found = collected(lines_of(environment, path, split_bytes=4_000).process(Whose()))
 
-    assert len(found) == 4_002
+    assert len(found) == 20_002
     assert {subtask for _, subtask in found} == {0, 1}
     assert dict(found)["the largest"] != dict(found)["the smallest"]
 

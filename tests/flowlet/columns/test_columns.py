@@ -22,13 +22,12 @@ from flowlet.columns import (
     NameTable,
     Shape,
     ShortTextColumn,
-    WordColumn,
     column_of,
     columns_of,
 )
-from flowlet.columns.inspection import try_seconds
 from flowlet.common.types import Row
 from flowlet.records import Chunk
+from tests.flowlet.columns.test_short_texts import heads_of
 from tests.flowlet.serde.exact import ATOMS, FLOATS, INTS, TEXTS, Count, columns, exact
 
 NAN_WITH_PAYLOAD = struct.unpack(">d", bytes.fromhex("7ff8000000000123"))[0]
@@ -50,9 +49,7 @@ EXAMPLES: list[Column] = [
     ConstantColumn("x", 4),
     coded(["b", "a", "b", "c"]),
     CodedColumn(np.array([0, 1, 1, 0], np.uint32), NameTable([(1, 2), b"x"])),
-    WordColumn(" to be\tor not", None),
-    WordColumn("a,,a longer text than sixteen,", ","),
-    ShortTextColumn(WordColumn("key-0,,key-00000000002,x", ",").heads),
+    ShortTextColumn(heads_of(["key-0", "", "key-00000000002", "x"])),
     ArrowColumn(pa.array(["a", None, "c", "d"])),
     ArrowColumn(pa.array([1, None, 3, 4], pa.int8())),
     ArrowColumn(pa.array(["a", "b", None, "a"]).dictionary_encode()),
@@ -179,20 +176,6 @@ class TestColumns:
 
 
 class TestInspection:
-    @pytest.mark.parametrize(
-        ("records", "firsts", "seconds"),
-        [
-            ([("a", 1), ("b", None)], ["a", "b"], [1, None]),
-            ([("a", 1), ("b", None)], ["a", "c"], None),
-            ([(1, 2)], [True], None),
-            ([("a", 1), ("b",)], ["a", "b"], None),
-            ([("a", 1), ("b", 1, 1)], ["a", "b"], None),
-            ([()], ["a"], None),
-        ],
-    )
-    def test_second_fields_of_pairs_with_these_first_ones(self, records: list[Any], firsts: list[Any], seconds: list[Any] | None) -> None:
-        assert try_seconds(records, firsts) == seconds
-
     @given(columns())
     def test_columns_stand_for_exactly_these_values(self, values: list[Any]) -> None:
         table = columns_of(values)

@@ -19,17 +19,16 @@ from flowlet.columns import (
     NameTable,
     Shape,
     ShortTextColumn,
-    WordColumn,
     columns_of,
     try_concatenate,
 )
+from tests.flowlet.columns.test_short_texts import heads_of
 from tests.flowlet.serde.exact import ATOMS, columns, exact
 
 TABLE = NameTable(["a", "b"])
 INTS = ArrayColumn(np.array([1, 2]))
 TEXTS = ListColumn(["x", "y"], str)
-WORDS = WordColumn("x\0y", "\0", 2)
-SHORT_TEXTS = ShortTextColumn(WORDS.heads)
+SHORT_TEXTS = ShortTextColumn(heads_of(["x", "y"]))
 
 
 def scalar(column: Column) -> Columns:
@@ -66,7 +65,6 @@ def test_joined_tables_are_the_joined_lists(parts: list[list[Any]]) -> None:
         ([ConstantColumn(1, 2), ConstantColumn(True, 2)], ListColumn),
         ([ConstantColumn(0.0, 2), ConstantColumn(-0.0, 2)], ListColumn),
         ([TEXTS, ConstantColumn("z", 2)], ListColumn),
-        ([WORDS, WordColumn("z", "\0")], WordColumn),
         ([SHORT_TEXTS, SHORT_TEXTS], ShortTextColumn),
         ([CodedColumn(np.array([0, 1], np.uint16), TABLE), CodedColumn(np.array([1], np.uint16), TABLE)], CodedColumn),
     ],
@@ -92,11 +90,8 @@ def test_columns_that_fit_are_one(columns: list[Column], kind: type) -> None:
         [CodedColumn(np.array([0], np.uint16), TABLE), CodedColumn(np.array([0], np.uint16), NameTable(["a", "b"]))],
         [CodedColumn(np.array([0], np.uint16), TABLE), TEXTS],
         [ArrowColumn(pa.array(["a"])), ArrowColumn(pa.array(["a"]))],
-        [WORDS, WordColumn("x,y", ",")],
-        [WordColumn("x y"), WordColumn("z")],
-        [WORDS, SHORT_TEXTS],
-        [SHORT_TEXTS, WORDS],
-        [WORDS, TEXTS],
+        [TEXTS, SHORT_TEXTS],
+        [SHORT_TEXTS, TEXTS],
     ],
 )
 def test_columns_that_do_not_fit_stay_apart(columns: list[Column]) -> None:

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.columns import ShortTextColumn, WordColumn
-from flowlet.columns.short_texts import HEAD_BYTES, HeadArray, differ, texts_of
+from flowlet.columns import ShortTextColumn
+from flowlet.columns.short_texts import HEAD_BYTES, HeadArray, differ, texts_of, try_short_texts
 
 # A NUL may be inside of a text, not at its end.
 SHORT = st.text(st.characters(max_codepoint=127), max_size=HEAD_BYTES).map(lambda text: text.rstrip("\0"))
@@ -30,16 +30,34 @@ def test_texts_differ_where_their_bytes_do(pairs: list[tuple[str, str]]) -> None
     assert is_other.tolist() == [one != other for one, other in pairs]
 
 
-@given(st.lists(st.text(st.characters(max_codepoint=200), max_size=20), min_size=1, max_size=20))
-def test_words_are_short_texts_if_all_of_them_are(texts: list[str]) -> None:
-    """And are joined only if they are ASCII without NUL."""
-    words = WordColumn.joined(texts)
+@given(st.lists(SHORT, min_size=1, max_size=20))
+def test_texts_without_a_nul_are_short_texts(texts: list[str]) -> None:
+    """Those with one inside are not: it parts them while they are made."""
+    column = try_short_texts(texts)
 
-    assert (words is not None) == all(text.isascii() and "\0" not in text for text in texts)
-    if words is not None:
-        assert (len(words), words.to_list()) == (len(texts), texts)
-        assert (words.short is not None) == all(len(text) <= HEAD_BYTES for text in texts)
-        assert words.short is None or words.short.to_list() == texts
+    assert (column is not None) == (not any("\0" in text for text in texts))
+    if column is not None:
+        assert (len(column), column.to_list()) == (len(texts), texts)
+        assert column.heads.tolist() == heads_of(texts).tolist()
+
+
+@pytest.mark.parametrize("odd", ["longer than sixteen", "x" * 17, "é", "水", "\0", "a\0", "\0a", "a\0b"])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_one_other_text_and_there_are_no_short_texts(odd: str, position: int) -> None:
+    """At any position, also where the others leave room for it."""
+    texts = ["", "a"]
+    texts.insert(position, odd)
+
+    assert try_short_texts(texts) is None
+
+
+def test_the_longest_short_texts_fit() -> None:
+    texts = ["x" * HEAD_BYTES, "", "y" * HEAD_BYTES]
+
+    column = try_short_texts(texts)
+
+    assert column is not None
+    assert column.to_list() == texts
 
 
 def test_a_column_holds_pairs_of_integers() -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable, WordColumn, column_of
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable, column_of
+from flowlet.columns.short_texts import try_short_texts
 from flowlet.kernels import slot_index
 from flowlet.kernels.slot_index import SlotIndex
 from flowlet.keys import exact_key
@@ -118,18 +119,14 @@ def test_codes_of_tables_that_grow(chunks: list[list[int]], extra: list[str]) ->
 
 
 def texts_as(kind: str, texts: list[str]) -> Column:
-    words = WordColumn.joined(texts)
-    if kind == "words" and words is not None:
-        return words
-    if kind == "short texts" and words is not None and words.short is not None:
-        return words.short
-    return ListColumn(texts, str)
+    short = try_short_texts(texts)
+    return ListColumn(texts, str) if kind == "list" or short is None else short
 
 
 @pytest.mark.parametrize("min_texts", [1, 4, 256])
 @given(
     chunks=st.lists(st.lists(TEXTS | st.text(st.sampled_from("ab"), max_size=18), min_size=1, max_size=12), max_size=5),
-    kinds=st.lists(st.sampled_from(["words", "short texts", "list"]), min_size=5, max_size=5),
+    kinds=st.lists(st.sampled_from(["short texts", "list"]), min_size=5, max_size=5),
     bytes_at=st.integers(0, 9),
 )
 def test_texts_have_the_same_slots_however_they_come(min_texts: int, chunks: list[list[str]], kinds: list[str], bytes_at: int) -> None:

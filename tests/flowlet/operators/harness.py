@@ -53,9 +53,18 @@ class RecordingOutput:
 class Harness:
     """An operator between ``set_up`` and ``close``, shipped as a job ships it."""
 
-    def __init__(self, operator: StreamOperator, *, subtask: int = 0, parallelism: int = 1, attempt: int = 0, pickled: bool = True) -> None:
+    def __init__(
+        self,
+        operator: StreamOperator,
+        *,
+        subtask: int = 0,
+        parallelism: int = 1,
+        attempt: int = 0,
+        pickled: bool = True,
+        output: RecordingOutput | None = None,
+    ) -> None:
         self.operator: Any = cloudpickle.loads(cloudpickle.dumps(operator)) if pickled else operator
-        self.output = RecordingOutput()
+        self.output = RecordingOutput() if output is None else output
         self.clock = FakeClock()
         key_context = KeyContext()
         self.timers = FakeTimers(self.clock, key_context)

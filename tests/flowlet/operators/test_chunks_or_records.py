@@ -145,12 +145,25 @@ def steps_of(case: Case, rng: random.Random, num_steps: int, max_run: int) -> li
     return steps
 
 
-def check(case: Case, steps: list[Step], *cuts: Cut) -> None:
+# Operators that look at a whole chunk before the first record of it goes on: for its keys, where no writer took them, or its columns.
+LOOK_AHEAD = {
+    "reduce with bad keys",
+    "sum with a selector that fails",
+    "sum with bad keys",
+    "count with bad keys",
+    "to columns that fails",
+    "keyed process with a selector that fails",
+    "keyed process with bad keys",
+}
+
+
+def check(name: str, steps: list[Step], *cuts: Cut) -> None:
+    case = CASES[name]
     by_record = run(case, steps, single)
     for cut in cuts:
         by_chunk = run(case, steps, cut)
         assert by_chunk.error == by_record.error
-        if by_record.error is None:
+        if by_record.error is None or name not in LOOK_AHEAD:
             assert by_chunk == by_record
         else:
             # Records before the one that failed may have gone on already, or not.
@@ -163,7 +176,7 @@ def test_an_operator_does_the_same_however_its_records_are_cut(name: str) -> Non
     case = CASES[name]
 
     for seed, (num_steps, max_run) in enumerate([(3, 12), (4, 3), (1, 40)]):
-        check(case, steps_of(case, random.Random(f"{name} {seed}"), num_steps, max_run), whole, any_cut(seed))
+        check(name, steps_of(case, random.Random(f"{name} {seed}"), num_steps, max_run), whole, any_cut(seed))
 
 
 @pytest.mark.slow
@@ -174,7 +187,7 @@ def test_an_operator_does_the_same_with_chunks_and_with_records(name: str, seed:
     """Values, types, timestamps, order, watermarks, side outputs, timers, and the error if there is one."""
     case = CASES[name]
 
-    check(case, steps_of(case, random.Random(seed), num_steps, max_run), whole, any_cut(seed))
+    check(name, steps_of(case, random.Random(seed), num_steps, max_run), whole, any_cut(seed))
 
 
 @pytest.mark.slow
@@ -186,7 +199,7 @@ def test_an_operator_does_the_same_with_one_very_big_chunk(name: str) -> None:
     values = [case.record(rng) for _ in range(2_300)]
 
     for timestamps in (None, [rng.randrange(100) for _ in values]):
-        check(case, [Run(1, values, timestamps), ("watermark", 1, 50), ("time", 0, 100)], whole)
+        check(name, [Run(1, values, timestamps), ("watermark", 1, 50), ("time", 0, 100)], whole)
 
 
 def test_every_operator_has_a_case() -> None:

@@ -196,8 +196,8 @@ class Bag:
     ids=["behind one that cannot", "in front of one", "in an earlier chunk"],
 )
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_results_that_can_change_are_copied_wherever_they_are(chunks: list[list[Any]], is_restored: bool) -> None:
-    """What was emitted stays as it was, though the records are of several kinds."""
+def test_results_that_change_later_were_emitted_as_they_were(chunks: list[list[Any]], is_restored: bool) -> None:
+    """Wherever they are among records that cannot change."""
     output = RecordingOutput()
     running: dict[str, list[Any]] = {}
     expected = []
@@ -205,7 +205,7 @@ def test_results_that_can_change_are_copied_wherever_they_are(chunks: list[list[
 
     for run in [[records] for records in chunks] if is_restored else [chunks]:
         reduce = KeyedReduceOperator(itemgetter(0), lambda so_far, record: (so_far[0], so_far[1] + record[1]))
-        reduce.setup(OperatorContext("task", 0, 1, 128, "Reduce", copies_results=True), output)
+        reduce.setup(OperatorContext("task", 0, 1, 128, "Reduce"), output)
         reduce.initialize_state(state)
         reduce.open()
         for records in run:

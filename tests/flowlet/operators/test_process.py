@@ -8,10 +8,15 @@ import pytest
 from flowlet.columns import Columns, ListColumn, Shape
 from flowlet.datastream import CoProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, ProcessFunction, TimeDomain
 from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
+from flowlet.operators.base import OperatorContext
+from flowlet.operators.chain import ChainedOperator, OperatorChain
+from flowlet.operators.emitter import MAX_WAITING
 from flowlet.operators.process import CoProcessOperator, ProcessOperator
-from flowlet.operators.transform import FLAT_MAP_CHUNK_RECORDS
+from flowlet.operators.time_services import KeyContext
+from flowlet.operators.transform import MapOperator
 from flowlet.records import Chunk, Watermark
-from tests.flowlet.operators.harness import Harness
+from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
+from tests.flowlet.operators.harness import Harness, RecordingOutput
 
 ODD = OutputTag("odd")
 
@@ -131,6 +136,52 @@ def test_a_key_that_the_sender_saw_is_not_asked_for_again() -> None:
     assert harness.output.values == [("a", (1, "a")), ("b", (2, "b"))]
 
 
+def test_a_keyed_function_inside_a_chain_has_its_keys() -> None:
+    """Nobody took them on the way, so the selector is asked, once per record."""
+    asked: list[int] = []
+
+    class Keys(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+            return [(ctx.get_current_key(), value)]
+
+    def parity(value: int) -> int:
+        asked.append(value)
+        return value % 2
+
+    clock, output = FakeClock(), RecordingOutput()
+
+    def context(index: int, name: str) -> OperatorContext:
+        key_context = KeyContext()
+        timers = FakeTimers(clock, key_context)
+        return OperatorContext("task", 0, 1, 128, name, chain_index=index, key_context=key_context, clock=clock, timers=timers)
+
+    chained = [ChainedOperator(MapOperator(lambda value: value)), ChainedOperator(ProcessOperator(Keys(), parity), 0)]
+    chain = OperatorChain(chained, {(1, None): [output]}, context)
+    chain.open()
+
+    chain.process_chunk(Chunk([1, 2, 3]))
+
+    assert output.values == [(1, 1), (0, 2), (1, 3)]
+    assert asked == [1, 2, 3]
+
+
+def test_a_key_that_came_with_a_record_is_its_key() -> None:
+    """In a list of its own, where it is no field."""
+
+    class Keys(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+            return [(ctx.get_current_key(), value)]
+
+    harness = Harness(ProcessOperator(Keys(), lambda _: 1 // 0))
+    chunk = Chunk([[1], [2]], [5, 6])
+    chunk.keys = ["a", "b"]
+
+    harness.operator.process_chunk(chunk)
+
+    assert harness.output.values == [("a", [1]), ("b", [2])]
+    assert harness.output.timestamps == [5, 6]
+
+
 def test_a_context_is_not_for_later() -> None:
     class Keeping(ProcessFunction):
         def process_element(self, value: Any, ctx: ProcessFunction.Context) -> None:
@@ -185,9 +236,9 @@ def test_a_generator_of_many_results_is_emitted_in_parts() -> None:
 
     harness = Harness(ProcessOperator(Many()))
 
-    harness.process(2 * FLAT_MAP_CHUNK_RECORDS + 1)
+    harness.process(2 * MAX_WAITING + 1)
 
-    assert [len(chunk) for chunk in harness.output.chunks] == [FLAT_MAP_CHUNK_RECORDS, FLAT_MAP_CHUNK_RECORDS, 1]
+    assert [len(chunk) for chunk in harness.output.chunks] == [MAX_WAITING, MAX_WAITING, 1]
 
 
 class Both(CoProcessFunction):

@@ -1,5 +1,6 @@
 """Whether records come as lists or as columns, and whatever comes between: results, timestamps, errors and snapshots are the same."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from flowlet.records import MAX_TIMESTAMP, Chunk
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.serde.exact import exact
 
-KEY: Callable[[Any], Any] = lambda record: record[0]  # noqa: E731 - recognised by its bytecode, as users write it
+KEY = operator.itemgetter(0)  # says which field it takes, so that the keys of columns are a column
 
 
 def extreme(method: str) -> Extreme:
@@ -35,8 +36,8 @@ def concatenate(first: Any, second: Any) -> Any:
 MAKE: dict[str, Callable[..., RunningOperator]] = {
     "sum": lambda **options: KeyedSumOperator(KEY, 1, **options),
     "sum of the last": lambda **options: KeyedSumOperator(KEY, -1, **options),
-    "known lambda": lambda **options: KeyedReduceOperator(KEY, lambda a, b: (a[0], a[1] + b[1]), **options),
-    "unknown function": lambda **options: KeyedReduceOperator(KEY, concatenate, **options),
+    "function": lambda **options: KeyedReduceOperator(KEY, lambda a, b: (a[0], a[1] + b[1]), **options),
+    "another function": lambda **options: KeyedReduceOperator(KEY, concatenate, **options),
     **{
         method: lambda method=method, **options: KeyedReduceOperator(KEY, extreme(method), **options)
         for method in ("min", "max", "min_by", "max_by")

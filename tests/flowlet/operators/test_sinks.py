@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.operators.base import OperatorContext
+from flowlet.operators.chain import ChainedOperator, OperatorChain
 from flowlet.operators.sinks import DiscardSink, FunctionSink, PrintSink
+from flowlet.operators.transform import MapOperator
 from flowlet.records import Chunk
 from tests.flowlet.operators.harness import Harness
 
@@ -23,28 +26,62 @@ def test_print_writes_lines_with_flinks_prefix(
     assert capsys.readouterr().out == f"{prefix}('a', 1)\n{prefix}text\n{prefix}None\n"
 
 
-class CountingStream(io.TextIOWrapper):
-    writes = flushes = 0
+class FlushedStream(io.TextIOWrapper):
+    """Remembers what lay in the file after each flush that had something to write."""
 
-    def write(self, text: str) -> int:
-        self.writes += 1
-        return super().write(text)
+    def __init__(self, raw: io.BytesIO) -> None:
+        super().__init__(raw, encoding="utf-8", newline="\n")
+        self.raw_file = raw
+        self.flushed: list[bytes] = []
 
     def flush(self) -> None:
-        self.flushes += 1
         super().flush()
+        if self.raw_file.getvalue() not in (b"", *self.flushed[-1:]):
+            self.flushed.append(self.raw_file.getvalue())
 
 
-def test_print_writes_once_per_chunk_and_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines of several tasks in one process do not mix, and appear at once."""
+def test_printed_lines_appear_at_the_end_of_their_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
-    stream = CountingStream(raw, encoding="utf-8", newline="\n")
+    stream = FlushedStream(raw)
+    monkeypatch.setattr(sys, "stdout", stream)
+    harness = Harness(PrintSink())
+
+    harness.process(*range(100))
+    harness.process("more")
+
+    lines = b"".join(b"%d\n" % number for number in range(100))
+    assert stream.flushed == [lines, lines + b"more\n"]
+
+
+def test_a_line_is_never_cut_by_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of several tasks in one process do not mix, however many a chunk has."""
+    raw = io.BytesIO()
+    stream = FlushedStream(raw)
     monkeypatch.setattr(sys, "stdout", stream)
 
-    Harness(PrintSink()).process(*range(100))
+    Harness(PrintSink("x" * 100)).process(*range(1_000))
 
-    assert (stream.writes, stream.flushes >= 1) == (1, True)
-    assert raw.getvalue() == b"".join(b"%d\n" % number for number in range(100))
+    assert len(stream.flushed) > 10
+    assert all(flushed.endswith(b"\n") for flushed in stream.flushed)
+    assert raw.getvalue().count(b"\n") == 1_000
+
+
+def test_what_functions_print_stands_between_the_printed_records(capsys: pytest.CaptureFixture[str]) -> None:
+    def announce(value: int) -> int:
+        print("mapping", value)
+        return value
+
+    operators = [MapOperator(announce), PrintSink()]
+    chain = OperatorChain(
+        [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)],
+        {},
+        lambda index, name: OperatorContext("task", 0, 1, 128, name, chain_index=index),
+    )
+    chain.open()
+
+    chain.process_chunk(Chunk([1, 2]))
+
+    assert capsys.readouterr().out == "mapping 1\n1\nmapping 2\n2\n"
 
 
 @pytest.mark.parametrize(("encoding", "expected"), [("ascii", rb"\xe9 \ud83d"), ("utf-8", b"\xc3\xa9 \\ud83d")])

@@ -211,15 +211,15 @@ class SplitSource(Source):
         return FileSplitEnumerator(FileSet(()))
 
 
-def operator_of(reader: Any, request_splits: Callable[[], None] | None) -> SourceOperator:
-    operator = SourceOperator(SplitSource(reader), name="splits")
-    operator.setup(OperatorContext("task", 0, 1, 128, "splits", request_splits=request_splits), RecordingOutput())
-    return operator
+def operator_of(reader: Any, request_splits: Callable[[], None] | None) -> tuple[SourceOperator, RecordingOutput]:
+    operator, output = SourceOperator(SplitSource(reader), name="splits"), RecordingOutput()
+    operator.setup(OperatorContext("task", 0, 1, 128, "splits", request_splits=request_splits), output)
+    return operator, output
 
 
 def test_splits_come_when_the_reader_asks() -> None:
     asked: list[int] = []
-    operator = operator_of(SplitReading(), lambda: asked.append(1))
+    operator, output = operator_of(SplitReading(), lambda: asked.append(1))
     operator.open()
 
     operator.add_splits([FileSplit("a", 0, 1)], 0)
@@ -230,8 +230,7 @@ def test_splits_come_when_the_reader_asks() -> None:
     operator.no_more_splits()
 
     assert (asked, emitted) == ([1], [True, False])
-    assert isinstance(operator.output, RecordingOutput)
-    assert operator.output.values == ["a:0"]
+    assert output.values == ["a:0"]
 
 
 def test_a_source_without_an_enumerator_ignores_splits() -> None:
@@ -245,16 +244,16 @@ def test_a_source_without_an_enumerator_ignores_splits() -> None:
 
 def test_only_a_job_manager_hands_out_splits() -> None:
     with pytest.raises(FlowletError, match="source 'splits': only a JobManager hands out its splits; run the job on a cluster"):
-        operator_of(SplitReading(), None).open()
+        operator_of(SplitReading(), None)[0].open()
 
 
 def test_a_reader_that_takes_no_splits_is_refused() -> None:
     with pytest.raises(FlowletError, match=r"its ScriptedReader needs start\(\), add_splits\(\) and no_more_splits\(\)"):
-        operator_of(ScriptedReader([]), lambda: None).open()
+        operator_of(ScriptedReader([]), lambda: None)[0].open()
 
 
 def test_a_reader_that_fails_to_take_its_splits_fails_the_task() -> None:
-    operator = operator_of(SplitReading(), lambda: None)
+    operator, _ = operator_of(SplitReading(), lambda: None)
     operator.open()
 
     with pytest.raises(UserFunctionError, match="operator 'splits'") as caught:

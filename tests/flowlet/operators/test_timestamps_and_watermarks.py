@@ -14,7 +14,9 @@ from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutp
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.errors import UserFunctionError
 from flowlet.operators.base import OperatorContext
+from flowlet.operators.chain import ChainedOperator, OperatorChain
 from flowlet.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from flowlet.operators.transform import MapOperator
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, Watermark
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import RecordingOutput
@@ -336,3 +338,55 @@ def test_columns_without_timestamps_tell_nothing() -> None:
     driver.clock.advance(50)
 
     assert driver.out() == [(1, None), (1, 5), 4]
+
+
+def in_a_chain(strategy: WatermarkStrategy) -> tuple[OperatorChain, RecordingOutput]:
+    """The operator between two maps."""
+    output, clock = RecordingOutput(), TestProcessingTimeService()
+    operators = [MapOperator(lambda value: value), TimestampsAndWatermarksOperator(strategy), MapOperator(lambda value: value)]
+    chain = OperatorChain(
+        [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)],
+        {(2, None): [output]},
+        lambda index, name: OperatorContext("task", 3, 4, 128, name, chain_index=index, clock=clock),
+    )
+    chain.open()
+    return chain, output
+
+
+def test_timestamps_that_are_assigned_in_the_middle_of_a_chain_leave_with_their_records() -> None:
+    """Whether the chain was given any; many records and few."""
+    for timestamps in (None, list(range(100))):
+        chain, output = in_a_chain(MONOTONOUS.with_timestamp_assigner(Doubled()))
+
+        for _ in range(3):
+            chain.process_chunk(Chunk(list(range(100)), timestamps))
+            chain.process_chunk(Chunk([7], None if timestamps is None else [1]))
+        chain.finish()
+
+        assert output.values == [*range(100), 7] * 3
+        assert output.timestamps == [*range(0, 200, 2), 14] * 3
+        assert output.elements[-1] == Watermark(197)
+
+
+def test_a_watermark_that_a_record_causes_in_a_chain_comes_right_behind_it() -> None:
+    chain, output = in_a_chain(WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(Identity()))
+
+    chain.process_chunk(Chunk([1, 2, 3, 4, 5]))
+
+    assert output.elements == [Chunk([1, 2], [1, 2]), Watermark(2), Chunk([3, 4], [3, 4]), Watermark(4), Chunk([5], [5])]
+
+
+def test_a_failure_in_a_chain_names_operator_and_record() -> None:
+    """Of the assigner and of the generator; what came before it goes on."""
+    for strategy, value in (
+        (MONOTONOUS.with_timestamp_assigner(Doubled()), "text"),
+        (WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(Identity()), 13),
+    ):
+        chain, output = in_a_chain(strategy)
+
+        with pytest.raises(UserFunctionError) as caught:
+            chain.process_chunk(Chunk([1, 3, value, 4]))
+
+        assert (caught.value.operator, caught.value.subtask) == ("Timestamps/Watermarks", 3)
+        assert caught.value.record_preview == repr(value)
+        assert output.values[:2] == [1, 3]

@@ -1,4 +1,5 @@
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.operators import transform
+from flowlet.operators import emitter, transform
 from flowlet.operators.base import StreamOperator
 from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.records import IDLE, Chunk, Watermark
-from tests.flowlet.operators.harness import Harness, results
+from tests.flowlet.operators.harness import Harness, RecordingOutput, results
 
 
 def fail_on_three(value: Any) -> Any:
@@ -71,7 +72,8 @@ def test_chunks_of_any_size_give_the_same_records(name: str, values: list[int], 
     expected = [(result, 100 + index if has_timestamps else None) for index, value in enumerate(values) for result in EXPECTED[name](value)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transform, "FLAT_MAP_CHUNK_RECORDS", limit)
+        patch.setattr(transform, "MAX_WAITING", limit)
+        patch.setattr(emitter, "MAX_WAITING", limit)
         found, stamps = results(OPERATORS[name](), values, size=size, timestamps=timestamps)
 
     assert list(zip(found, stamps, strict=True)) == expected
@@ -133,12 +135,11 @@ def test_what_is_no_exception_of_the_users_passes_through(make: Any, error: Base
 
 @pytest.mark.parametrize("make", [MapOperator, FlatMapOperator, FilterOperator])
 def test_a_failure_further_down_is_not_blamed_on_the_function(make: Any) -> None:
-    class FailingOutput:
+    class FailingOutput(RecordingOutput):
         def collect(self, chunk: Chunk) -> None:
             raise OSError("disk full")
 
-    harness = Harness(make(lambda value: [value]))
-    harness.operator.output = FailingOutput()
+    harness = Harness(make(lambda value: [value]), output=FailingOutput())
 
     with pytest.raises(OSError, match="disk full"):
         harness.process(1)
@@ -182,20 +183,19 @@ def test_a_generator_is_read_no_further_than_its_consumers_are() -> None:
             made.append(value)
             yield value
 
-    harness = Harness(FlatMapOperator(endless), pickled=False)
     seen: list[tuple[int, int]] = []
 
-    class StoppingOutput:
+    class StoppingOutput(RecordingOutput):
         def collect(self, chunk: Chunk) -> None:
             seen.append((len(chunk), len(made)))
             if len(seen) == 3:
                 raise TaskCancelled
 
-    harness.operator.output = StoppingOutput()
+    harness = Harness(FlatMapOperator(endless), pickled=False, output=StoppingOutput())
     with pytest.raises(TaskCancelled):
         harness.process(7)
 
-    limit = transform.FLAT_MAP_CHUNK_RECORDS
+    limit = emitter.MAX_WAITING
     assert seen == [(limit, limit), (limit, 2 * limit), (limit, 3 * limit)]
 
 
@@ -236,17 +236,14 @@ def test_watermarks_and_status_pass(make: Any) -> None:
     assert harness.output.elements == [Watermark(5), IDLE]
 
 
-def test_the_traceback_shows_the_users_line() -> None:
+def test_the_traceback_leads_from_the_loop_to_the_users_line() -> None:
     with pytest.raises(UserFunctionError) as caught:
         Harness(MapOperator(fail_on_three), pickled=False).process(3)
 
-    trace = caught.value.__cause__.__traceback__ if caught.value.__cause__ else None
-    names = []
-    while trace is not None:
-        names.append(trace.tb_frame.f_code.co_name)
-        trace = trace.tb_next
-    assert names[0] == "process_chunk"
-    assert names[-1] == "fail_on_three"
+    assert caught.value.__cause__ is not None
+    trace = traceback.extract_tb(caught.value.__cause__.__traceback__)
+    assert [frame.name for frame in trace] == ["run", "run", "fail_on_three"]
+    assert trace[-1].line == 'raise ValueError("no threes")'
 
 
 def test_a_stop_iteration_of_the_users_does_not_end_the_chunk_quietly() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.columns import Columns, ConstantColumn, Shape
 from flowlet.common.typeinfo import Types
 from flowlet.errors import SerdeError
 from flowlet.records import ACTIVE, IDLE, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
@@ -109,6 +110,7 @@ def framed(body: bytes) -> bytes:
 
 
 CHUNK = serialize(Chunk(["ab", "c"]))[4:]
+TABLE = serialize(Chunk.of_columns(Columns(2, (ConstantColumn("a", 2), ConstantColumn(1, 2)), Shape.TUPLE, key_position=1)))[4:]
 CORRUPT = {
     "length 0": (struct.pack(">i", 0), "its length is 0, allowed are 1 to 1000"),
     "negative length": (struct.pack(">i", -5), "its length is -5"),
@@ -126,7 +128,11 @@ CORRUPT = {
     "long chunk": (framed(CHUNK + b"x"), "1 bytes are left behind the chunk"),
     "no header": (framed(CHUNK[:5]), "tag 64, 5 bytes"),
     "other version": (framed(b"\x40\x02" + CHUNK[2:]), "a chunk of version 2 with flags 0"),
-    "unknown flag": (framed(b"\x40\x01\x02" + CHUNK[3:]), "version 1 with flags 2"),
+    "unknown flag": (framed(b"\x40\x01\x08" + CHUNK[3:]), "version 1 with flags 8"),
+    "no keys": (framed(b"\x40\x01\x02" + CHUNK[3:7]), "tag 64, 7 bytes"),
+    "too few keys": (framed(b"\x40\x01\x02" + struct.pack(">I", 3) + CHUNK[7:]), "has 2 values in a chunk of 3 records"),
+    "no place of the key": (framed(b"\x40\x01\x04" + CHUNK[3:7]), "tag 64, 7 bytes"),
+    "a key behind the fields": (framed(TABLE[:7] + b"\2" + TABLE[8:]), "the key is field 2 of records with 2 fields"),
     "too many records": (framed(b"\x40\x01\x00" + struct.pack(">I", 1 << 21) + CHUNK[7:]), "a chunk of 2097152 records"),
     "other number of records": (framed(b"\x40\x01\x00" + struct.pack(">I", 3) + CHUNK[7:]), "has 2 values in a chunk of 3 records"),
     "not UTF-8": (framed(CHUNK[:-1] + b"\xff"), "UnicodeDecodeError"),

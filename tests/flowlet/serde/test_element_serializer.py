@@ -4,13 +4,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.columns import Columns, ConstantColumn, Shape, columns_of
 from flowlet.common.typeinfo import Types
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
+from flowlet.records import (
+    ACTIVE,
+    IDLE,
+    MAX_WATERMARK,
+    Chunk,
+    InternalWatermark,
+    LatencyMarker,
+    PickledRecord,
+    RecordAttributes,
+    StreamElement,
+    Watermark,
+)
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.record_pickle import dumps_record
 from flowlet.serde.serializers import serializer_for
 from tests.flowlet.serde.exact import INTS, columns, exact
+
+KEYS = st.text(max_size=3) | st.integers(-3, 3) | st.booleans() | st.tuples(st.text(max_size=2), st.integers(0, 3)) | st.none()
 
 GOLDEN = [
     (Watermark(1000), "00000009 02 00000000000003E8"),
@@ -58,6 +73,65 @@ def test_chunks_come_back_exactly(values: list[Any], has_timestamps: bool) -> No
     assert type(chunk.values) is list
     assert exact(chunk.values) == exact(values)
     assert chunk.timestamps == timestamps
+
+
+@given(columns(), st.booleans(), st.data())
+def test_keys_come_back_with_their_records(values: list[Any], has_timestamps: bool, data: st.DataObject) -> None:
+    """Whatever they are."""
+    chunk = Chunk(values, list(range(len(values))) if has_timestamps else None)
+    chunk.keys = data.draw(st.lists(KEYS, min_size=len(values), max_size=len(values)))
+
+    (found,) = ElementDeserializer().feed(memoryview(StreamElementSerializer().serialize(chunk)))
+
+    assert isinstance(found, Chunk)
+    assert exact(found.values) == exact(values)
+    assert found.timestamps == chunk.timestamps
+    assert exact(found.keys) == exact(chunk.keys if values else None)
+
+
+@given(columns(), st.booleans(), st.integers(0, 9))
+def test_a_field_that_is_the_key_is_known_behind_the_channel(values: list[Any], has_timestamps: bool, position: int) -> None:
+    """Also of few records: the consumer need not ask the selector again."""
+    table = columns_of(values)
+    if table is None:
+        return
+    position %= len(table.fields)
+    with_key = Columns(table.num_rows, table.fields, table.shape, key_position=position)
+    timestamps = list(range(len(values))) if has_timestamps else None
+
+    (found,) = ElementDeserializer().feed(memoryview(StreamElementSerializer().serialize(Chunk.of_columns(with_key, timestamps))))
+
+    assert isinstance(found, Chunk)
+    if found.columns is None:
+        assert exact(found.keys) == exact([value[position] if type(value) is tuple else value for value in values])
+    else:
+        assert found.columns.key_position == position
+    assert exact(found.values) == exact(values)
+    assert found.timestamps == timestamps
+
+
+def test_keys_come_before_the_values() -> None:
+    """Behind the timestamps; a field that is the key is one byte."""
+    chunk = Chunk(["ab", "c"])
+    chunk.keys = [7, 7]
+    columns = Columns(2, (ConstantColumn(7, 2),), Shape.SCALAR, key_position=0)
+
+    constant_7 = "01 0000000D 05 00000008 0700000000000000"
+    assert StreamElementSerializer().serialize(chunk) == bytes.fromhex("00000022 40 01 02 00000002" + constant_7 + "08 00000004") + b"ab\0c"
+    assert StreamElementSerializer().serialize(Chunk.of_columns(columns)) == bytes.fromhex("0000001A 40 01 04 00000002 00" + constant_7)
+
+
+def test_a_pickled_record_arrives_as_the_record() -> None:
+    """Among others, alone, and in any number; the sender need not read it."""
+    records: list[Any] = [{"a": [1]}, ("b", 2), [3], {"a": [4]}]
+    for size in (1, 4, 40, 400):
+        expected = (records * 100)[:size]
+        values = [value if type(value) is tuple else PickledRecord(dumps_record(value)) for value in expected]
+
+        (found,) = ElementDeserializer().feed(memoryview(StreamElementSerializer().serialize(Chunk(values))))
+
+        assert isinstance(found, Chunk)
+        assert found.values == expected
 
 
 @given(st.lists(INTS))

@@ -194,7 +194,11 @@ def test_what_may_hold_a_mutable_object_unseen_is_known(columns: list[list[Any]]
     assert are_apart(columns) is expected
 
 
-@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x,), lambda x: [x], lambda x: {"a": x}, lambda x: records.Box(x), Row], ids=str)
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda x: x, lambda x: (x,), lambda x: [x], lambda x: {"a": x}, lambda x: records.Box(x), Row],
+    ids=["alone", "tuple", "list", "dict", "object", "Row"],
+)
 def test_a_mutable_object_that_occurs_twice_is_seen_wherever_it_is(wrap: Any) -> None:
     for shared in ([1], {1}, {"a": 1}, records.Plain(1), Row(1)):
         assert not are_apart([[wrap(shared)], [wrap(shared)]])

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.columns import CodedColumn, Columns, NameTable, Shape, WordColumn
+from flowlet.columns import CodedColumn, Columns, NameTable, Shape
 from flowlet.key_columns import ChannelTable
 from flowlet.serde.channel_dictionary import MAX_TEXTS, ChannelDictionary
 from flowlet.serde.table_reader import decode_records
@@ -156,20 +156,3 @@ def test_it_can_be_told_apart() -> None:
 
     assert repr(dictionary) == "<KeyDictionary, generation 0: 1 keys>"
     assert repr(ChannelCodes(dictionary, 2)) == "<ChannelCodes of channel 2, generation -1: 0 texts sent>"
-
-
-@given(st.lists(st.lists(st.text(st.sampled_from("ab"), max_size=20), min_size=1, max_size=20), max_size=6), st.sets(st.integers(0, 5)))
-def test_words_have_the_codes_of_their_texts(chunks: list[list[str]], restarts: set[int]) -> None:
-    """Short, long, empty ones; known from texts, from words, or new; each again and again."""
-    dictionary = make()
-
-    for number, words in enumerate(chunks):
-        if number in restarts:
-            dictionary.restart()
-        if number % 3 == 0:
-            dictionary.encode(words[:2])
-        for repeat in (1, 9):
-            codes = dictionary.encode_words(WordColumn(",".join(words * repeat), ","))
-            assert dictionary.table.values_of(codes) == words * repeat
-            assert codes.tolist() == dictionary.encode(words * repeat).tolist()
-            assert dictionary.channels_of(codes).tolist() == [channel_of(word, NUM_CHANNELS) for word in words * repeat]

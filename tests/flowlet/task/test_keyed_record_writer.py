@@ -6,7 +6,6 @@ Source: Flink `KeyGroupStreamPartitionerTest`, `CustomPartitionerWrapper`, `Reco
 import operator
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +25,14 @@ from flowlet.columns import (
     NameTable,
     Shape,
     ShortTextColumn,
-    WordColumn,
     columns_of,
 )
+from flowlet.columns.short_texts import try_short_texts
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.keys import exact_key
 from flowlet.records import Chunk
-from flowlet.task import key_dictionary, keyed_record_writer, record_writer_base
+from flowlet.task import key_dictionary, record_writer_base
 from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS
 from flowlet.task.key_routes import MAX_ROUTES
 from flowlet.task.keyed_record_writer import KeyGroupsRecordWriter
@@ -167,13 +166,30 @@ class TestKeyGroups:
         assert len(rig.writer._dictionary) <= MAX_KEYS + 2_000
         assert arrived == by_channel(values, 2)
 
-    def test_one_channel_needs_no_keys(self, make: Make) -> None:
-        """The selector is not even called."""
-        rig = make(KeyGroups(lambda record: 1 // 0), 1)
+    def test_one_channel_gets_the_keys_too(self, make: Make) -> None:
+        """Its consumer need not ask the selector again."""
+        rig = make(KeyGroups(lambda record: record["id"] * 2), 1)
 
-        rig.collect(1, 2)
+        rig.writer.collect(Chunk([{"id": 1}, {"id": 2}], [5, 6]))
 
-        assert rig.values() == [[1, 2]]
+        (chunk,) = rig.elements(0)
+        assert isinstance(chunk, Chunk)
+        assert (chunk.values, chunk.timestamps, chunk.keys) == ([{"id": 1}, {"id": 2}], [5, 6], [2, 4])
+
+    def test_keys_that_came_with_the_records_are_not_asked_for(self, make: Make) -> None:
+        """They arrive with them, each at the channel that it says."""
+        rig = make(KeyGroups(lambda record: 1 // 0), 2)
+        records = [[f"k{number}"] for number in range(50)]
+        chunk = Chunk(list(records))
+        chunk.keys = [record[0] for record in records]
+
+        rig.writer.collect(chunk)
+
+        expected = by_channel(records, 2, lambda record: record[0])
+        for channel in range(2):
+            (arrived,) = rig.elements(channel)
+            assert isinstance(arrived, Chunk)
+            assert (arrived.values, arrived.keys) == (expected[channel], [record[0] for record in expected[channel]])
 
     def test_timestamps_travel_with_their_records(self, make: Make) -> None:
         rig = make(KeyGroups(identity), 2)
@@ -396,14 +412,13 @@ class TestColumns:
         selector=st.sampled_from([first, same_first, other, operator.itemgetter(0)]),
         in_columns=st.lists(st.booleans(), min_size=4, max_size=4),
         is_timed=st.lists(st.booleans(), min_size=4, max_size=4),
-        min_words=st.sampled_from([1, 500]),
     )
     def test_records_arrive_exactly_where_and_as_they_would_one_by_one(
-        self, chunks: list[list[Any]], num_channels: int, selector: Any, in_columns: list[bool], is_timed: list[bool], min_words: int
+        self, chunks: list[list[Any]], num_channels: int, selector: Any, in_columns: list[bool], is_timed: list[bool]
     ) -> None:
-        """Values, types, bits, timestamps and order; in lists or in columns; texts coded one by one, or later and together."""
+        """Values, types, bits, timestamps and order; in lists or in columns."""
         expected: list[list[Any]] = [[] for _ in range(num_channels)]
-        with patch.object(keyed_record_writer, "_MIN_WORDS", min_words), LocalNetwork(num_segments=400) as network:
+        with LocalNetwork(num_segments=400) as network:
             rig = Rig(network, KeyGroups(selector), num_channels, max_buffers=300)
             for number, values in enumerate(chunks):
                 timestamps = list(range(number, number + len(values))) if is_timed[number] else None
@@ -424,19 +439,6 @@ class TestColumns:
         ]
         assert found == expected
 
-    @pytest.mark.parametrize("num_words", [3, 5_000, 60_000])
-    def test_words_of_a_text_arrive_as_texts(self, make: Make, num_words: int) -> None:
-        """By their first bytes, or past the dictionary; where each would go by itself."""
-        rig = make(KeyGroups(lambda word: word), 2)
-        words = [f"{'a long word ' * (number % 7 == 0)}{number}".replace(" ", "-") for number in range(num_words)]
-        chunk = Chunk.of_columns(Columns(num_words, (WordColumn(" ".join(words)),), Shape.SCALAR))
-
-        rig.writer.collect(chunk)
-
-        for channel in range(2):
-            arrived = [word for element in rig.elements(channel) if isinstance(element, Chunk) for word in element.values]
-            assert arrived == [word for word in words if channel_of(word, 2) == channel]
-
     @pytest.mark.slow
     @pytest.mark.parametrize("as_list", [True, False], ids=["list", "short texts"])
     @pytest.mark.parametrize("suffix", ["", " of a key that is not short", "ß", "\0x"], ids=["short", "long", "not ASCII", "NUL"])
@@ -449,11 +451,11 @@ class TestColumns:
 
         for start in range(0, len(records), 2_000):
             part = records[start : start + 2_000]
-            words = None if as_list else WordColumn.joined([key for key, _ in part])
-            if words is None or words.short is None:
+            short = None if as_list else try_short_texts([key for key, _ in part])
+            if short is None:
                 rig.collect(*part)
             else:
-                fields = (words.short, ArrayColumn(np.array([number for _, number in part])))
+                fields = (short, ArrayColumn(np.array([number for _, number in part])))
                 rig.writer.collect(Chunk.of_columns(Columns(len(part), fields, Shape.TUPLE)))
                 rig.writer.flush_pending()
             for channel in range(2):

@@ -358,7 +358,7 @@ class TestStopping:
     ) -> None:
         """It waits in its mailbox, where a cancel or a mail reaches it, not inside the write."""
         monkeypatch.setattr(record_writer_base, "MAX_PENDING_RECORDS", 0)
-        monkeypatch.setattr(record_writer_base.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk.values, None))
+        monkeypatch.setattr(record_writer_base.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk.values, None, None))
         upstream, downstream = network.partition(), network.partition(max_buffers=2)
         reader = network.reader(downstream)
         recorder = Recorder()

@@ -1,0 +1,81 @@
+"""Many programs, one after the other, on one cluster.
+
+Side:       shared.
+"""
+
+import faulthandler
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+from flowlet.testing.mini_cluster import MiniCluster
+from tests.differential import engine
+from tests.differential.comparison import Run, difference, shrunk
+from tests.differential.programs import random_program
+
+_SEEDS_PER_PART = 50
+_MAX_PROGRAM_S = 120.0  # usually 0.06 s; a busy machine needs more
+
+
+@contextmanager
+def local_cluster() -> Iterator[Run]:
+    """Runs programs; its one TaskManager is in this process."""
+    with MiniCluster(num_task_managers=1) as cluster:
+        yield lambda program: engine.run(program, cluster)
+
+
+def differing(seeds: Iterable[int], run: Run) -> list[int]:
+    """The seeds of the programs that do something else than they should."""
+    return [seed for seed in seeds if _differs(seed, run)]
+
+
+def _differs(seed: int, run: Run) -> bool:
+    program = random_program(seed)
+    try:
+        return difference(program, run(program)) is not None
+    except Exception as error:
+        error.add_note(f"seed {seed}:\n{program}")
+        raise
+
+
+def differing_of(seeds: range, num_processes: int) -> Iterator[tuple[int, list[int]]]:
+    """Runs the programs in several processes; gives, again and again, how many more were run and which of these differ."""
+    parts = [seeds[start : start + _SEEDS_PER_PART] for start in range(0, len(seeds), _SEEDS_PER_PART)]
+    # Spawned: a fork would take over whatever threads hold.
+    with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as processes:
+        for part, found in zip(parts, processes.map(_differing_alone, parts), strict=True):
+            yield len(part), found
+
+
+def _differing_alone(seeds: range) -> list[int]:
+    found = []
+    with local_cluster() as run:
+        for seed in seeds:
+            watch = threading.Timer(_MAX_PROGRAM_S, _give_up, (seed,))
+            watch.start()
+            try:
+                found += differing([seed], run)
+            finally:
+                watch.cancel()
+    return found
+
+
+def _give_up(seed: int) -> None:
+    """A job that hangs cannot be ended from outside: show it, and end this process."""
+    print(f"seed {seed}: the job has not ended within {_MAX_PROGRAM_S:.0f} s\n{random_program(seed)}", file=sys.stderr)
+    faulthandler.dump_traceback(all_threads=True)
+    os._exit(3)
+
+
+def report(seed: int, run: Run) -> str:
+    """A program that differs, as small as it can be; a difference that comes and goes is told apart."""
+    program = random_program(seed)
+    again = f"seed {seed}; again: make differential PROGRAMS=1 SEED={seed}"
+    if difference(program, run(program)) is None:
+        return f"{again}\n\n{program}\n\nIt differed once, and the second time it did not: is what it does left to chance?"
+    smallest, problem = shrunk(program, run)
+    return f"{again}\n\n{smallest}\n\n{problem}"

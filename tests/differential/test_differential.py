@@ -1,0 +1,29 @@
+"""Random programs do on flowlet what they do record by record.
+
+``make differential`` runs thousands of them, this file the 200 of every test run.
+"""
+
+import pytest
+
+from tests.differential.campaign import differing, local_cluster, report
+from tests.differential.programs import random_program
+
+NUM_PROGRAMS = 200
+NUM_PARTS = 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_programs_do_what_they_do_record_by_record(part: int) -> None:
+    """The same calls with the same records in the same order in each task, the same results, the same error."""
+    seeds = range(part * NUM_PROGRAMS // NUM_PARTS, (part + 1) * NUM_PROGRAMS // NUM_PARTS)
+    with local_cluster() as run:
+        found = differing(seeds, run)
+        first = report(found[0], run) if found else ""
+
+    assert not found, f"{len(found)} of {len(seeds)} programs differ: {found}\n\n{first}"
+
+
+def test_a_seed_always_gives_the_same_program() -> None:
+    """Otherwise nobody could see a failure again."""
+    assert [str(random_program(seed)) for seed in range(50)] == [str(random_program(seed)) for seed in range(50)]

@@ -1,0 +1,84 @@
+"""Drives a chain of operators without a task."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flowlet.operators.base import EdgeOutput, OperatorContext, OperatorCounters, StreamOperator
+from flowlet.operators.chain import ChainedOperator, OperatorChain
+from flowlet.operators.emitter import Emitter
+from flowlet.operators.key_taking import KeyTaker
+from flowlet.operators.loop_code import LoopCode
+from flowlet.operators.outputs import OperatorOutput
+from flowlet.operators.record_loop import RecordLoop
+from flowlet.operators.time_services import KeyContext
+from flowlet.records import Chunk
+from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
+from tests.flowlet.operators.harness import RecordingOutput
+
+
+class KeyedRecordingOutput(RecordingOutput):
+    """Keeps what it gets, as the writer of an edge by key would: pickled records as they are.
+
+    Args:
+        keys: takes the keys; None: nobody needs any.
+    """
+
+    takes_pickled_records = True
+
+    def __init__(self, keys: KeyTaker | None = None) -> None:
+        super().__init__()
+        self.keys = keys
+
+
+class ChainHarness:
+    """Operators one behind the other, open, with one output behind the last.
+
+    Args:
+        operators: head first.
+        output: keeps what comes out.
+        subtask: the number that errors name.
+    """
+
+    def __init__(self, *operators: StreamOperator, output: RecordingOutput | None = None, subtask: int = 0) -> None:
+        self.output = RecordingOutput() if output is None else output
+        self.clock = FakeClock()
+        self._subtask = subtask
+        chained = [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)]
+        self.chain = OperatorChain(chained, {(len(operators) - 1, None): [self.output]}, self._context)
+        self.chain.open()
+
+    def _context(self, index: int, name: str) -> OperatorContext:
+        key_context = KeyContext()
+        timers = FakeTimers(self.clock, key_context)
+        return OperatorContext(
+            "task", self._subtask, 4, 128, name, chain_index=index, key_context=key_context, clock=self.clock, timers=timers
+        )
+
+    def process(self, *values: Any, timestamps: list[int] | None = None) -> None:
+        self.chain.process_chunk(Chunk(list(values), timestamps))
+
+    @property
+    def counts(self) -> list[tuple[int, int]]:
+        """Records in and out, operator by operator."""
+        return [(each.num_records_in, each.num_records_out) for each in self.chain.counters().values()]
+
+
+class Emission:
+    """The loop that emits what it is given, and nothing else.
+
+    Args:
+        targets: what is emitted into, each through an emitter with the keys that it wants.
+    """
+
+    def __init__(self, *targets: EdgeOutput) -> None:
+        self.emitters = [Emitter(target, getattr(target, "keys", None)) for target in targets]
+        self.counters = OperatorCounters()
+        self.output = OperatorOutput("test", self.emitters, {}, self.counters)
+
+    def run(self, records: Any, timestamps: Sequence[int] | None = None) -> None:
+        """Emit records, as an operator does that makes them one by one."""
+        self.output.collect_each(records, timestamps, 0)
+
+
+def loop_of(write: Callable[[LoopCode, str, str | None, str | None], None], *emitters: Emitter) -> RecordLoop:
+    return RecordLoop("test", write, list(emitters))
