@@ -50,7 +50,7 @@ class Person:
 
 @dataclass
 class Auction:
-    """An item that somebody sells."""
+    """An item for sale."""
 
     id: int
     item_name: str
@@ -68,7 +68,7 @@ class Auction:
 
 @dataclass
 class Bid:
-    """What somebody offers."""
+    """A price that a person offers."""
 
     auction: int
     bidder: int

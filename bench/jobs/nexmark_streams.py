@@ -344,7 +344,7 @@ class Sessions(KeyedProcessFunction):
 
 
 def q11(events: DataStream) -> DataStream:
-    """How many bids did somebody make in each session?"""
+    """How many bids did a person make in each session?"""
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(BidTime())
     bids = bids_of(events).assign_timestamps_and_watermarks(strategy)
     return bids.key_by(lambda bid: bid.bidder, Types.LONG()).process(Sessions(), PAIR)
@@ -397,7 +397,7 @@ class NestedSessions(KeyedProcessFunction):
 
 
 def q11_twin(events: DataStream) -> DataStream:
-    """How many bids did somebody make in each session?"""
+    """How many bids did a person make in each session?"""
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(NestedTime())
     return events.filter(IsBid()).assign_timestamps_and_watermarks(strategy).key_by(bidder_of).process(NestedSessions(), PAIR)
 

@@ -105,7 +105,7 @@ class SpendingByKind(KeyedProcessFunction):
 
 
 def is_no_view(event: dict[str, Any]) -> bool:
-    """Whether somebody did something."""
+    """Whether the event is more than a view."""
     return bool(event["action"] != "view")
 
 

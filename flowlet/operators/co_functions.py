@@ -7,6 +7,7 @@ Source: Flink ``CoStreamMap``, ``CoStreamFlatMap``; ``DirectedOutput`` with its 
         once into every selection that asks for one of its names.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -55,8 +56,9 @@ class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
 
         return RecordLoop(f"{self.name}, {name}", write, self.out.emitters)
 
+    @abstractmethod
     def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
-        raise NotImplementedError
+        """Write the statements that call the method with the record and pass its results on."""
 
 
 class CoMapOperator(_CoOperator):
