@@ -151,6 +151,16 @@ class BufferLease:
         return BufferOwnershipError(f"{self.segment!r} {what}{self._trail if _DEBUG else ''}")
 
 
+class BufferContent(Protocol):
+    """What stands for whole records in one buffer."""
+
+    size_bytes: int
+    """About as many bytes as it would be."""
+
+    def to_bytes(self) -> bytes:
+        """The records as every reader of the subpartition understands them, however the stream before them was written."""
+
+
 class NetworkBuffer:
     """``size`` bytes of a segment, with what they are: data or an event.
 
@@ -198,6 +208,11 @@ class NetworkBuffer:
 
     def __repr__(self) -> str:
         return f"<NetworkBuffer {self.data_type.name} {self.size} bytes of {self._lease!r}>"
+
+    @property
+    def content(self) -> BufferContent | None:
+        """What it holds instead of bytes, if it does; see ``netstack.buffer.content``."""
+        return None
 
     @property
     def view(self) -> memoryview:

@@ -12,6 +12,7 @@ Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet
 import time
 from collections.abc import Callable
 
+from netstack.buffer.content import ContentBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.gate.channel_state_persister import ChannelStatePersister
 from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, ChannelStatistics, InputChannel
@@ -33,6 +34,8 @@ class LocalInputChannel(InputChannel):
         backoff: how often the wait is repeated; with an own ``timers`` back-off nobody waits at the manager, it is asked again.
         timers: needed for such a back-off.
     """
+
+    takes_contents = True
 
     def __init__(
         self,
@@ -196,7 +199,8 @@ class LocalInputChannel(InputChannel):
         if not buffer.is_buffer:
             self._look_at_event(buffer.data_type, buffer.view)
         elif self._persister.is_pending:
-            self._state_writer.add_input_data(self._persister.last_seen_barrier, self._info, SEQUENCE_NUMBER_UNKNOWN, [buffer.retain()])
+            kept = buffer.byte_buffers() if isinstance(buffer, ContentBuffer) else [buffer.retain()]
+            self._state_writer.add_input_data(self._persister.last_seen_barrier, self._info, SEQUENCE_NUMBER_UNKNOWN, kept)
         return found
 
     def _look_at_event(self, data_type: DataType, view: memoryview) -> None:

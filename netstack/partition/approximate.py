@@ -41,6 +41,11 @@ class PipelinedApproximateSubpartition(PipelinedSubpartition):
         self._reader_lock = threading.Lock()
         self._postponed: list[tuple[Sequence[BufferConsumer], InFlightData | None]] = []  # Guarded by _reader_lock.
 
+    @property
+    def takes_contents(self) -> bool:
+        """Never: the reader that comes next may be elsewhere."""
+        return False
+
     def poll_as(self, reader: PipelinedSubpartitionView) -> BufferAndBacklog | None:
         """``poll``, but None for a reader whose place another one has taken."""
         with self._reader_lock:

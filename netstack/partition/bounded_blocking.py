@@ -61,6 +61,11 @@ class BoundedBlockingSubpartition:
         return f"<BoundedBlockingSubpartition {self.index} {state}, {len(self._readers)} readers, {self._data!r}>"
 
     @property
+    def takes_contents(self) -> bool:
+        """Never: everything goes to a file."""
+        return False
+
+    @property
     def num_queued_buffers(self) -> int:
         """None: what is in a file takes no memory."""
         return 0

@@ -40,6 +40,7 @@ from typing import Final
 
 from netstack.buffer.builder import BufferConsumer, SegmentConsumer
 from netstack.buffer.compression import BufferCompressor
+from netstack.buffer.content import ContentConsumer
 from netstack.buffer.segment import BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
@@ -152,6 +153,12 @@ class PipelinedSubpartition:
     def is_compressing(self) -> bool:
         """Whether its buffers are made smaller on their way to the reader."""
         return self._compressor is not None
+
+    @property
+    def takes_contents(self) -> bool:
+        """Whether its one reader is of this process, and takes contents as they are."""
+        view = self._view
+        return view is not None and view.takes_contents and self._compressor is None
 
     @property
     def num_queued_buffers(self) -> int:
@@ -275,14 +282,14 @@ class PipelinedSubpartition:
 
     def _add_priority_locked(self, consumer: BufferConsumer, barrier: CheckpointBarrier | None) -> list[Callable[[], object]]:
         """Put it behind the other priority events; what an unaligned barrier overtakes belongs to its checkpoint."""
+        # Before anything changes: whoever makes bytes of a content may fail.
+        overtaken = [] if barrier is None else self._copy_data_locked(len(self._buffers))
         self._buffers.insert(self._num_priority, consumer)
         self._num_priority += 1
         calls: list[Callable[[], object]] = []
-        if barrier is not None:
-            overtaken = self._copy_data_locked(len(self._buffers))
-            if overtaken:
-                write = self.channel_state.add_output_data
-                calls.append(partial(write, barrier.checkpoint_id, self.info, SEQUENCE_NUMBER_UNKNOWN, overtaken))
+        if barrier is not None and overtaken:
+            write = self.channel_state.add_output_data
+            calls.append(partial(write, barrier.checkpoint_id, self.info, SEQUENCE_NUMBER_UNKNOWN, overtaken))
         return calls + self._tell_priority_locked()
 
     def _tell_priority_locked(self) -> list[Callable[[], object]]:
@@ -335,7 +342,9 @@ class PipelinedSubpartition:
         for position, consumer in enumerate(self._buffers):
             if position == end:
                 break
-            if consumer.is_buffer and consumer.is_data_available:
+            if type(consumer) is ContentConsumer:
+                copies += consumer.byte_buffers()
+            elif consumer.is_buffer and consumer.is_data_available:
                 reader = consumer.copy()
                 copies.append(reader.build())
                 reader.close()  # never the last reference: the copy holds one
@@ -610,11 +619,12 @@ class PipelinedSubpartitionView:
     Threading: one thread polls; ``release`` and the properties from any thread.
     """
 
-    __slots__ = ("_is_view_released", "_lock", "_subpartition", "listener")
+    __slots__ = ("_is_view_released", "_lock", "_subpartition", "listener", "takes_contents")
 
     def __init__(self, subpartition: PipelinedSubpartition, listener: BufferAvailabilityListener) -> None:
         self._subpartition = subpartition
         self.listener = listener
+        self.takes_contents = getattr(listener, "takes_contents", False)
         self._lock = threading.Lock()
         self._is_view_released = False  # Guarded by _lock for the one write.
 

@@ -24,8 +24,9 @@ from functools import partial
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.builder import BufferBuilder, BufferConsumer, SegmentConsumer
 from netstack.buffer.compression import BufferCompressor
+from netstack.buffer.content import ContentConsumer
 from netstack.buffer.local_buffer_pool import BlockingObserver, LocalBufferPool
-from netstack.buffer.segment import MemorySegment, recycle_segments
+from netstack.buffer.segment import BufferContent, MemorySegment, recycle_segments
 from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
@@ -173,6 +174,33 @@ class ResultPartition:
         builder = self._builders[subpartition]
         if builder is not None and builder.is_full and not self._make_room(builder, 0):
             self._finish_builder(subpartition)
+
+    def takes_contents(self, subpartition: int) -> bool:
+        """Whether ``emit_content`` would take a content."""
+        return self._subpartitions[subpartition].takes_contents
+
+    def emit_content(self, content: BufferContent, subpartition: int) -> bool:
+        """Append whole records that are no bytes yet, behind all that was emitted, if the consumer takes them so; may block for a buffer.
+
+        Ownership: the content is taken over, unless False is returned: then ``emit_record`` its bytes.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed, before or meanwhile.
+            LocalProtocolError: the partition is finished.
+        """
+        if self._is_released or self._is_finished:
+            self._refuse()
+        target = self._subpartitions[subpartition]
+        if not target.takes_contents:
+            return False
+        if self._broadcast_builder is not None:
+            self._finish_broadcast_builder()
+        self._finish_builder(subpartition)
+        segment = self._pool.request_segment_blocking(subpartition)
+        if target.add(ContentConsumer(segment, self._pool.recycler(subpartition), content)) >= 0:
+            self._num_bytes[subpartition] += content.size_bytes
+            self._num_buffers_out += 1
+        return True
 
     def reserve_segments(self, max_segments: int, subpartition: int) -> list[MemorySegment]:
         """Between one and ``max_segments`` whole segments to fill in place; may block.

@@ -41,6 +41,10 @@ class ResultSubpartition(Protocol):
     info: ResultSubpartitionInfo
 
     @property
+    def takes_contents(self) -> bool:
+        """Whether its reader takes contents (``netstack.buffer.content``) as they are; once it does, it always will."""
+
+    @property
     def num_queued_buffers(self) -> int:
         """How many elements wait for the consumer, events included."""
 

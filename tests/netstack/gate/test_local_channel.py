@@ -17,6 +17,7 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, Event, OtherEvent, StopMode
 from netstack.wire.messages import DataType
+from tests.netstack.buffer.test_content import Content
 from tests.netstack.gate.doubles import RecordingGate
 from tests.netstack.gate.manual_timers import ManualTimers
 from tests.netstack.gate.state_writer import RecordingStateWriter
@@ -555,3 +556,29 @@ class _Forwarding:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._view, name)
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_a_content_is_handed_over_and_its_bytes_are_persisted(it: Fixture, is_pending: bool) -> None:
+    """In buffers as large as others are; outside of a checkpoint there are no bytes at all."""
+    writer = RecordingStateWriter()
+    channel = local(it, state_writer=writer)
+    it.manager.register(it.partition)
+    channel.request_subpartition()
+    barrier = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED))
+    content = Content(bytes(40 * 1024))
+    if is_pending:
+        channel.checkpoint_started(barrier)
+
+    assert it.partition.emit_content(content, 0)
+    it.partition.flush_all()
+    found = channel.next_buffer()
+    assert found is not None
+
+    assert found.buffer.content is content
+    found.buffer.recycle()
+    assert content.num_made == is_pending
+    assert [(checkpoint, sizes) for checkpoint, _, sizes in writer.persisted] == ([(1, [32 * 1024, 8 * 1024])] if is_pending else [])
+    assert b"".join(bytes(buffer.view) for buffer in writer.kept) == (content.data if is_pending else b"")
+    writer.recycle()
+    channel.checkpoint_stopped(1)
