@@ -30,6 +30,9 @@ class RowKind(Enum):
         return RowKind, (self.value,)
 
 
+_INSERT: Final = RowKind.INSERT
+
+
 class Row:
     """An ordered record.
 
@@ -46,11 +49,15 @@ class Row:
     __slots__ = _SLOTS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if args and kwargs:
-            raise ValueError("a Row is made of positional values or of named values, not of both")
-        _set_fields(self, list(kwargs) if kwargs else None)
-        _set_values(self, list(kwargs.values()) if kwargs else list(args))
-        _set_row_kind(self, RowKind.INSERT)
+        if kwargs:
+            if args:
+                raise ValueError("a Row is made of positional values or of named values, not of both")
+            self._fields = [*kwargs]
+            self._values = [*kwargs.values()]
+        else:
+            self._fields = None
+            self._values = [*args]
+        self._row_kind = _INSERT
 
     @staticmethod
     def of_kind(row_kind: RowKind, *args: Any, **kwargs: Any) -> "Row":
@@ -106,7 +113,12 @@ class Row:
         return _restore(list(self._values), list(args), self._row_kind)
 
     def __getitem__(self, item: Any) -> Any:
-        return self._values[self._position(item)]
+        if type(item) is int:
+            return self._values[item]
+        try:
+            return self._values[self._fields.index(item)]  # type: ignore[union-attr]  # what else there is comes below
+        except (AttributeError, ValueError):
+            return self._values[self._position(item)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._values[self._position(key)] = value
@@ -115,11 +127,6 @@ class Row:
         if item.startswith("_") or self._fields is None or item not in self._fields:
             raise AttributeError(f"{type(self).__name__} has no field {item!r}")
         return self._values[self._fields.index(item)]
-
-    def __setattr__(self, key: str, value: Any) -> None:
-        if key not in _SLOTS:
-            raise AttributeError(f"fields are set with row[{key!r}] = value")
-        object.__setattr__(self, key, value)
 
     def __reduce__(self) -> "tuple[Callable[..., Row], tuple[list[str] | None, list[Any], RowKind]]":
         return _restore, (self._fields, self._values, self._row_kind)
@@ -162,21 +169,21 @@ class Row:
 
 def _restore(fields: list[str] | None, values: list[Any], row_kind: RowKind) -> Row:
     row = _new(Row)
-    _set_fields(row, fields)
-    _set_values(row, values)
-    _set_row_kind(row, row_kind)
+    row._fields = fields
+    row._values = values
+    row._row_kind = row_kind
     return row
 
 
 def rows_of(field_names: Sequence[str], records: Iterable[Sequence[Any]]) -> list[Row]:
     """A row with these names for each record."""
-    new, set_fields, set_values, set_row_kind = _new, _set_fields, _set_values, _set_row_kind
-    names, insert, rows = list(field_names), RowKind.INSERT, []  # nobody changes a list of names: ``set_field_names`` takes another one
+    new, kind, rows = _new, Row, []
+    names, insert = list(field_names), _INSERT  # nobody changes a list of names: ``set_field_names`` takes another one
     for record in records:
-        row = new(Row)
-        set_fields(row, names)
-        set_values(row, list(record))
-        set_row_kind(row, insert)
+        row = new(kind)
+        row._fields = names
+        row._values = [*record]
+        row._row_kind = insert
         rows.append(row)
     return rows
 
@@ -201,9 +208,7 @@ def unnamed_rows_of(records: Iterable[Sequence[Any]]) -> list[Row]:
     return [_restore(None, list(record), RowKind.INSERT) for record in records]
 
 
-# By the descriptors of the slots: ``Row.__setattr__`` would be called for each of the three.
 _new: Final = Row.__new__
-_set_fields, _set_values, _set_row_kind = (getattr(Row, name).__set__ for name in ("_fields", "_values", "_row_kind"))
 
 
 def field_names_of(row: Row) -> list[str] | None:
