@@ -11,6 +11,7 @@ import struct
 from typing import Any, Final
 
 from flowlet.columns import Columns, Shape
+from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import ACTIVE, IDLE, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
 from flowlet.serde.channel_dictionary import ChannelDictionary
@@ -161,9 +162,9 @@ def _decode_chunk(body: memoryview, dictionary: ChannelDictionary) -> Chunk:
 
 
 def _keys_at(records: list[Any], position: int) -> list[Any]:
-    """The field that is the key."""
+    """The field that is the key; of a value, which has no fields, the value."""
     try:
-        return [record[position] for record in records]
+        return [record[position] if isinstance(record, tuple | Row) else (record,)[position] for record in records]
     except (IndexError, TypeError) as error:
         raise SerdeError(f"the key is field {position} of records that have no such field") from error
 
