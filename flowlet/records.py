@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import Columns
+from flowlet.columns import Column, Columns
 
 Int64Array = NDArray[np.int64]
 
@@ -38,13 +38,17 @@ class Chunk:
         columns: the records by column, to be read only; None if there is only the list (see ``columns_of``).
         keys: the key of each record, as the key selector of the edge gave it when the record was emitted; None where nobody took keys, or
             where they are a field (``Columns.key_position``).
+        key_column: the same as a column, where there is one.
+        key_field: of a list, which field of each record is the very key, if that is known.
     """
 
-    __slots__ = ("_timestamp_array", "_timestamps", "_values", "columns", "keys")
+    __slots__ = ("_keys", "_timestamp_array", "_timestamps", "_values", "columns", "key_column", "key_field")
 
     def __init__(self, values: list[Any], timestamps: list[int] | None = None) -> None:
         assert timestamps is None or len(timestamps) == len(values), "one timestamp per record"
-        self.keys: list[Any] | None = None
+        self._keys: list[Any] | None = None
+        self.key_column: Column | None = None
+        self.key_field: int | str | None = None
         self._values: list[Any] | None = values
         self.columns: Columns | None = None
         self._timestamps = timestamps
@@ -55,7 +59,9 @@ class Chunk:
         """A chunk whose records are the rows of a table."""
         assert timestamps is None or len(timestamps) == columns.num_rows, "one timestamp per record"
         chunk = cls.__new__(cls)
-        chunk.keys = None
+        chunk._keys = None
+        chunk.key_column = None
+        chunk.key_field = None
         chunk._values = None
         chunk.columns = columns
         chunk._timestamp_array = timestamps if isinstance(timestamps, np.ndarray) else None
@@ -69,6 +75,17 @@ class Chunk:
             assert self.columns is not None, "a chunk is a list or columns"
             self._values = self.columns.to_list()
         return self._values
+
+    @property
+    def keys(self) -> list[Any] | None:
+        """See above; made of the column when first asked for, and kept."""
+        if self._keys is None and self.key_column is not None:
+            self._keys = self.key_column.to_list()
+        return self._keys
+
+    @keys.setter
+    def keys(self, keys: list[Any] | None) -> None:
+        self._keys = keys
 
     def records(self) -> Iterator[Any]:
         """The values one by one; those of columns are made as they are asked for, and nobody keeps them here."""
@@ -104,17 +121,28 @@ class Chunk:
         if self.columns is not None:
             return Chunk.of_columns(self.columns, self._timestamps if self._timestamp_array is None else self._timestamp_array)
         timestamps = None if self._timestamps is None else self._timestamps.copy()
-        chunk = Chunk(self.values.copy(), timestamps)
-        chunk.keys = self.keys
-        return chunk
+        return self._in_list(self.values.copy(), timestamps)
 
     def with_timestamps(self, timestamps: Int64Array | list[int] | None) -> "Chunk":
         """The same records with these timestamps, in the same representation; this chunk is given away."""
         if self.columns is None:
-            return self._in_list(self.values, timestamps.tolist() if isinstance(timestamps, np.ndarray) else timestamps, self.keys)
+            return self._in_list(self.values, timestamps.tolist() if isinstance(timestamps, np.ndarray) else timestamps)
         chunk = Chunk.of_columns(self.columns, timestamps)
         chunk._values = self._values
         return chunk
+
+    def without_keys(self) -> "Chunk":
+        """The same records, of which nobody knows the keys: those of one ``key_by`` are not those of the next; this chunk is given away."""
+        if self.columns is None:
+            return Chunk(self.values, self.timestamps)
+        if self.columns.key_position is None:
+            return self
+        timestamps = self._timestamps if self._timestamp_array is None else self._timestamp_array
+        return Chunk.of_columns(self.columns.with_key_position(None), timestamps)
+
+    def with_values(self, values: list[Any]) -> "Chunk":
+        """Other records with these timestamps and keys, in a list; this chunk is given away."""
+        return self if values is self._values else self._in_list(values, self.timestamps)
 
     def parts(self, max_records: int) -> Iterator["Chunk"]:
         """The records in order, at most so many in a chunk; this chunk is given away."""
@@ -127,14 +155,17 @@ class Chunk:
     def slice(self, start: int, stop: int) -> "Chunk":
         """Some of the records, in the same representation."""
         if self.columns is None:
-            keys = None if self.keys is None else self.keys[start:stop]
-            return self._in_list(self.values[start:stop], None if self._timestamps is None else self._timestamps[start:stop], keys)
+            part = Chunk(self.values[start:stop], None if self._timestamps is None else self._timestamps[start:stop])
+            part._keys = None if self._keys is None else self._keys[start:stop]
+            part.key_column = None if self.key_column is None else self.key_column.slice(start, stop)
+            part.key_field = self.key_field
+            return part
         timestamps = self._timestamps if self._timestamp_array is None else self._timestamp_array
         return Chunk.of_columns(self.columns.slice(start, stop), None if timestamps is None else timestamps[start:stop])
 
-    def _in_list(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> "Chunk":
+    def _in_list(self, values: list[Any], timestamps: list[int] | None) -> "Chunk":
         chunk = Chunk(values, timestamps)
-        chunk.keys = keys
+        chunk._keys, chunk.key_column, chunk.key_field = self._keys, self.key_column, self.key_field
         return chunk
 
     def __len__(self) -> int:

@@ -19,6 +19,7 @@ from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
 from flowlet.graph.job_graph import JobGraph
+from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from flowlet.graph.transformation import (
     ArrowSourceTransformation,
@@ -88,7 +89,10 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
     """
 
     def chained(operator: StreamOperator, parent: int, edge: StreamEdge | None) -> ChainedOperator:
-        return ChainedOperator(operator, parent, None if edge is None else edge.tag)
+        if edge is None:
+            return ChainedOperator(operator, parent)
+        partitioner = edge.partitioner
+        return ChainedOperator(operator, parent, edge.tag, partitioner.key_selector if isinstance(partitioner, KeyGroups) else None)
 
     stream_graph = routed_at_producers(stream_graph)
     return build_job_graph(stream_graph, lambda node: _identified(node, stream_graph), chained)

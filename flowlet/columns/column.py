@@ -97,8 +97,9 @@ class ListColumn:
         return self.values.copy()
 
     def take(self, indices: IndexArray) -> "ListColumn":
-        """The values at these positions."""
-        return ListColumn(_objects(self.values).take(indices).tolist(), self.value_type)
+        """The values at these positions.  20 ns per value; by an array of objects it takes more than 100."""
+        values = self.values
+        return ListColumn([values[index] for index in indices.tolist()], self.value_type)
 
     def slice(self, start: int, stop: int) -> "ListColumn":
         """A part, in a list of its own."""
@@ -142,13 +143,12 @@ class NameTable:
     Ownership: who made the table appends to ``names``; everybody else only looks.
     """
 
-    __slots__ = ("__weakref__", "_num_typed", "_objects", "_types", "names")
+    __slots__ = ("__weakref__", "_objects", "_typed", "names")
 
     def __init__(self, names: list[Any] | None = None) -> None:
         self.names: list[Any] = [] if names is None else names
         self._objects = _objects([])  # the first of the names, for numpy
-        self._types: frozenset[type] = frozenset()  # of the first ``_num_typed`` names
-        self._num_typed = 0
+        self._typed: tuple[int, frozenset[type]] = (0, frozenset())  # of so many names, the first ones
 
     def __repr__(self) -> str:
         return f"<NameTable of {len(self.names)} values>"
@@ -164,16 +164,19 @@ class NameTable:
     @property
     def types(self) -> frozenset[type]:
         """The exact types of the values."""
-        if self._num_typed < len(self.names):
-            self._types |= set(map(type, self.names[self._num_typed :]))
-            self._num_typed = len(self.names)
-        return self._types
+        num_typed, types = self._typed  # of two threads that ask at the same time each finds all, whichever keeps what it found
+        num_names = len(self.names)
+        if num_typed < num_names:
+            types = types.union(map(type, self.names[num_typed:num_names]))
+            self._typed = num_names, types
+        return types
 
     def values_of(self, codes: NDArray[Any]) -> list[Any]:
         """The value that each code stands for.  One numpy ``take`` of objects: 7 ns per code, a loop in C over a list 25."""
-        if len(self._objects) < len(self.names):
-            self._objects = np.concatenate((self._objects, _objects(self.names[len(self._objects) :])))
-        values: list[Any] = self._objects.take(codes).tolist()
+        objects = self._objects  # of two threads that ask at the same time each finds enough of them
+        if len(objects) < len(self.names):
+            objects = self._objects = np.concatenate((objects, _objects(self.names[len(objects) :])))
+        values: list[Any] = objects.take(codes).tolist()
         return values
 
 

@@ -41,7 +41,7 @@ def try_concatenate(tables: Sequence[Columns]) -> Columns | None:
 def _differ(table: Columns, other: Columns) -> bool:
     """Whether the records are of other kinds, or have other keys."""
     is_same = table.shape is other.shape and table.field_names == other.field_names and table.record_type is other.record_type
-    return not is_same or table.key_position != other.key_position
+    return not is_same or table.key_position != other.key_position or table.record_key != other.record_key
 
 
 def _try_concatenate(columns: list[Column]) -> Column | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowlet.columns.column import ArrayColumn, Column, ConstantColumn, IndexArray
-from flowlet.columns.narrow import narrowed
+from flowlet.columns.narrow import OffsetColumn, narrowed
 
 
 class Shape(Enum):
@@ -25,6 +25,7 @@ class Shape(Enum):
     TUPLE = "tuple"  # an exact tuple of the fields
     ROW = "row"  # a Row with field names
     OBJECT = "object"  # an instance of a class with attributes of these names, or a dict with these keys
+    KEYED = "keyed"  # the value of the first of two fields, the other of which is its key
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Columns:
 
     ``field_names``: of a ROW or OBJECT, one for each field; else there are none.  ``key_position``: of the field that is the key by which
     the records were sent, where that is known.  ``record_type``: of an OBJECT, and ``maker`` makes a list of them of a list for each
-    field; such columns are only on their way from a chain to its record writer.
+    field.  ``record_key``: of KEYED, which field of the record itself is the very key, if that is known.  OBJECT and KEYED are only on
+    their way from a chain to the bytes that its record writer makes of them.
     """
 
     num_rows: int
@@ -43,6 +45,7 @@ class Columns:
     key_position: int | None = None
     record_type: Any = None
     maker: Callable[[Sequence[Sequence[Any]]], list[Any]] | None = None
+    record_key: int | str | None = None
 
     def __post_init__(self) -> None:
         assert self.fields, "records without a field have no columns"
@@ -57,7 +60,7 @@ class Columns:
 
     def to_list(self) -> list[Any]:
         """One Python object per record, in a list of the caller's own."""
-        if self.shape is Shape.SCALAR:
+        if self.shape is Shape.SCALAR or self.shape is Shape.KEYED:
             return self.fields[0].to_list()
         if self.shape is Shape.OBJECT:
             assert self.maker is not None, "objects come with their maker"
@@ -84,20 +87,32 @@ class Columns:
         """The same records, integers of 64 bits in as few bytes as will do.  There is at least one."""
         return self._with(self.num_rows, tuple([_narrowed(column) for column in self.fields]))
 
+    def widened(self) -> "Columns":
+        """The same records, narrow integers with 64 bits again: nobody calculates with narrow ones."""
+        if not any(isinstance(column, OffsetColumn) for column in self.fields):
+            return self
+        return self._with(self.num_rows, tuple([_widened(column) for column in self.fields]))
+
     def with_fields(self, fields: tuple[Column, ...]) -> "Columns":
         """Records of the same kind with other columns, of which the key may be another one."""
-        return Columns(len(fields[0]), fields, self.shape, self.field_names, None, self.record_type, self.maker)
+        return Columns(len(fields[0]), fields, self.shape, self.field_names, None, self.record_type, self.maker, self.record_key)
 
     def with_key_position(self, key_position: int | None) -> "Columns":
         """The same records."""
-        return Columns(self.num_rows, self.fields, self.shape, self.field_names, key_position, self.record_type, self.maker)
+        return Columns(
+            self.num_rows, self.fields, self.shape, self.field_names, key_position, self.record_type, self.maker, self.record_key
+        )
 
     def _with(self, num_rows: int, fields: tuple[Column, ...]) -> "Columns":
-        return Columns(num_rows, fields, self.shape, self.field_names, self.key_position, self.record_type, self.maker)
+        return Columns(num_rows, fields, self.shape, self.field_names, self.key_position, self.record_type, self.maker, self.record_key)
 
 
 def _narrowed(column: Column) -> Column:
     return narrowed(column.array) if isinstance(column, ArrayColumn) and column.array.dtype == np.int64 else column
+
+
+def _widened(column: Column) -> Column:
+    return ArrayColumn(column.to_array()) if isinstance(column, OffsetColumn) else column
 
 
 def _values_of(column: Column) -> Iterable[Any]:

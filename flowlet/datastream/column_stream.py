@@ -175,7 +175,8 @@ class KeyedColumnStream(KeyedStream):
     def _aggregated(self, name: str, function: Aggregation, emit: str, schema: Any) -> ColumnStream:
         emits_batches = data_stream._emits_batches(name, emit)
         inherited = self._inherited(PickledBytesTypeInfo())
-        return self._columns(ReduceTransformation(name=name, function=function, emits_batches=emits_batches, **inherited), schema)
+        step = ReduceTransformation(name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited)
+        return self._columns(step, schema)
 
     def _columns(self, transformation: Transformation, schema: Any) -> ColumnStream:
         self._environment._add_operator(transformation)

@@ -15,7 +15,7 @@ from flowlet.common.execution_config import ExecutionConfig, check_max_paralleli
 from flowlet.common.not_yet import NotSupportedYetError, missing_attribute
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.datastream.aggregations import extreme_of
+from flowlet.datastream.aggregations import Aggregation, extreme_of
 from flowlet.datastream.checks import checked_function, checked_object, declared_type
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.connected_streams import ConnectedStreams
@@ -426,7 +426,10 @@ class KeyedStream(DataStream):
     def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction) -> DataStream:
         """The result so far of joining the records of each key: one per record, or one per key at the end in BATCH mode."""
         function = checked_function(func, ReduceFunction, "reduce", 2)
-        return self._then(ReduceTransformation(name="Reduce", function=function, **self._inherited(self.get_type())))
+        is_declared = isinstance(function, Aggregation)
+        return self._then(
+            ReduceTransformation(name="Reduce", function=function, is_declared=is_declared, **self._inherited(self.get_type()))
+        )
 
     def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
         """The records with the field at a position, or of a name, summed up per key; numbers themselves for position 0.
@@ -471,7 +474,9 @@ class KeyedStream(DataStream):
     def process(self, func: KeyedProcessFunction | ProcessFunction, output_type: TypeInformation | None = None) -> DataStream:
         """As on any stream, with keys and timers."""
         function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
-        return self._then(ProcessTransformation(name="KeyedProcess", function=function, **self._inherited(declared_type(output_type))))
+        has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
+        declared = self._inherited(declared_type(output_type))
+        return self._then(ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared))
 
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
         """The same records keyed in another way; this keying is dropped."""
@@ -481,9 +486,8 @@ class KeyedStream(DataStream):
         _check_position(method, position)
         function = extreme_of(method, position)
         name, emits_batches = method.replace("_", " ").title(), _emits_batches(method, emit)
-        return self._then(
-            ReduceTransformation(name=name, function=function, emits_batches=emits_batches, **self._inherited(self.get_type()))
-        )
+        inherited = self._inherited(self.get_type())
+        return self._then(ReduceTransformation(name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited))
 
     def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
         raise JobGraphError(

@@ -3,35 +3,60 @@
 Side:       pure.
 Invariants: every node is in exactly one chain; a chain's head comes first and every other operator after the one it reads; edges of the
             job graph are exactly the stream edges that are not inside a chain.
-Source:     Flink ``StreamingJobGraphGenerator`` (``isChainable``, ``createChainedName``).
+Source:     Flink ``StreamingJobGraphGenerator`` (``isChainable``, ``createChainedName``).  Flink cuts at every ``keyBy``, which here would
+            be two threads that wait for each other's interpreter lock, and records that have left the cache when they are read.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from flowlet.graph.job_graph import Chained, JobEdge, JobGraph, JobVertex
-from flowlet.graph.partitioner import Forward
+from flowlet.graph.partitioner import Forward, KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
-from flowlet.graph.transformation import ChainingStrategy
+from flowlet.graph.transformation import (
+    ChainingStrategy,
+    FilterTransformation,
+    FlatMapTransformation,
+    MapTransformation,
+    ProcessTransformation,
+    ReduceTransformation,
+    Transformation,
+)
 
 
 def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
     """Whether both ends of an edge may run in one task.
 
     They may when chaining is on, the reader reads nothing else, records go forward between equal parallelisms in one slot sharing group,
-    the reader does not start a chain and neither refuses.
+    the reader does not start a chain and neither refuses.  Records go forward by key, too, where there is one subtask on either side
+    and the reader takes them one by one; but timers that set off something get a thread that no source keeps waiting.
     """
     if edge.target is None or not graph.is_chaining_enabled:
         return False
     source, target = graph.nodes[edge.source], graph.nodes[edge.target]
     return (
         len(graph.inputs_of(edge.target)) == 1
-        and isinstance(edge.partitioner, Forward)
         and source.parallelism == target.parallelism
+        and (isinstance(edge.partitioner, Forward) or (target.parallelism == 1 and _is_forward_by_key(edge, graph, target.transformation)))
         and source.slot_sharing_group == target.slot_sharing_group
         and source.chaining is not ChainingStrategy.NEVER
         and target.chaining is ChainingStrategy.ALWAYS
     )
+
+
+def _is_forward_by_key(edge: StreamEdge, graph: StreamGraph, step: Transformation) -> bool:
+    return isinstance(edge.partitioner, KeyGroups) and not graph.is_batch and _takes_single_records(step)
+
+
+def _takes_single_records(step: Transformation) -> bool:
+    """Whether a step on a keyed stream processes record by record, and nothing else sets it off."""
+    match step:
+        case ProcessTransformation(has_timers=has_timers):
+            return not has_timers
+        case ReduceTransformation(emits_batches=emits_batches, is_declared=is_declared):
+            return not (emits_batches or is_declared)
+        case _:
+            return isinstance(step, MapTransformation | FlatMapTransformation | FilterTransformation)
 
 
 def build_job_graph(

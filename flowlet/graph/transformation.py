@@ -120,10 +120,14 @@ class AsyncWaitTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ReduceTransformation(Transformation):
-    """The running result of a function of two records, per key; with ``emits_batches`` once per key and chunk."""
+    """The running result of a function of two records, per key; with ``emits_batches`` once per key and chunk.
+
+    ``is_declared``: the function says what it does, so that it need not be called, and chunks are done at once.
+    """
 
     function: Any
     emits_batches: bool = False
+    is_declared: bool = False
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -168,6 +172,7 @@ class ProcessTransformation(Transformation):
     """What a process function makes of each record; with timers and a key when its input is keyed."""
 
     function: Any
+    has_timers: bool = False  # whether it does anything when one fires
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -8,9 +8,12 @@ Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``; made and opened 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flowlet.operators.base import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
 from flowlet.operators.emitter import Emitter
+from flowlet.operators.key_taking import KeyTaker
+from flowlet.operators.keyed_consumer import KeyedConsumer
 from flowlet.operators.outputs import ChainedConsumer, Consumer, OperatorOutput
 from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
 
@@ -23,11 +26,13 @@ class ChainedOperator:
         operator: the operator.
         parent: the index in the chain of the operator that it reads; -1 for the head.
         tag: the side output of the parent that it reads; None: the main one.
+        key_selector: of the ``key_by`` between the two: a callable, or an object with ``get_key(value)``; None: there is none.
     """
 
     operator: StreamOperator
     parent: int = -1
     tag: str | None = None
+    key_selector: Any = None
 
 
 # The outputs of the task by the index of the operator and the side output (None: the main one) that feeds them.
@@ -128,9 +133,15 @@ class OperatorChain:
         return OperatorOutput(self.operators[index].name, main, sides, self.contexts[index].counters)
 
     def _consumer(self, child: int) -> Consumer:
-        operator, counters = self.operators[child], self.contexts[child].counters
+        operator, context = self.operators[child], self.contexts[child]
+        selector, counters = self._chained[child].key_selector, context.counters
+        keys = None
+        if selector is not None:
+            keys = KeyTaker(getattr(selector, "get_key", selector), "key_by", context.subtask, selector=selector)
         if operator.takes_chunks:
-            return Emitter(ChunkInput(operator, counters))
+            return Emitter(ChunkInput(operator, counters), keys)
+        if keys is not None:
+            return KeyedConsumer(operator, self._outputs[child].emitters, counters, keys)
         return ChainedConsumer(operator, self._outputs[child], counters)
 
     @property

@@ -23,17 +23,13 @@ from flowlet.columns.unchanging import UNCHANGING, are_unchanging, has_unchangin
 from flowlet.operators.base import EdgeOutput
 from flowlet.operators.key_taking import MIN_COLUMN_ROWS, KeyTaker
 from flowlet.operators.loop_code import LoopCode
-from flowlet.operators.record_shape import RecordShape, fields_of, shape_of
+from flowlet.operators.record_shape import RecordShape, ShapeWatch, fields_of
 from flowlet.operators.settling import settled, unsettled
 from flowlet.records import Chunk, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
 
 # Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements); also what one generator may give before the
 # consumers have their turn.
 MAX_WAITING: Final = 2_000
-# So many records of another shape, and the loop is made for that one.
-_MIN_OTHERS: Final = 16
-# A loop is made anew so often at most; then any record is looked at by a function.
-_MAX_SHAPES: Final = 8
 
 
 class TakesPickled(Protocol):
@@ -65,11 +61,12 @@ class Emitter:
         self._values: list[Any] = []  # any others
         self._keys: list[Any] = []  # where the key is no field
         self._has_pickled = False
+        self._has_others = False  # whether a record that waits in ``_values`` is not of the shape
         self._has_columns = False  # whether records of the shape are kept by field: the key is one of them, or there is none
-        self._num_others = 0  # records that were not of the shape, since it was chosen
-        self._last_other: Any = None
-        self._last_key: Any = None  # of that one
-        self._num_shapes = 0
+        self._watch = ShapeWatch()
+        self._outer_timestamps: list[bool] = []  # of the runs that are not at their end, whether records had timestamps before each
+        self._num_choices = 0  # of shapes
+        self._last_key: Any = None  # of the last record that was not of the shape
 
     def __repr__(self) -> str:
         return f"<Emitter into {self.target!r}: {self._num_waiting} records wait>"
@@ -79,7 +76,7 @@ class Emitter:
     @property
     def text_key(self) -> tuple[Any, ...]:
         """A loop whose text was written for another one must be written anew."""
-        return self.shape, self.key_position
+        return (self._num_choices,)
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """The statements that emit the record in a variable."""
@@ -129,7 +126,7 @@ class Emitter:
                 code.line(f"{code.bind(values, 'field')}.append({field})")
         else:
             code.line(f"{code.bind(self._values, 'values')}.append({self.shape.owned(code, record)})")
-        if key is not None and self.key_position is None:
+        if key is not None and not self._has_columns:
             code.line(f"{code.bind(self._keys, 'keys')}.append({key})")
         if timestamp is not None:
             code.line(f"{code.bind(self._timestamps, 'timestamps')}.append({timestamp})")
@@ -159,13 +156,14 @@ class Emitter:
         value = record if type(record) in UNCHANGING else settled(record)
         if type(value) is PickledRecord:
             self._has_pickled = True
+        self._has_others = True
         self._values.append(value)
         if self.keys is not None:
             self._keys.append(key if is_unchanging(key) else self.keys.settled(key))
         if timestamp is not None:
             self._timestamps.append(timestamp)
-        self._num_others += 1
-        self._last_other, self._last_key = record, key
+        self._watch.note(record)
+        self._last_key = key
         if len(self._values) >= MAX_WAITING:
             self.drain()
         return not self._has_columns
@@ -192,12 +190,12 @@ class Emitter:
         """A chunk for ``collect``, which then does what emitting record by record does: no function sees a record, and none can change."""
         if chunk.columns is not None:
             is_seen = self.calls_users and chunk.columns.shape is Shape.ROW  # and a Row can be changed
-            return chunk if has_unchanging_fields(chunk.columns) and not is_seen else None
+            return chunk.without_keys() if has_unchanging_fields(chunk.columns) and not is_seen else None
         if self.calls_users:
             return None
         columns = columns_of(chunk.values) if len(chunk) >= MIN_COLUMN_ROWS else None
         if columns is None:
-            return chunk if are_unchanging(chunk.values) else None
+            return chunk.without_keys() if are_unchanging(chunk.values) else None
         return Chunk.of_columns(columns, chunk.timestamps) if has_unchanging_fields(columns) else None
 
     def collect(self, chunk: Chunk) -> None:
@@ -244,11 +242,12 @@ class Emitter:
         self._values.clear()
         if self._has_pickled and not self._takes_pickled:
             values = unsettled(values)
-        self._has_pickled = False
         chunk = Chunk(values, self._take_timestamps(len(values)))
         if self._keys:
             chunk.keys = self._keys.copy()
+            chunk.key_field = None if self._has_others or self.shape is None else self.shape.key_field(self.key_position)
             self._keys.clear()
+        self._has_pickled = self._has_others = False
         self.num_emitted += len(values)
         self.target.collect(chunk if self.keys is None else self.keys.checked(chunk))
 
@@ -261,40 +260,40 @@ class Emitter:
 
     # ---------------------------------------------------------------- which shape to look for
 
-    def choose_shape(self) -> None:
-        """Between two runs: look for what came lately."""
-        if self._num_others < _MIN_OTHERS:
+    def enter_loop(self) -> None:
+        """A run begins: look for what came lately, unless this is inside of another run, whose text is for the shape that there is.
+
+        A run may begin inside of another one: a watermark that a function emitted fires timers, whose results go through the same chain.
+        """
+        self._outer_timestamps.append(self._has_timestamps)
+        if len(self._outer_timestamps) == 1:
+            self._choose_shape()
+
+    def leave_loop(self) -> None:
+        """The run ended, and nothing of it waits."""
+        had_timestamps = self._outer_timestamps.pop()
+        if self._outer_timestamps:
+            self._has_timestamps = had_timestamps
+
+    def _choose_shape(self) -> None:
+        if not self._watch.is_due:
             return
-        self._num_others = 0
-        record, self._last_other = self._last_other, None
-        if self._num_shapes >= _MAX_SHAPES:
-            self.shape, self._fields, self._has_columns = None, [], False
-            return
-        key, self._last_key = self._last_key, None
-        shape, position = self._shape_for(record, key)
+        record, key, self._last_key = self._watch.last, self._last_key, None
+        shape = self._watch.chosen(self.shape)
+        position = None if shape is None else self._position_of(key, record, shape)
         if (shape, position) == (self.shape, self.key_position):
             return
-        self._num_shapes += 1
+        self._num_choices += 1  # not the shape itself: it may come back, and has other lists then
         self.shape, self.key_position = shape, position
-        has_fields = shape is not None and (shape.is_scalar or shape.field_types is not None)
-        self._has_columns = has_fields and (self.keys is None or position is not None)
+        self._has_columns = shape is not None and shape.is_by_column and (self.keys is None or position is not None)
         width = len(shape.field_types or (1,)) if shape is not None else 0
         self._fields = [[] for _ in range(width)] if self._has_columns else []
 
-    def _shape_for(self, record: Any, key: Any) -> tuple[RecordShape | None, int | None]:
-        """What to look for from now on, and the position of the key."""
-        shape = shape_of(record)
-        if shape is None or not (shape.is_scalar or shape.field_types is not None):
-            return shape, None
-        if self.shape is not None:
-            shape = shape.joined(self.shape)
-        position = None
-        if self.keys is not None and self.keys.makes_keys:
-            position = next((position for position, field in enumerate(fields_of(record, shape)) if field is key), None)
-        is_known = shape.is_plain or self._takes_pickled
-        if (is_known and (self.keys is None or position is not None)) or shape.is_scalar or shape.kind is tuple:
-            return shape, position
-        return RecordShape(shape.kind), None  # looked at as a whole
+    def _position_of(self, key: Any, record: Any, shape: RecordShape) -> int | None:
+        """Which field of the record is the very key; None if none is, or nobody looks at the fields."""
+        if self.keys is None or not self.keys.makes_keys or not (shape.is_scalar or shape.field_types is not None):
+            return None
+        return next((position for position, field in enumerate(fields_of(record, shape)) if field is key), None)
 
 
 def _typed_column(values: list[Any], kind: type | None) -> Column:

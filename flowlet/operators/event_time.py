@@ -216,7 +216,8 @@ class EventTimeStream:
             code.line(f"{assigned} = {extract}({record}, {timestamp or MIN_TIMESTAMP})", blame)
             with code.block(f"if type({assigned}) is not int or not {MIN_TIMESTAMP} <= {assigned} <= {MAX_TIMESTAMP}:"):
                 code.line(f"raise {code.bind(_advice, 'advice')}({assigned})", blame)
-        emit(assigned)
+        with code.sharing(record, is_shared=self._generator.needs_events):
+            emit(assigned)
         if self._max_skew_ms is not None:
             code.at_start(f"{limit} = {code.bind(self._limit, 'limit_of')}()")
             head = f"if {assigned or MIN_TIMESTAMP} > {limit}:"

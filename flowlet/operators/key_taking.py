@@ -40,8 +40,8 @@ class KeyTaker:
 
     def __init__(self, select: Callable[[Any], Any], name: str, subtask: int, *, selector: Any = None, makes_keys: bool = True) -> None:
         self._select = select
-        self._name = name
-        self._subtask = subtask
+        self.name = name
+        self.subtask = subtask
         self.field = field_taken_by(selector)
         self._is_column = isinstance(selector, ColumnKey)
         self.makes_keys = makes_keys
@@ -49,7 +49,7 @@ class KeyTaker:
     def write(self, code: LoopCode, record: str) -> str:
         """The statement that takes the key of the record in a variable; returns the variable of the key."""
         key = code.variable("k")
-        code.line(f"{key} = {code.bind(self._select, 'key')}({record})", Blame(self._name, self._subtask, record))
+        code.line(f"{key} = {code.bind(self._select, 'key')}({record})", Blame(self.name, self.subtask, record))
         return key
 
     def settled(self, key: Any) -> Any:
@@ -101,7 +101,7 @@ class KeyTaker:
         try:
             return [select(record) for record in records]
         except Exception as error:
-            raise UserFunctionError(self._name, self._subtask, preview(last_of(values, records))) from error
+            raise UserFunctionError(self.name, self.subtask, preview(last_of(values, records))) from error
 
     def _common_position(self, keys: list[Any], values: list[Any]) -> int | None:
         """Which field is the key in all records of columns."""
@@ -129,7 +129,7 @@ class KeyTaker:
         except KeyTypeError as error:
             value = next(value for key, value in zip(chunk.keys, chunk.values, strict=True) if not _can_be_key(key))
             record = loads_record(value.data) if type(value) is PickledRecord else value
-            raise UserFunctionError(self._name, self._subtask, preview(record)) from error
+            raise UserFunctionError(self.name, self.subtask, preview(record)) from error
         return chunk
 
 

@@ -19,7 +19,7 @@ from flowlet.datastream.aggregations import Aggregation, KnownReduction
 from flowlet.errors import JobGraphError, UserFunctionError
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.kernels.slot_index import SlotIndex, Slots
-from flowlet.keys import are_plain
+from flowlet.keys import are_plain, exact_key
 from flowlet.operators.loop_code import Blame, LoopCode
 from flowlet.operators.preview import last_of, preview
 from flowlet.operators.record_fields import checked_number, field_to_sum, with_field
@@ -60,6 +60,8 @@ class KeyedReduceOperator(RunningOperator):
         super().__init__(key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar)
         self._reduce_function = self._add(reduce_function, "reduce")
         self._allows_null = isinstance(key_selector, ColumnKey)
+        # A declared reduction, and one that emits no single results, is given chunks when it is chained.
+        self.takes_chunks = columnar is not None or emit_on_finish or emits_batches
         self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)  # while all keys come in columns of one kind
         self._slots = Slots()  # afterwards: exact key -> slot
         self._results: list[Any] = []  # by slot; the same list all the time
@@ -78,6 +80,17 @@ class KeyedReduceOperator(RunningOperator):
         self._silent_results.clear()
         self._silent_loop.run(chunk.records(), None, len(chunk), self._state_slots(chunk))
         results += self._silent_results
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Behind another operator of its chain: emit the result after the record."""
+        self._leave_index()
+        if key is None:
+            key = self._key_input.write_key(code, record)
+        slot, state = code.variable("s"), code.bind(self._results, "state")
+        exact = f"{key} if type({key}) is {code.bind(str, 'kind')} else {code.bind(exact_key, 'exact_key')}({key})"
+        code.line(f"{slot} = {code.bind(self._slots, 'slots')}[{exact}]")
+        code.line(f"if {slot} == len({state}): {state}.append({code.bind(MISSING, 'MISSING')})")
+        self.out.write(code, self._write_result(code, record, slot), timestamp)
 
     def _write_advance(self, code: LoopCode, record: str, timestamp: str | None, slot: str | None) -> None:
         self.out.write(code, self._write_result(code, record, slot), timestamp, count="num_records")
@@ -122,6 +135,8 @@ class KeyedReduceOperator(RunningOperator):
         """The keys as a column; None for a short list in the beginning, for columns cost more than they save for a few records."""
         if chunk.columns is not None:
             return self._key_column(chunk.columns)
+        if chunk.key_column is not None:
+            return chunk.key_column
         is_begun = (self._index is not None and self._index.num_slots > 0) or len(chunk) >= MIN_COLUMN_ROWS
         return column_of(chunk.keys) if is_begun and chunk.keys is not None else None
 
@@ -138,8 +153,8 @@ class KeyedReduceOperator(RunningOperator):
         return [key for key, _ in kept], [result for _, result in kept]
 
     def _take_records(self, keys: list[Any], records: list[Any]) -> None:
-        self._results[:] = records  # the same list: loops hold it
-        self._slots = Slots()
+        self._results[:] = records  # the same list and dictionary: loops hold them
+        self._slots.clear()
         self._index = SlotIndex(allows_null=self._allows_null)
         if not self._index.load(keys):
             self._index = None
@@ -170,6 +185,8 @@ class KeyedSumOperator(RunningOperator):
     Raises:
         JobGraphError: the position is neither an int nor a str.
     """
+
+    takes_chunks = True
 
     def __init__(
         self,

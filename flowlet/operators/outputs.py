@@ -17,8 +17,9 @@ from typing import Any
 
 from flowlet.operators.base import EdgeOutput, OperatorCounters, Output, StreamOperator
 from flowlet.operators.emitter import Emitter
-from flowlet.operators.loop_code import MAX_BLOCKS, LoopCode
-from flowlet.operators.record_loop import RecordLoop
+from flowlet.operators.keyed_consumer import KeyedConsumer
+from flowlet.operators.loop_code import LoopCode
+from flowlet.operators.record_loop import LoopEnd, RecordLoop, write_into
 from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
 
 
@@ -44,15 +45,15 @@ class ChainedConsumer:
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """The statements that process the record in a variable."""
-        if code.num_blocks < MAX_BLOCKS:
-            self.operator.write_record(code, record, timestamp, None)
-            return
-        loop = RecordLoop(self.operator.name, self.operator.write_record, self.output.emitters)
-        stamps = "None" if timestamp is None else f"({timestamp},)"
-        code.line(f"{code.bind(loop.run, 'push')}(({record},), {stamps}, 1)")
+        write_into(self.operator, self.emitters, code, record, timestamp, None)
+
+    @property
+    def emitters(self) -> list[LoopEnd]:
+        """What runs of the loop end in."""
+        return self.output.emitters
 
 
-Consumer = ChainedConsumer | Emitter
+Consumer = ChainedConsumer | KeyedConsumer | Emitter
 
 
 class OperatorOutput:
@@ -71,7 +72,7 @@ class OperatorOutput:
         self._main = _Way(name, main, counters)
         self._sides = {tag_id: _Way(f"{name}, side output {tag_id}", consumers, counters) for tag_id, consumers in sides.items()}
         self._all: list[Consumer] = [*main, *(consumer for consumers in sides.values() for consumer in consumers)]
-        self.emitters: list[Emitter] = [emitter for way in (self._main, *self._sides.values()) for emitter in way.emitters]
+        self.emitters: list[LoopEnd] = [emitter for way in (self._main, *self._sides.values()) for emitter in way.emitters]
         self.current_watermark = MIN_TIMESTAMP
 
     def __repr__(self) -> str:
@@ -153,9 +154,9 @@ class _Way:
     def __init__(self, name: str, consumers: Sequence[Consumer], counters: OperatorCounters) -> None:
         self._consumers = tuple(consumers)
         self._counters = counters
-        self.emitters: list[Emitter] = []
+        self.emitters: list[LoopEnd] = []
         for consumer in consumers:
-            self.emitters += [consumer] if isinstance(consumer, Emitter) else consumer.output.emitters
+            self.emitters += [consumer] if isinstance(consumer, Emitter) else consumer.emitters
         self._loop = RecordLoop(name, self._write_loop, self.emitters)
 
     def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
@@ -166,10 +167,11 @@ class _Way:
             count = self._write_count(code)
         code.at_end(f"{code.bind(self._counters, 'counters')}.num_records_out += {count}")
         for consumer in self._consumers:
-            if isinstance(consumer, ChainedConsumer):
+            if not isinstance(consumer, Emitter):
                 code.at_end(f"{code.bind(consumer.counters, 'counters')}.num_records_in += {count}")
                 code.counts[id(consumer.operator)] = count
-            consumer.write(code, record, timestamp)
+            with code.sharing(record, is_shared=consumer is not self._consumers[-1]):
+                consumer.write(code, record, timestamp)
 
     def _write_count(self, code: LoopCode) -> str:
         count = code.variable("n")
@@ -197,8 +199,9 @@ class _Way:
                 return
             wholes.append(whole)
         self._counters.num_records_out += len(chunk)
-        for emitter, whole in zip(self.emitters, wholes, strict=True):
-            emitter.collect(whole if emitter is self.emitters[-1] else whole.copy())
+        for consumer, whole in zip(self._consumers, wholes, strict=True):
+            assert isinstance(consumer, Emitter), "whoever takes it whole"
+            consumer.collect(whole if consumer is self._consumers[-1] else whole.copy())
 
     def emit(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
         self._loop.run(records, timestamps, num_records)

@@ -14,7 +14,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,7 +42,7 @@ class ParquetSink(StreamOperator):
         name: for people.
     """
 
-    takes_chunks: ClassVar[bool] = True
+    takes_chunks = True
 
     def __init__(self, folder: str, row_type: RowTypeInfo, *, utc_timestamp: bool = False, name: str = "Sink: Writer") -> None:
         self.name = name

@@ -12,8 +12,10 @@ Absent:     keyed state.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from flowlet.columns.unchanging import UNCHANGING
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
@@ -52,6 +54,16 @@ class ProcessContext:
         """It ended."""
         self._is_active = False
 
+    @contextmanager
+    def firing(self, timestamp: int, domain: TimeDomain) -> Iterator[None]:
+        """A timer fires, maybe while a record is processed (whose function emitted the watermark)."""
+        before = self._is_active, self.record_timestamp, self._domain
+        self.enter(timestamp, domain)
+        try:
+            yield
+        finally:
+            self._is_active, self.record_timestamp, self._domain = before
+
     def timestamp(self) -> int | None:
         """Of the record or timer."""
         self._check()
@@ -63,7 +75,8 @@ class ProcessContext:
 
     def get_current_key(self) -> Any:
         """The key of the record or timer."""
-        self._check()
+        if not self._is_active:
+            self._check()
         key = self._key_context.current_key
         return None if key is NO_KEY else key
 
@@ -174,14 +187,12 @@ class _ProcessOperator(UserFunctionOperator):
             return
         # As in Flink, what a timer of the clock emits has no timestamp.
         timestamp = timer.timestamp if domain is TimeDomain.EVENT_TIME else None
-        context = self._context
-        context.enter(timer.timestamp, domain)
         try:
-            results = self._called(on_timer, timer)
-            if results is not None:
-                self._emit_each(results, timer, timestamp)
+            with self._context.firing(timer.timestamp, domain):
+                results = self._called(on_timer, timer)
+                if results is not None:
+                    self._emit_each(results, timer, timestamp)
         finally:
-            context.leave()
             self.out.drain()
 
     def _called(self, on_timer: Any, timer: InternalTimer) -> Iterator[Any] | None:
@@ -229,8 +240,9 @@ class _ProcessOperator(UserFunctionOperator):
             code.line(f"{results} = {result} = None")
 
     def _write_result(self, code: LoopCode, result: str, timestamp: str | None) -> None:
-        tag = code.bind(OutputTag, "OutputTag")
-        with code.block(f"if type({result}) is tuple and len({result}) == {_PAIR} and isinstance({result}[0], {tag}):"):
+        tag, plain = code.bind(OutputTag, "OutputTag"), code.bind(UNCHANGING, "unchanging")
+        is_pair = f"type({result}) is {code.bind(tuple, 'tuple')} and len({result}) == {_PAIR}"
+        with code.block(f"if {is_pair} and type({result}[0]) not in {plain} and isinstance({result}[0], {tag}):"):
             id_, value = code.variable("tag"), code.variable("v")
             code.line(f"{id_}, {value} = {result}[0].tag_id, {result}[1]")
             self.out.write_side(code, id_, value, timestamp)

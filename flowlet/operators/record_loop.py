@@ -8,14 +8,34 @@ Invariants: a record passes every function behind it before the next one is look
 Source:     Flink ``ChainingOutput.collect``, one call per operator and record; its JIT compiler makes one loop of them.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
-from flowlet.operators.emitter import Emitter
-from flowlet.operators.loop_code import LoopCode, failure_of
+from flowlet.operators.base import StreamOperator
+from flowlet.operators.loop_code import MAX_BLOCKS, LoopCode, failure_of
 
 # Writes the statements for one record; is given the variables of record, timestamp (or None) and key (or None).
 WriteRecord = Callable[[LoopCode, str, str | None, str | None], None]
+
+
+class LoopEnd(Protocol):
+    """What a loop is written for anew when other records come by: an emitter, or a consumer behind a ``key_by``."""
+
+    @property
+    def text_key(self) -> tuple[Any, ...]:
+        """A loop whose text was written for another one must be written anew."""
+
+    def enter_loop(self) -> None:
+        """A run begins; there may be one already."""
+
+    def leave_loop(self) -> None:
+        """It ended."""
+
+    def drain(self) -> None:
+        """Pass on what waits."""
+
+    def write_limit(self, code: LoopCode) -> None:
+        """The statements that pass on what waits, if that is enough; for the end of an inner loop."""
 
 
 class RecordLoop:
@@ -29,7 +49,7 @@ class RecordLoop:
 
     __slots__ = ("_emitters", "_made", "_title", "_write")
 
-    def __init__(self, title: str, write: WriteRecord, emitters: list[Emitter]) -> None:
+    def __init__(self, title: str, write: WriteRecord, emitters: Sequence[LoopEnd]) -> None:
         self._title = title
         self._write = write
         self._emitters = emitters
@@ -53,17 +73,21 @@ class RecordLoop:
         emitters = self._emitters
         has_timestamps = timestamps is not None
         for emitter in emitters:
-            emitter.choose_shape()
-        loop = self._loop(has_timestamps=has_timestamps, has_keys=keys is not None)
+            emitter.enter_loop()
         try:
-            loop(records, timestamps, keys, num_records)
-        except Exception as error:
-            failure = failure_of(error)
+            loop = self._loop(has_timestamps=has_timestamps, has_keys=keys is not None)
+            try:
+                loop(records, timestamps, keys, num_records)
+            except Exception as error:
+                failure = failure_of(error)
+                self._drain()
+                if failure is error:
+                    raise
+                raise failure from failure.__cause__
             self._drain()
-            if failure is error:
-                raise
-            raise failure from failure.__cause__
-        self._drain()
+        finally:
+            for emitter in emitters:
+                emitter.leave_loop()
 
     def _drain(self) -> None:
         for emitter in self._emitters:
@@ -89,3 +113,15 @@ class RecordLoop:
         with code.block(f"for {', '.join(variables)} in {source}:"):
             self._write(code, record, timestamp, key)
         return code.define("records, timestamps, keys, num_records")
+
+
+def write_into(
+    operator: StreamOperator, emitters: Sequence[LoopEnd], code: LoopCode, record: str, timestamp: str | None, key: str | None
+) -> None:
+    """The statements with which a chained operator processes the record in a variable; where they nest too deep, in a loop of its own."""
+    if code.num_blocks < MAX_BLOCKS:
+        operator.write_record(code, record, timestamp, key)
+        return
+    loop = RecordLoop(operator.name, operator.write_record, emitters)
+    stamps, keys = [f"({each},)" if each is not None else "None" for each in (timestamp, key)]
+    code.line(f"{code.bind(loop.run, 'push')}(({record},), {stamps}, 1, {keys})")

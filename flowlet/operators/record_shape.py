@@ -9,25 +9,32 @@ Invariants: a record that passes the look holds nothing that can change, in exac
 """
 
 import enum
+import gc
+import keyword
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from flowlet.columns import Column, Columns, Shape
 from flowlet.columns.unchanging import UNCHANGING, is_unchanging
 from flowlet.common.types import Row, RowKind
 from flowlet.operators.loop_code import LoopCode
-from flowlet.operators.settling import ALONE, ALONE_DICT, holder_of
-from flowlet.serde.flat_classes import dict_maker, flat_class_of
+from flowlet.operators.settling import ALONE, ALONE_DICT, ALONE_VALUES, holder_of
+from flowlet.serde.flat_classes import flat_class_of, slot_names_of
 
 MAX_FIELDS: Final = 16  # of records that are looked at field by field
+# So many records of another shape, and the loop is made for that one.
+MIN_OTHERS: Final = 16
+# A loop is made anew so often at most; then any record is looked at by a function.
+_MAX_SHAPES: Final = 8
 
 
 @dataclass(frozen=True)
 class RecordShape:
     """One look.
 
-    ``kind``: the exact type.  ``field_types``: of records whose fields become columns, the type of each, or None for any that cannot
+    ``kind``: the exact type.  ``field_types``: of records that are looked at field by field, the type of each, or None for any that cannot
     change; None for other records.  ``names``: of the fields, if they have any.
     """
 
@@ -41,51 +48,55 @@ class RecordShape:
         return self.kind in UNCHANGING
 
     @property
-    def is_plain(self) -> bool:
-        """Whether every reader of columns knows such records: values, tuples, rows."""
-        return self.is_scalar or self.kind is tuple or self.kind is Row
+    def is_by_column(self) -> bool:
+        """Whether its records wait field by field.  Others wait as they are: a reader in the same process has no need of columns."""
+        return self.is_scalar or (self.kind is tuple and self.field_types is not None)
 
     def joined(self, other: "RecordShape") -> "RecordShape":
-        """A shape that has room for records of both, if they have the same fields; else this one."""
+        """A shape that has room for records of both, if they are of the same kind; else this one."""
         types, others = self.field_types, other.field_types
-        is_same = self.kind is other.kind and self.names == other.names
-        if not is_same or types is None or others is None or len(types) != len(others):
+        if self.kind is not other.kind or types is None:
             return self
+        if others is None or len(types) != len(others) or self._names_read != other._names_read:
+            return self if self.kind is tuple else RecordShape(self.kind)
         return RecordShape(self.kind, tuple(each if each is its else None for each, its in zip(types, others, strict=True)), self.names)
+
+    @property
+    def _names_read(self) -> tuple[str, ...] | None:
+        """The names of attributes, which are looked up; fields of dicts and rows are counted."""
+        return self.names if self._has_attributes else None
+
+    def key_field(self, position: int | None) -> int | str | None:
+        """How to find the field at a position in any record of the shape: attributes may stand in another order."""
+        if position is None or self.names is None or not self._has_attributes:
+            return position
+        return self.names[position] if self._is_counted or not self.kind.__dictoffset__ else position
 
     # ---------------------------------------------------------------- the text of the loop
 
     def type_test(self, code: LoopCode, record: str) -> str:
-        """Whether the variable ``record`` has the exact type, and as many fields."""
-        test = f"type({record}) is {code.bind(self.kind, 'kind')}"
-        if self.field_types is None:
-            return test
-        size = len(self.field_types)
-        if self.kind is Row:
-            names = code.bind_new(None if self.names is None else list(self.names), "names")
-            insert = code.bind(RowKind.INSERT, "INSERT")
-            return f"{test} and {record}._fields == {names} and {record}._row_kind is {insert} and len({record}._values) == {size}"
-        return f"{test} and len({record}{'.__dict__' if self._has_attributes else ''}) == {size}"
+        """Whether the variable ``record`` has the exact type."""
+        return f"type({record}) is {code.bind(self.kind, 'kind')}"
 
     def write_fields(self, code: LoopCode, record: str) -> tuple[list[str], list[str]]:
-        """The statements that take a record of that type apart; returns the variables of the fields, and tests of names and types."""
+        """The statements that take a record of that type apart; returns the variables of the fields, and tests of their types."""
         if self.field_types is None:
             return [], []
         fields = [code.variable("f") for _ in self.field_types]
         tests: list[str] = []
-        named, values = record, record
-        if self.kind is Row:
-            values = f"{record}._values"
-        elif self._has_attributes:
-            named = code.variable("d")
-            code.line(f"{named} = {record}.__dict__")
-        if self.kind is dict or self._has_attributes:
-            values = f"{code.bind(tuple, 'tuple')}({named}.values())"
-            keys = [code.variable("k") for _ in fields]
-            # By way of tuples: C takes these apart, and a dict or its values only item by item (9 fields: 250 ns instead of 450).
-            code.line(f"{', '.join(keys)}, = {code.bind(tuple, 'tuple')}({named})")
-            tests += [self._name_test(code, key, name) for key, name in zip(keys, self.names or (), strict=True)]
-        code.line(f"{', '.join(fields)}, = {values}")
+        if self._has_attributes:
+            tests += self._write_attributes(code, record, fields)
+            weak = self._reference_test(record)
+            tests += [] if weak is None else [weak]
+        else:
+            if self.kind is dict:
+                tracked, are_plain = code.bind(gc.is_tracked, "is_tracked"), code.bind(UNCHANGING.issuperset, "are_unchanging")
+                # What the collector does not track holds nothing that it would: no key, either, that anybody can change.
+                tests.append(f"(not {tracked}({record}) or {are_plain}(map(type, {record})))")
+            values = f"{record}._values" if self.kind is Row else f"{record}.values()" if self.kind is dict else record
+            # Where there are more or fewer fields, that is an error: a try costs nothing, a look at the length 12 ns.
+            code.line(f"try: {', '.join(fields)}, = {values}")
+            code.line(f"except ValueError: {fields[0]} = {code.bind(_NOTHING, 'NOTHING')}")
         unchanging = code.bind(UNCHANGING, "unchanging")
         tests += [
             f"type({field}) in {unchanging}" if each is None else f"type({field}) is {code.bind(each, 'kind')}"
@@ -93,11 +104,21 @@ class RecordShape:
         ]
         return fields, tests
 
-    def _name_test(self, code: LoopCode, key: str, name: str) -> str:
-        expected = code.bind(name, "name")
-        if self._has_attributes:
-            return f"{key} is {expected}"  # names of attributes are interned
-        return f"({key} is {expected} or type({key}) is {code.bind(str, 'kind')} and {key} == {expected})"
+    def _write_attributes(self, code: LoopCode, record: str, fields: list[str]) -> list[str]:
+        """The statements that look the attributes up; returns tests that there are no others."""
+        assert self.names is not None, "attributes have names"
+        has_dict = bool(self.kind.__dictoffset__)
+        if has_dict and not self._is_counted:
+            attributes = code.variable("d")
+            code.line(f"{attributes} = {record}.__dict__")
+            # By way of a tuple: C takes that apart, and the values of a dict only item by item.
+            code.line(f"if len({attributes}) == {len(fields)}: {', '.join(fields)}, = {code.bind(tuple, 'tuple')}({attributes}.values())")
+            return [f"len({attributes}) == {len(fields)}"]
+        code.line("try:")
+        for field, name in zip(fields, self.names, strict=True):
+            code.line(f"    {field} = {record}.{name}")
+        code.line(f"except AttributeError: {fields[0]} = {code.bind(_NOTHING, 'NOTHING')}")
+        return [f"len({code.bind(gc.get_referents, 'referents')}({record})) == {len(fields) + 1}"] if has_dict else []
 
     @property
     def _has_attributes(self) -> bool:
@@ -113,35 +134,106 @@ class RecordShape:
         return f"{record}.__weakref__ is None and {test}" if holder.has_weak_references else test
 
     def owned(self, code: LoopCode, record: str) -> str:
-        """Of a record without columns: the record, or a copy if somebody else holds it."""
-        holder = holder_of(self.kind)
+        """Of a record that waits as it is: the record, or a copy if somebody else holds it, or reads the variable again."""
+        holder = None if self._is_frozen else holder_of(self.kind)
         if holder is None:
             return record
         refs, copy = code.bind(sys.getrefcount, "refs"), code.bind(holder.copy, "copy")
+        if code.is_shared(record):
+            return f"{copy}({record})"
         is_alone = f"{refs}({record}) <= {ALONE}"
-        if holder.has_dict:
-            is_alone += f" and {refs}({record}.__dict__) <= {ALONE_DICT}"
+        if holder.has_dict and not self._is_counted:
+            # The variable by which its fields were read holds it, too.
+            is_alone += f" and {refs}({record}.__dict__) <= {ALONE_DICT + (self.field_types is not None)}"
+        if self.kind is Row:  # an iterator holds the values
+            is_alone += f" and {refs}({record}._values) <= {ALONE_VALUES}"
         return f"({record} if {is_alone} else {copy}({record}))"
+
+    def _reference_test(self, record: str) -> str | None:
+        """Whether there is no weak reference, by which a record that waits could be found and changed."""
+        holder = None if self._is_frozen else holder_of(self.kind)
+        return f"{record}.__weakref__ is None" if holder is not None and holder.has_weak_references else None
+
+    @property
+    def _is_counted(self) -> bool:
+        """Whether the number of its attributes says that an instance has no ``__dict__`` yet, and no other attributes."""
+        return self.field_types is not None and self.names is not None and _can_count_attributes(self.kind, self.names)
+
+    @property
+    def _is_frozen(self) -> bool:
+        """Whether an instance of unchanging values cannot change."""
+        flat_class = None if self.kind in (dict, list, Row) else flat_class_of(self.kind)
+        return flat_class is not None and flat_class.is_frozen
 
     # ---------------------------------------------------------------- columns
 
     def columns(self, fields: list[Column], key_position: int | None) -> Columns:
         """Records of this shape."""
         num_rows = len(fields[0])
-        if self.is_scalar:
-            return Columns(num_rows, tuple(fields), Shape.SCALAR, key_position=key_position)
-        if self.kind is tuple:
-            return Columns(num_rows, tuple(fields), Shape.TUPLE, key_position=key_position)
-        assert self.names is not None, "other records have names"
-        if self.kind is Row:
-            return Columns(num_rows, tuple(fields), Shape.ROW, self.names, key_position)
-        if self.kind is dict:
-            maker = dict_maker(self.names)
-        else:
-            flat_class = flat_class_of(self.kind)
-            assert flat_class is not None, "looked at when the shape was made"
-            maker = flat_class.maker(self.names)
-        return Columns(num_rows, tuple(fields), Shape.OBJECT, self.names, key_position, self.kind, maker)
+        shape = Shape.SCALAR if self.is_scalar else Shape.TUPLE
+        return Columns(num_rows, tuple(fields), shape, key_position=key_position)
+
+
+class _Nothing:
+    """Of no type that cannot change."""
+
+
+_NOTHING: Final = _Nothing()
+
+
+@lru_cache(maxsize=1024)
+def _can_count_attributes(kind: Any, names: tuple[str, ...]) -> bool:
+    """Whether an instance has just these attributes if it has all of them and as many.
+
+    ``gc.get_referents`` gives the values of an instance whose ``__dict__`` nobody asked for, or else that dict; and the class.  A name that
+    the class has, too, would be found there.
+    """
+    if len(names) < _MIN_COUNTED or any(hasattr(kind, name) for name in names) or not all(map(_is_attribute, names)):
+        return False
+    probe: Any = object.__new__(kind)
+    for name in names:
+        object.__setattr__(probe, name, _NOTHING)
+    return len(gc.get_referents(probe)) == len(names) + 1
+
+
+_MIN_COUNTED: Final = 2  # one attribute is as many referents as one ``__dict__``
+
+
+def _is_attribute(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
+
+
+class ShapeWatch:
+    """Which shape to look for, by what came lately that had another one.
+
+    Threading: task thread.
+    """
+
+    def __init__(self) -> None:
+        self._num_others = 0  # records that were not of the shape, since it was chosen
+        self._num_shapes = 0
+        self.last: Any = None  # of those records
+
+    def note(self, record: Any) -> None:
+        """A record that is not of the shape."""
+        self._num_others += 1
+        self.last = record
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there were so many others that another shape is worth a new loop."""
+        return self._num_others >= MIN_OTHERS
+
+    def chosen(self, shape: RecordShape | None) -> RecordShape | None:
+        """The shape to look for from now on, in the place of this one."""
+        if not self.is_due:
+            return shape
+        record, self.last, self._num_others = self.last, None, 0
+        self._num_shapes += 1
+        if self._num_shapes > _MAX_SHAPES:
+            return None
+        found = shape_of(record)
+        return found if found is None or shape is None else found.joined(shape)
 
 
 def fields_of(record: Any, shape: RecordShape) -> tuple[Any, ...]:
@@ -189,4 +281,7 @@ def _taken_apart(record: Any) -> tuple[tuple[str, ...] | None, tuple[Any, ...]] 
         return None if kind.__dictoffset__ else (kind._fields, tuple(record))
     if kind.__dictoffset__:
         return tuple(record.__dict__), tuple(record.__dict__.values())
-    return None
+    slots = slot_names_of(kind)
+    if slots is None or not all(hasattr(record, name) for name in slots):
+        return None
+    return slots, tuple([getattr(record, name) for name in slots])

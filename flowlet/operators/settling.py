@@ -66,7 +66,7 @@ def holder_of(kind: Any) -> Holder | None:
 @lru_cache(maxsize=1024)
 def _holder_of(kind: Any) -> Holder | None:
     if kind is dict:
-        return Holder(dict.values, dict.copy, "{v}.values()", has_weak_references=False)
+        return Holder(_keys_and_values, dict.copy, "(*{v}, *{v}.values())", has_weak_references=False)
     if kind is list:
         return Holder(list.__iter__, list.copy, "{v}", has_weak_references=False)
     if kind is set:
@@ -88,6 +88,10 @@ def _holder_of_instances(kind: Any) -> Holder:
         return Holder(_attributes, _copy_instance, "{v}.__dict__.values()", has_weak_references, has_dict=True)
     get = _slots_getter(slots)
     return Holder(get, _slots_copier(kind, slots), "{values}({v})", has_weak_references)
+
+
+def _keys_and_values(items: dict[Any, Any]) -> tuple[Any, ...]:
+    return *items, *items.values()
 
 
 def _nothing(_: Any) -> tuple[Any, ...]:
@@ -144,14 +148,20 @@ class _Probe:
         self.attribute = None
 
 
-def _count(expression: str) -> int:
+def _new_row() -> Row:
+    return Row(None)
+
+
+def _count(expression: str, make: Callable[[], Any] = _Probe) -> int:
     # As in the loops: interpreters differ in what they count for a variable.
-    namespace: dict[str, Any] = {"refs": sys.getrefcount, "make": _Probe}
+    namespace: dict[str, Any] = {"refs": sys.getrefcount, "make": make}
     exec(f"def run():\n    v = make()\n    return refs({expression})\n", namespace)  # noqa: S102 - text of ours
     count: int = namespace["run"]()
     return count
 
 
-# What ``getrefcount`` says of an object that nothing but a variable of a loop holds, and of the dict of its attributes.
+# What ``getrefcount`` says of an object that nothing but a variable of a loop holds, of the dict of its attributes, and of the values of a
+# row.
 ALONE: Final = _count("v")
 ALONE_DICT: Final = _count("v.__dict__")
+ALONE_VALUES: Final = _count("v._values", _new_row)

@@ -99,6 +99,12 @@ def _flat_class_of(cls: type) -> FlatClass | None:
     return _flat_object(cls)
 
 
+def slot_names_of(cls: type) -> tuple[str, ...] | None:
+    """The names of all fields of a flat class whose instances have no ``__dict__``; None for any other class."""
+    flat_class = flat_class_of(cls)
+    return flat_class.names if isinstance(flat_class, _FlatSlots | _FlatStruct) else None
+
+
 def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -> Parts | None:
     """Keys and columns of values; None if there are no keys, or not all dicts have equal keys in the same order, and exactly str.
 
@@ -225,7 +231,7 @@ class _FlatSlots:
 
     def __init__(self, cls: type, names: tuple[str, ...]) -> None:
         self._cls = cls
-        self._names = names
+        self.names = names
         self._read = _reader(names)
         self._setters = [_found(cls, name).__set__ for name in names]
         self._can_assign = _found(cls, "__setattr__") is _found(object, "__setattr__")
@@ -233,12 +239,12 @@ class _FlatSlots:
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
         try:
-            return self._names, self._read(values)
+            return self.names, self._read(values)
         except AttributeError:  # one was never set, or deleted
             return None
 
     def maker(self, names: tuple[str, ...]) -> Maker:
-        _check_names(self._cls, names, self._names)
+        _check_names(self._cls, names, self.names)
         if not self._can_assign:
             return self._make_frozen
         steps = "; ".join([f"instance.{name} = v{place}" for place, name in enumerate(names)])
@@ -282,18 +288,18 @@ class _FlatStruct:
 
     def __init__(self, cls: Any) -> None:
         self._cls = cls
-        self._names = cls.__struct_fields__
-        self._read = _reader(self._names)
+        self.names: tuple[str, ...] = cls.__struct_fields__
+        self._read = _reader(self.names)
         self.is_frozen = bool(cls.__struct_config__.frozen)
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
         try:
-            return self._names, self._read(values)
+            return self.names, self._read(values)
         except AttributeError:  # one was deleted
             return None
 
     def maker(self, names: tuple[str, ...]) -> Maker:
-        _check_names(self._cls, names, self._names)
+        _check_names(self._cls, names, self.names)
         return lambda columns: list(map(self._cls, *columns))
 
 

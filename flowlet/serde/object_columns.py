@@ -126,6 +126,11 @@ def head_of_dicts(payload: memoryview, decode: ColumnDecoder, depth: int) -> Obj
     return ObjectsHead(names, dict, start, dict_maker(names))
 
 
+def maker_of(kind: Any, names: tuple[str, ...]) -> Maker:
+    """What makes records of a flat class, or dicts, of a column for each field."""
+    return dict_maker(names) if kind is dict else _maker_of(kind, names)
+
+
 def objects_head(kind: Any, names: tuple[str, ...], encode: ColumnEncoder) -> tuple[int, bytes]:
     """The kind of column for records of a class, or dicts, and what stands in front of their fields."""
     if kind is dict:

@@ -90,6 +90,8 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
             return _framed_parts(kind, head, *fields)
         case Shape.ROW:
             return _framed_parts(ROWS, FIELDS.pack(len(fields)), encode_column(table.field_names), *fields)
+        case Shape.KEYED:
+            raise SerdeError("records beside their keys are no columns to send")  # ``flowlet.task.keyed_records`` has looked
 
 
 def _framed_parts(kind: int, *payload: bytes) -> list[bytes]:

@@ -32,6 +32,7 @@ from flowlet.records import (
 )
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task.chunk_content import ChunkContent
 from flowlet.task.input_selection import InputStatus
 from flowlet.task.watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
@@ -243,7 +244,9 @@ class InputProcessor:
             yield from deserializer.unconsumed(IN_FLIGHT_PIECE_BYTES)
         for item in self._run:
             if item.buffer is not None and self._run_first_channel + item.channel_index == channel:
-                yield bytes(item.buffer.view)
+                view = item.buffer.view
+                for start in range(0, len(view), IN_FLIGHT_PIECE_BYTES):
+                    yield bytes(view[start : start + IN_FLIGHT_PIECE_BYTES])
 
     def has_polled(self, gate_position: int, channel_index: int) -> bool:
         """Whether data of a channel was polled that is not processed: what comes behind it must not be looked at before it."""
@@ -355,6 +358,9 @@ class InputProcessor:
         deserializer = self._deserializers[channel]
         if deserializer is None:
             raise RemoteProtocolError(f"{self._name}: data on input channel {channel} after its end of data")
+        content = buffer.content
+        if isinstance(content, ChunkContent):
+            return [content.take()]
         return deserializer.feed(buffer.view)
 
     def _process_control(self, channel: int, element: StreamElement) -> None:

@@ -75,7 +75,8 @@ class KeyGroupsRecordWriter(RecordWriter):
         position = self._key_position(columns)
         keyed = None if position is None else self._try_keyed(columns.fields[position], position)
         if position is None or keyed is None:
-            self._collect_listed(chunk, None if position is None or self._is_column_key else columns.fields[position])
+            is_taken = position is not None and (columns.shape is Shape.KEYED or not self._is_column_key)
+            self._collect_listed(chunk, columns.fields[position] if is_taken and position is not None else None)
             return
         column, lanes = keyed
         timestamps = chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array

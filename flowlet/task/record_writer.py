@@ -59,6 +59,9 @@ class SingleChannelRecordWriter(LaneRecordWriter):
 class BroadcastRecordWriter(SingleChannelRecordWriter):
     """Every record goes to every channel, serialized once, into buffers that all channels share."""
 
+    def _hand_over(self, chunk: Chunk, lane: int) -> bool:
+        return False  # every consumer has records of its own
+
     def _write_bytes(self, element: bytes, lane: int) -> None:
         self._partition.broadcast_record(element)
 

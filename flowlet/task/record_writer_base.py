@@ -16,23 +16,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowlet.operators.key_taking import KeyTaker
+from flowlet.columns import Shape
+from flowlet.operators.key_taking import MIN_COLUMN_ROWS, KeyTaker
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task.chunk_content import MAX_CONTENT_BYTES, MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes
 from flowlet.task.key_dictionary import ChannelCodes
+from flowlet.task.keyed_records import as_it_is, beside_keys, sendable
 from flowlet.task.pending_columns import LaneArray, PendingColumns, Route
 from netstack.partition.result_partition import ResultPartition
 
 # Tuples want 1,000-2,000 records per serialized chunk; 8,000 are 25 % slower (out of cache).
 MAX_PENDING_RECORDS = 2_000
+# Records that wait as they are leave the cache if there are more of them (bench programs, two TaskManagers: 4,000 cost 10 % more).
+MAX_KEYED_RECORDS = 1_000
 # Columns are cheaper the longer they are, up to 65,536 records for numbers (see Source).  Counts by codes take 30, 24 and 22 ns per record
 # in chunks of 4,000, 8,000 and 16,000 (5,000 keys).  What comes in longer chunks is not joined but goes out as it came; chunks longer
 # than a part are cut.
 MAX_PENDING_ROWS_PER_LANE = 16_000
 MAX_PENDING_ROWS = 32_768
 MAX_PART_ROWS = 65_536
-# A larger element is cut in two, so that the consumer never has to hold more than a quarter of its limit of 64 MiB.  Not measured.
-MAX_ELEMENT_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class RecordWriter(ABC):
         # Where there are columns waiting, no lists are, and the other way round: records keep their order.
         self._columns = PendingColumns(num_lanes)
         self._max_pending_rows = min(num_lanes * MAX_PENDING_ROWS_PER_LANE, MAX_PENDING_ROWS)
+        self._max_keyed_rows = MAX_KEYED_RECORDS
         self._codes: list[ChannelCodes] = []  # one for each lane, if keys have codes
         self._has_timestamps = False  # of the pending records, all or none
         self._has_keys = False  # of the pending records in lists, all or none
@@ -117,6 +121,8 @@ class RecordWriter(ABC):
             return
         if self.keys is not None:
             chunk = self.keys.keyed(chunk)
+            if chunk.columns is None and self.keys.makes_keys and len(chunk) >= MIN_COLUMN_ROWS:
+                chunk = beside_keys(chunk)
         if chunk.columns is not None:
             self._collect_rows(chunk)
         else:
@@ -186,7 +192,8 @@ class RecordWriter(ABC):
         if not self._columns.num_rows:
             self._write_lists()
         self._columns.add(chunk, lanes)
-        if self._columns.num_rows >= self._max_pending_rows:
+        is_keyed = chunk.columns is not None and chunk.columns.shape is Shape.KEYED
+        if self._columns.num_rows >= (self._max_keyed_rows if is_keyed else self._max_pending_rows):
             self._write_columns()
 
     def _append_each(self, channels: list[int], values: list[Any], timestamps: list[int] | None) -> None:
@@ -249,9 +256,9 @@ class RecordWriter(ABC):
 
     def _write_lane(self, lane: int) -> None:
         values, timestamps, keys = self._pending[lane], self._pending_timestamps[lane], self._pending_keys[lane]
-        chunk = Chunk(values, timestamps if self._has_timestamps else None)
+        chunk = Chunk(values.copy(), timestamps.copy() if self._has_timestamps else None)
         if keys:
-            chunk.keys = keys
+            chunk.keys = keys.copy()
         self._write_chunk(chunk, lane)
         # Emptied, never replaced: see above.
         del values[:]
@@ -259,6 +266,9 @@ class RecordWriter(ABC):
         del keys[:]
 
     def _write_chunk(self, chunk: Chunk, lane: int) -> None:
+        if len(chunk) >= MIN_CONTENT_RECORDS and self._hand_over(chunk, lane):
+            return
+        chunk = sendable(chunk)
         codes = self._codes[lane] if self._codes else None
         data = self._serializer.serialize_chunk(chunk, codes)
         if len(data) <= MAX_ELEMENT_BYTES or len(chunk) == 1:
@@ -270,6 +280,17 @@ class RecordWriter(ABC):
         half = len(chunk) // 2
         self._write_chunk(chunk.slice(0, half), lane)
         self._write_chunk(chunk.slice(half, len(chunk)), lane)
+
+    def _hand_over(self, chunk: Chunk, lane: int) -> bool:
+        """Give a consumer of this process the chunk itself; False if it has to be sent."""
+        if not self._partition.takes_contents(lane):
+            return False
+        chunk = as_it_is(chunk)
+        size = estimated_bytes(chunk)
+        if size > MAX_CONTENT_BYTES:
+            return False
+        self._mark_dirty()
+        return self._partition.emit_content(ChunkContent(chunk, size), lane)
 
     def _mark_dirty(self) -> None:
         if not self._is_dirty:

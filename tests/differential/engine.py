@@ -5,14 +5,19 @@ Side:       shared.  Tasks have threads, mailboxes, record writers and serialize
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import pytest
 
 from flowlet.common import Time
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import AsyncDataStream, CloseableIterator, StreamExecutionEnvironment
 from flowlet.datastream.data_stream import DataStream
 from flowlet.errors import FlowletError
+from flowlet.operators import record_shape, source
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.differential import worlds
 from tests.differential.functions import function as function_named
@@ -39,12 +44,20 @@ class Actual:
 def run(program: Program, cluster: MiniCluster) -> Actual:
     """Run a program once."""
     number = worlds.new_world()
-    collected: list[Any] = []
     environment = cluster.environment()
     environment.set_parallelism(1)
     # 0: generators are not asked by the clock, which nobody could predict.
     environment.get_config().set_auto_watermark_interval(0)
+    try:
+        with _eager_loops(program.seed % _NUM_WAYS):
+            return _ran(program, environment, number)
+    finally:
+        environment.close()
+
+
+def _ran(program: Program, environment: StreamExecutionEnvironment, number: int) -> Actual:
     error: FlowletError | None = None
+    collected: list[Any] = []
     try:
         results = Builder(environment, number).build(program).execute_and_collect(f"program {program.seed}")
         assert isinstance(results, CloseableIterator)
@@ -53,9 +66,21 @@ def run(program: Program, cluster: MiniCluster) -> Actual:
     except FlowletError as raised:
         error = raised
     finally:
-        environment.close()
         log = worlds.forget_world(number).log
     return Actual(log, collected) if error is None else Actual(log, collected, _described(str(error)), str(error))
+
+
+_NUM_WAYS: Final = 4
+
+
+@contextmanager
+def _eager_loops(num_records: int) -> Iterator[None]:
+    """In chunks of so many records, so that loops look for the shape of the first one already; 0: as always, which takes many records."""
+    with pytest.MonkeyPatch.context() as patch:
+        if num_records:
+            patch.setattr(record_shape, "MIN_OTHERS", 1)
+            patch.setattr(source, "MAX_CHUNK_RECORDS", num_records)
+        yield
 
 
 def _described(text: str) -> tuple[int | None, str | None, str | None]:

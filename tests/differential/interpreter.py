@@ -98,9 +98,12 @@ class Expected:
         task = self.tasks[head]
         # Of two inputs one has records, or nobody knows how they mix.
         full = [number for number, sent in enumerate(task.inputs) if any(each.pickled is not None for each in sent)]
-        if len(full) != 1 or not num_read:
+        # The inputs are read one after the other.
+        place = num_read - 1 - sum(len(sent) for sent in task.inputs[: full[0]]) if len(full) == 1 else -1
+        if place < 0:
             return
-        last = task.inputs[full[0]][num_read - 1]
+        sent = task.inputs[full[0]]
+        last = sent[min(place, len(sent) - 1)]
         producer = task.producers[full[0]]
         least[producer] = self.tasks[producer].num_logged[last.num_logged]
         self._trace_back(producer, last.num_read, least)
@@ -202,7 +205,8 @@ class _Task:
         """To all consumers of an output."""
         for consumer in self.chained(step):
             if consumer.reads[0].tag == tag:
-                self.operator(consumer).receive(0, value, timestamp)
+                # Behind a key_by, nobody has the very object.
+                self.operator(consumer).receive(0, value if consumer.key is None else _copied(value), timestamp)
         for key, edge_tag in self.edges_of(step):
             if edge_tag == tag:
                 self.send(key, pickle.dumps(value), timestamp)

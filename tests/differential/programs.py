@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
+from flowlet.datastream import KeyedProcessFunction
+from tests.differential.functions import function as function_named
 from tests.differential.worlds import Box, Label, Point
 
 
@@ -106,7 +108,17 @@ class Step:
     @property
     def may_be_chained(self) -> bool:
         """Whether it can run in the task of the step that it reads; that one must allow it, too."""
-        return len(self.reads) == 1 and self.key is None and not self.is_rebalanced and self.chaining is Chaining.ALWAYS
+        is_forward = self.key is None or self.is_forward_by_key
+        return len(self.reads) == 1 and is_forward and not self.is_rebalanced and self.chaining is Chaining.ALWAYS
+
+    @property
+    def is_forward_by_key(self) -> bool:
+        """Whether there is no exchange between one subtask and this one: it takes records one by one, and timers set nothing off."""
+        if self.kind is Kind.REDUCE:
+            return True
+        if self.kind is not Kind.KEYED_PROCESS or self.call is None:
+            return False
+        return getattr(function_named(self.call.name), "on_timer", None) in (None, KeyedProcessFunction.on_timer)
 
     def __str__(self) -> str:
         """The line of Python."""

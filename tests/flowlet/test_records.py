@@ -116,3 +116,20 @@ def test_each_record_has_a_timestamp_or_none_has() -> None:
 def test_representations_and_rows_can_be_told_apart() -> None:
     assert repr(Chunk([1], [1])) == "<Chunk of 1 records with timestamps>"
     assert repr(in_columns(TUPLES, [1, 2, 3])) == "<Chunk of 3 records in columns with timestamps>"
+
+
+@pytest.mark.parametrize("timestamps", [None, [1, 2, 3]])
+def test_a_chunk_without_keys_is_the_same_records(timestamps: list[int] | None) -> None:
+    """In a list or in columns, with keys or without."""
+    keyed_list = Chunk(list(TUPLES), timestamps)
+    keyed_list.keys, keyed_list.key_field = ["a", "b", "c"], 0
+    table = columns_of(TUPLES)
+    assert table is not None
+    keyed_columns = Chunk.of_columns(table.with_key_position(0), timestamps)
+
+    for chunk in (keyed_list, keyed_columns, Chunk(list(TUPLES), timestamps), Chunk.of_columns(table, timestamps)):
+        found = chunk.without_keys()
+
+        assert (found.values, found.timestamps) == (TUPLES, timestamps)
+        assert (found.keys, found.key_field) == (None, None)
+        assert found.columns is None or found.columns.key_position is None

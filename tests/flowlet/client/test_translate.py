@@ -199,10 +199,15 @@ def test_operators_have_the_names_of_the_program() -> None:
     graph = job_graph_of(build)
 
     assert [vertex.name for vertex in graph.vertices] == [
-        "Source: Collection Source -> my map",
-        "Reduce -> (Sink: Print to Std. Out, nowhere: Writer)",
+        "Source: Collection Source -> my map -> Reduce -> (Sink: Print to Std. Out, nowhere: Writer)",
     ]
-    assert graph.vertices[1].operator_names == ["Reduce", "Sink: Print to Std. Out", "nowhere: Writer"]
+    assert graph.vertices[0].operator_names == [
+        "Source: Collection Source",
+        "my map",
+        "Reduce",
+        "Sink: Print to Std. Out",
+        "nowhere: Writer",
+    ]
 
 
 def test_printing_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,9 @@
 
 import math
 import struct
+import sys
 from datetime import datetime
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -114,6 +116,40 @@ def test_a_table_knows_the_types_of_its_values_those_too_that_come_in_later() ->
 
     assert table.types == {str, int, bool}
     assert NameTable().types == frozenset()
+
+
+def test_the_types_are_all_of_them_whenever_another_thread_asks_too() -> None:
+    """The other thread has its turn once, before each bytecode of ours in turn; a name has come in since."""
+    getter = NameTable.types.fget  # type: ignore[attr-defined]  # a property, of which mypy knows the type of its value
+    turn, is_reached = 0, True
+    while is_reached:
+        table = NameTable(["a", 1])
+        num_left, found = turn, None
+
+        def step(frame: FrameType, event: str, _: Any, table: NameTable = table) -> Any:
+            nonlocal num_left
+            if frame.f_code is not getter.__code__:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                if num_left == 0:
+                    table.names.append(1.5)
+                    assert table.types == {str, int, float}
+                num_left -= 1
+            return step
+
+        before = sys.gettrace()
+        sys.settrace(step)
+        try:
+            found = table.types
+        finally:
+            sys.settrace(before)
+        is_reached = num_left < 0
+
+        assert found >= {str, int}, f"before bytecode {turn}"
+        assert table.types == ({str, int, float} if is_reached else {str, int}), f"before bytecode {turn}"
+        turn += 1
+    assert turn > 10
 
 
 class TestColumns:

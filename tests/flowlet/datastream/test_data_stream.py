@@ -11,6 +11,7 @@ from flowlet.datastream import (
     DataStream,
     DataStreamSink,
     FlatMapFunction,
+    KeyedProcessFunction,
     KeyedStream,
     KeySelector,
     OutputTag,
@@ -29,6 +30,7 @@ from flowlet.graph.transformation import (
     FlatMapTransformation,
     MapTransformation,
     PrintTransformation,
+    ProcessTransformation,
     ReduceTransformation,
     SinkTransformation,
     SumTransformation,
@@ -360,3 +362,32 @@ def test_a_side_output_has_one_type() -> None:
 
     with pytest.raises(JobGraphError, match="operator 'Process': its side output 'late' is read as Integer and as String"):
         graph()
+
+
+class Keyed(KeyedProcessFunction):
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> list[int]:
+        return [value]
+
+
+class Timed(Keyed):
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> list[int]:
+        return []
+
+
+class TimedAgain(Timed):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "has_timers"),
+    [(Passing(), False), (Keyed(), False), (Timed(), True), (TimedAgain(), True)],
+    ids=["plain", "keyed", "timed", "inherited"],
+)
+def test_a_process_function_has_timers_if_it_says_what_they_do(function: Any, has_timers: bool) -> None:
+    """The base class's ``on_timer`` does nothing."""
+    environment, _ = new_environment()
+
+    step = environment.from_collection([1]).key_by(lambda value: 0).process(function)
+
+    assert isinstance(step._transformation, ProcessTransformation)
+    assert step._transformation.has_timers is has_timers

@@ -17,6 +17,7 @@ from flowlet.graph.transformation import (
     CollectTransformation,
     MapTransformation,
     PartitionTransformation,
+    ProcessTransformation,
     SourceTransformation,
     Transformation,
 )
@@ -89,6 +90,75 @@ def test_a_vertex_begins_where_records_change_their_subtask() -> None:
     assert (edge.source, edge.source_operator, edge.target) == (graph.vertices[0].id, 1, graph.vertices[1].id)
     assert edge.partitioner == KeyGroups(len, 128)
     assert edge.name == "A -> B #1"
+
+
+def keyed_pair(**second: Any) -> list[str]:
+    parallelism = second.pop("before", 1)
+    upstream = mapped("A", source(parallelism=parallelism), parallelism=parallelism)
+    return names(job_graph(mapped("B", partitioned(upstream, second.pop("partitioner", KeyGroups(len))), **second)))
+
+
+def test_a_key_by_between_single_subtasks_is_inside_a_vertex() -> None:
+    """There is nothing to exchange; the edge in the chain still knows the selector."""
+    graph = job_graph(mapped("C", mapped("B", partitioned(mapped("A", source()), KeyGroups(len)))))
+
+    assert names(graph) == ["Source: S -> A -> B -> C"]
+    assert list(graph.edges) == []
+    assert [link.edge and link.edge.partitioner for link in graph.vertices[0].chain if isinstance(link, Link)] == [
+        None,
+        Forward(),
+        KeyGroups(len, 128),
+        Forward(),
+    ]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"before": 2, "parallelism": 2},
+        {"before": 2, "parallelism": 1},
+        {"before": 1, "parallelism": 2},
+        {"chaining": ChainingStrategy.HEAD},
+        {"chaining": ChainingStrategy.NEVER},
+        {"slot_sharing_group": "other"},
+        {"partitioner": Rebalance()},
+    ],
+    ids=str,
+)
+def test_a_key_by_begins_a_vertex_wherever_it_exchanges_or_something_forbids_the_chain(second: dict[str, Any]) -> None:
+    """And so does any other exchange, of single subtasks, too."""
+    assert keyed_pair(**second) == ["Source: S -> A", "B"]
+
+
+def test_a_key_by_begins_a_vertex_when_chaining_is_off_or_forbidden_before_it() -> None:
+    keyed = partitioned(mapped("A", source(), chaining=ChainingStrategy.NEVER), KeyGroups(len))
+
+    assert names(job_graph(mapped("B", keyed))) == ["Source: S", "A", "B"]
+    keyed = partitioned(mapped("A", source()), KeyGroups(len))
+    assert names(job_graph(mapped("B", keyed), is_chaining_enabled=False)) == ["Source: S", "A", "B"]
+
+
+def processed(name: str, upstream: Transformation, **changes: Any) -> ProcessTransformation:
+    return ProcessTransformation(name=name, input=upstream, function=object(), **changes)
+
+
+def test_records_go_forward_by_key_where_there_is_one_subtask() -> None:
+    assert names(job_graph(processed("A", partitioned(source(), KeyGroups(len))))) == ["Source: S -> A"]
+
+
+def test_timers_behind_key_by_are_not_in_the_task_of_the_source() -> None:
+    """It may wait for its next record for as long as it likes."""
+    graph = job_graph(mapped("B", processed("A", partitioned(source(), KeyGroups(len)), has_timers=True)))
+
+    assert names(graph) == ["Source: S", "A -> B"]
+
+
+def test_timers_without_an_exchange_are_chained() -> None:
+    keyed = partitioned(source(), KeyGroups(len))
+
+    graph = job_graph(processed("B", mapped("A", keyed), has_timers=True))
+
+    assert names(graph) == ["Source: S -> A -> B"]
 
 
 def test_an_edge_begins_at_the_operator_that_feeds_it() -> None:

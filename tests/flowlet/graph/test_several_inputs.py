@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowlet.errors import JobGraphError
-from flowlet.graph.chaining import build_job_graph
+from flowlet.graph.chaining import build_job_graph, is_chainable
 from flowlet.graph.job_graph import DEFAULT_SLOT_SHARING_GROUP, JobGraph
 from flowlet.graph.partitioner import Forward, KeyGroups, Rebalance
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamGraphSettings, build_stream_graph
@@ -131,3 +131,12 @@ def test_the_slot_sharing_group_is_that_of_the_inputs_if_they_agree() -> None:
 def test_a_union_of_nothing_is_refused() -> None:
     with pytest.raises(JobGraphError, match="reads nothing"):
         stream_graph(MapTransformation(name="M", function=str))
+
+
+def test_a_connected_stream_is_in_no_chain_behind_its_key_bys() -> None:
+    """It reads two inputs, whatever the parallelism."""
+    keyed = [PartitionTransformation(name="Partition", input=source(name), partitioner=KeyGroups(len)) for name in "AB"]
+
+    graph = stream_graph(connected(*keyed))
+
+    assert [is_chainable(edge, graph) for edge in graph.edges] == [False, False]

@@ -18,9 +18,10 @@ from flowlet.common.types import Row
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.operators.emitter import MAX_WAITING, Emitter
 from flowlet.operators.key_taking import MIN_COLUMN_ROWS, KeyTaker
+from flowlet.operators.loop_code import LoopCode
 from flowlet.records import IDLE, Chunk, LatencyMarker, PickledRecord, Watermark
 from flowlet.serde.record_pickle import loads_record
-from tests.flowlet.operators.chains import Emission, KeyedRecordingOutput
+from tests.flowlet.operators.chains import Emission, KeyedRecordingOutput, loop_of
 from tests.flowlet.operators.harness import RecordingOutput
 from tests.flowlet.serde.exact import exact
 
@@ -734,3 +735,41 @@ def test_an_emitter_without_keys_calls_nobody() -> None:
     assert not Emitter(RecordingOutput()).calls_users
     assert Emitter(RecordingOutput(), KeyTaker(len, "key_by", 0)).calls_users
     assert not Emitter(RecordingOutput(), KeyTaker(len, "key_by", 0, selector=operator.itemgetter(0))).calls_users
+
+
+def test_a_shape_that_comes_back_has_lists_of_its_own() -> None:
+    """Two loops share an emitter: the text of one must not append to lists that were given up when the other one changed the shape."""
+    output = RecordingOutput()
+    emitter = Emitter(output)
+
+    def write(code: LoopCode, record: str, timestamp: str | None, _: str | None) -> None:
+        emitter.write(code, record, timestamp)
+
+    first, second = loop_of(write, emitter), loop_of(write, emitter)
+    expected: list[Any] = []
+    for loop, records in ((first, [1] * 20), (first, [2]), (second, [(3,)] * 20), (second, [(4,)]), (second, [5] * 20), (first, [6])):
+        loop.run(records, None, len(records))
+        expected += records
+
+    assert output.values == expected
+
+
+@pytest.mark.parametrize("is_in_columns", [False, True])
+@pytest.mark.parametrize("key", [None, operator.itemgetter(1)], ids=["no key", "second field"])
+def test_a_chunk_that_goes_on_whole_leaves_the_keys_of_an_earlier_key_by_behind(is_in_columns: bool, key: Any) -> None:
+    """Another selector made them."""
+    values = [(f"a{number % 2}", f"b{number % 3}") for number in range(MIN_COLUMN_ROWS if is_in_columns else 3)]
+    table = columns_of(values)
+    assert table is not None
+    chunk = Chunk.of_columns(table.with_key_position(0)) if is_in_columns else Chunk(values)
+    if not is_in_columns:
+        chunk.keys, chunk.key_field = [first for first, _ in values], 0
+    output = KeyedRecordingOutput()
+    emitter = Emitter(output, None if key is None else KeyTaker(key, "test", 0, selector=key))
+
+    whole = emitter.try_whole(chunk)
+
+    assert whole is not None
+    assert whole.keys is None
+    assert whole.columns is None or whole.columns.key_position is None
+    assert whole.values == values

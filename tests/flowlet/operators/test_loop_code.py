@@ -94,6 +94,19 @@ def test_no_variable_is_given_twice() -> None:
     assert all(name.isidentifier() for name in names)
 
 
+def test_a_variable_is_shared_until_the_outermost_block_that_says_so_ends() -> None:
+    code = code_of()
+    with code.sharing("v"):
+        with code.sharing("v"), code.sharing("w", is_shared=False):
+            assert code.is_shared("v")
+            assert not code.is_shared("w")
+        assert code.is_shared("v"), "the outer reader is still to come"
+        with code.sharing("v", is_shared=False):
+            assert code.is_shared("v"), "who reads no more himself does not speak for others"
+
+    assert not code.is_shared("v")
+
+
 def test_blocks_are_counted_while_they_are_open() -> None:
     code = code_of()
     with code.block("if True:"), code.block("if True:"):

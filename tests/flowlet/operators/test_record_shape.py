@@ -8,18 +8,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from flowlet.columns import Columns, column_of
+from flowlet.columns import column_of
 from flowlet.common.types import Row, RowKind
 from flowlet.operators.loop_code import LoopCode
-from flowlet.operators.record_shape import MAX_FIELDS, RecordShape, fields_of, shape_of
+from flowlet.operators.record_shape import MAX_FIELDS, RecordShape, ShapeWatch, fields_of, shape_of
 from tests.flowlet.operators.test_settling import (
     FLAT,
     Bare,
     Color,
+    Derived,
     Event,
     Frozen,
     MyDict,
+    MyRow,
     Point,
+    SlotEvent,
     Slots,
     Struct,
     Subclass,
@@ -100,7 +103,7 @@ def deleted_row() -> Row:
         (Row(a=[]), None),
         (Event("a"), RecordShape(Event, (str, int), ("name", "value"))),
         (Slots("a"), None),
-        (Struct("a"), RecordShape(Struct)),
+        (Struct("a"), RecordShape(Struct, (str, int), ("value", "more"))),
         ([1], RecordShape(list)),
         (MyDict(), None),
     ],
@@ -112,36 +115,48 @@ def test_the_shape_of_a_record_is_what_a_loop_can_look_for(record: Any, shape: R
 
 
 def test_two_shapes_are_joined_by_field() -> None:
-    """A field of several types is any that cannot change."""
-    for kind, names in ((tuple, None), (dict, ("a", "b", "c")), (Row, ("a", "b", "c"))):
+    """A field of several types is any that cannot change; a tuple keeps the number of its fields, others are looked at as they come."""
+    for kind, names in ((tuple, None), (dict, ("a", "b", "c")), (Row, ("a", "b", "c")), (Event, ("a", "b", "c"))):
         one, other = RecordShape(kind, (str, int, int), names), RecordShape(kind, (str, int, type(None)), names)
 
         assert one.joined(other) == RecordShape(kind, (str, int, None), names)
         assert one.joined(other).joined(one) == RecordShape(kind, (str, int, None), names)
         assert one.joined(one) == one
-        assert one.joined(RecordShape(kind, (str, int), None if names is None else names[:2])) == one
-        assert one.joined(RecordShape(kind)) == one
         assert RecordShape(kind).joined(one) == RecordShape(kind)
-        assert one.joined(RecordShape(kind, one.field_types, ("c", "b", "a"))) == one
+        for unlike in (RecordShape(kind), RecordShape(kind, (str, int), None if names is None else names[:2])):
+            assert one.joined(unlike) == (one if kind is tuple else RecordShape(kind))
     assert RecordShape(dict, (str,), ("a",)).joined(RecordShape(Row, (int,), ("a",))) == RecordShape(dict, (str,), ("a",))
 
 
-# ---------------------------------------------------------------- records in columns
+def test_only_the_names_of_attributes_are_looked_up() -> None:
+    """Fields of a dict or a Row are taken in order, whatever their names."""
+    for kind in (dict, Row):
+        one, swapped = RecordShape(kind, (str, int), ("a", "b")), RecordShape(kind, (str, int), ("b", "a"))
+        assert one.joined(swapped) == one
+    one, swapped = RecordShape(Event, (str, int), ("name", "value")), RecordShape(Event, (str, int), ("value", "name"))
+    assert one.joined(swapped) == RecordShape(Event)
 
 
-def columns_of_shape(shape: RecordShape) -> Callable[[Any], tuple[list[Any], list[Any]]]:
-    """A loop as emitters write it: the records that it took, made of their columns again; and those that it did not take."""
+# ---------------------------------------------------------------- records that are looked at field by field
+
+
+def taken_by(shape: RecordShape) -> Callable[[Any], tuple[list[Any], list[Any]]]:
+    """A loop as emitters write it: the records that it took, as the consumer gets them; and those that it did not take."""
     code = LoopCode("test", lambda: None)
     assert shape.field_types is not None
-    taken: list[list[Any]] = [[] for _ in shape.field_types]
+    columns: list[list[Any]] = [[] for _ in shape.field_types]
+    listed: list[Any] = []
     left: list[Any] = []
     leave = f"{code.bind(left, 'left')}.append(record)"
     with code.block("for record in records:"):
         with code.block(f"if {shape.type_test(code, 'record')}:"):
             fields, tests = shape.write_fields(code, "record")
             with code.block(f"if {' and '.join(tests)}:"):
-                for field, values in zip(fields, taken, strict=True):
-                    code.line(f"{code.bind(values, 'values')}.append({field})")
+                if shape.is_by_column:
+                    for field, values in zip(fields, columns, strict=True):
+                        code.line(f"{code.bind(values, 'values')}.append({field})")
+                else:
+                    code.line(f"{code.bind(listed, 'listed')}.append({shape.owned(code, 'record')})")
             with code.block("else:"):
                 code.line(leave)
         with code.block("else:"):
@@ -150,22 +165,28 @@ def columns_of_shape(shape: RecordShape) -> Callable[[Any], tuple[list[Any], lis
 
     def emit(records: Any) -> tuple[list[Any], list[Any]]:
         run(records)
-        columns = shape.columns([column_of(values) for values in taken], None) if taken[0] else Columns
-        return columns.to_list() if isinstance(columns, Columns) else [], left
+        if not columns[0]:
+            return listed, left
+        return shape.columns([column_of(values) for values in columns], None).to_list(), left
 
     return emit
 
 
-# Of each kind: records of one shape; and others that look much like them, but are not.
-FIELDWISE: dict[str, tuple[list[Any], list[Any]]] = {
-    "tuple": ([("a", 1), ("b", 2)], [("a",), ("a", 1, 2), ("a", True), ("a", 1.0), ("a", None), ("a", [1]), ["a", 1], Point("a", 1)]),  # type: ignore[arg-type]
+# Of each kind: records of one shape; others of which the loop may take some; and some that it must leave: they can change in ways of
+# which it knows nothing, or are of other types.
+FIELDWISE: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
+    "tuple": (
+        [("a", 1), ("b", 2)],
+        [],
+        [("a",), ("a", 1, 2), ("a", True), ("a", 1.0), ("a", None), ("a", [1]), ["a", 1], Point("a", 1)],  # type: ignore[arg-type]
+    ),
     "dict": (
         [{"a": "x", "b": 1}, {"a": "y", "b": 2}],
+        [{"b": "x", "a": 1}, {"a": "x", "c": 1}, {1: "x", None: 1}],
         [
             {"b": 1, "a": "x"},
             {"a": "x"},
             {"a": "x", "b": 1, "c": 2},
-            {"a": "x", "c": 1},
             {"a": "x", "b": True},
             {"a": "x", "b": [1]},
             MyDict(a="x", b=1),
@@ -174,72 +195,83 @@ FIELDWISE: dict[str, tuple[list[Any], list[Any]]] = {
     ),
     "row": (
         [Row(a="x", b=1), Row(a="y", b=2)],
-        [Row(b=1, a="x"), Row(a="x"), Row("x", 1), Row(a="x", c=1), Row(a="x", b=True), Row(a="x", b=[1]), Row(a="x", b=1, c=2)],
+        [Row("x", 1), Row(a="x", c=1), Row.of_kind(RowKind.DELETE, a="x", b=1)],
+        [Row(b=1, a="x"), Row(a="x"), Row(a="x", b=True), Row(a="x", b=[1]), Row(a="x", b=1, c=2), MyRow(a="x", b=1)],
     ),
-    "dataclass": ([Event("a"), Event("b", 2)], [Event("a", True), Event("a", [1]), Event("a", None), Bare("a")]),
-    "class": ([Bare("a"), Bare("b")], [Bare(1), Bare([]), Subclass("a")]),
-    "named tuple": ([Label("a", 1), Label("b", 2)], [Label("a", True), Label("a", []), ("a", 1), Point("a", 1)]),  # type: ignore[arg-type]
-    "frozen": ([Frozen("a"), Frozen("b")], [Frozen(1), Frozen([])]),
-    "not called": ([measured("a", 1.5), measured("b", -0.0)], [measured("a", 1)]),
-    "enum": ([("a", Level.LOW), ("b", Level.LOW)], [("a", 1), ("a", Color.RED)]),
+    "dataclass": ([Event("a"), Event("b", 2)], [], [Event("a", True), Event("a", [1]), Event("a", None), Bare("a"), Derived("a")]),
+    "class": ([Bare("a"), Bare("b")], [], [Bare(1), Bare([]), Subclass("a")]),
+    "slots": ([SlotEvent("a"), SlotEvent("b", 2)], [], [SlotEvent("a", True), SlotEvent("a", [1]), Event("a")]),
+    "struct": ([Struct("a"), Struct("b", 2)], [], [Struct("a", True), Struct([]), Event("a")]),
+    "named tuple": ([Label("a", 1), Label("b", 2)], [], [Label("a", True), Label("a", []), ("a", 1), Point("a", 1)]),  # type: ignore[arg-type]
+    "frozen": ([Frozen("a"), Frozen("b")], [], [Frozen(1), Frozen([])]),
+    "not called": ([measured("a", 1.5), measured("b", -0.0)], [], [measured("a", 1)]),
+    "enum": ([("a", Level.LOW), ("b", Level.LOW)], [], [("a", 1), ("a", Color.RED)]),
 }
 
 
 @pytest.mark.parametrize("name", FIELDWISE)
-def test_records_come_back_from_their_columns_and_others_are_left(name: str) -> None:
-    """Of the same class, with the same attributes in the same order; nothing that only looks like them is taken."""
-    records, others = FIELDWISE[name]
+def test_records_of_a_shape_are_taken_as_they_are_and_others_are_left(name: str) -> None:
+    """Of the same class, with the same attributes in the same order, and the consumer's own."""
+    records, alike, others = FIELDWISE[name]
     shape = shape_of(records[0])
     assert shape is not None
+    taken = [*records, *alike, *records]
 
-    found, left = columns_of_shape(shape)([*others, *records, *others])
+    found, left = taken_by(shape)([*others, *taken, *others])
 
-    assert all(map(same, found, records))
-    assert len(found) == len(records)
-    assert not any(found_record is record for found_record in found for record in records if not isinstance(record, tuple))
+    assert all(map(same, found, taken))
+    assert len(found) == len(taken)
+    if not isinstance(records[0], tuple | Frozen):
+        assert not any(each is record for each in found for record in taken)
     assert [id(record) for record in left] == [id(record) for record in [*others, *others]]
 
 
-def test_a_name_that_only_equals_a_key_is_another_one() -> None:
-    """A key may be a subclass of str, with a hash and an order of its own."""
+def test_a_name_that_only_equals_a_key_stays_what_it_is() -> None:
+    """A key may be a subclass of str, with a hash and an order of its own; whether a loop looks at it depends on the collector."""
 
     class Name(str):
         __slots__ = ()
 
     shape = shape_of({"a": 1})
     assert shape is not None
-    made = "".join(["lon", "g"])
-    long = shape_of({"long": 1})
-    assert long is not None
 
-    assert columns_of_shape(shape)([{Name("a"): 1}]) == ([], [{"a": 1}])
-    assert columns_of_shape(long)([{made: 1}]) == ([{"long": 1}], [])
+    found, left = taken_by(shape)([{Name("a"): 1}, {"a": 2}])
+
+    assert sorted(record["a"] for record in [*found, *left]) == [1, 2]
+    assert {record["a"]: type(name) for record in [*found, *left] for name in record} == {1: Name, 2: str}
 
 
 def test_an_attribute_that_was_added_makes_another_record() -> None:
-    record, short = Event("a"), Event("a")
+    """Or one that was deleted; even if there are as many as before."""
+    record, short, other = Event("a"), Event("a"), Event("a")
     record.more = 1  # type: ignore[attr-defined]  # that is the point
     del short.value
+    del other.value
+    other.more = 1  # type: ignore[attr-defined]  # as above
     swapped = Event("a")
     vars(swapped)["name"] = vars(swapped).pop("name")
     shape = shape_of(Event("a"))
     assert shape is not None
 
-    found, left = columns_of_shape(shape)([record, short, swapped])
+    found, left = taken_by(shape)([record, short, swapped])
 
     assert found == []
     assert [vars(each) for each in left] == [{"name": "a", "value": 1, "more": 1}, {"name": "a"}, {"value": 1, "name": "a"}]
     assert list(vars(left[2])) == ["value", "name"]
+    found, left = taken_by(shape)([other])
+    assert [(list(vars(each).items()), each is other) for each in (*found, *left)] == [([("name", "a"), ("more", 1)], bool(left))]
 
 
-def test_a_row_of_another_kind_is_not_taken() -> None:
+def test_a_row_keeps_its_kind() -> None:
     shape = shape_of(Row(a=1))
     assert shape is not None
+    deleted = deleted_row()
 
-    found, left = columns_of_shape(shape)([deleted_row(), Row(a=1)])
+    found, left = taken_by(shape)([deleted, Row(a=1)])
 
-    assert found == [Row(a=1)]
-    assert [row.get_row_kind() for row in left] == [RowKind.DELETE]
+    assert (found, left) == ([deleted, Row(a=1)], [])
+    assert [row.get_row_kind() for row in found] == [RowKind.DELETE, RowKind.INSERT]
+    assert found[0] is not deleted
 
 
 def test_a_field_of_any_type_is_any_that_cannot_change() -> None:
@@ -248,14 +280,14 @@ def test_a_field_of_any_type_is_any_that_cannot_change() -> None:
     assert other is not None
     records: list[Any] = [{"a": value, "b": "x"} for value in (1, None, "text", 2.5, True)]
 
-    found, left = columns_of_shape(one.joined(other))([*records, {"a": [], "b": "x"}, {"a": 1, "b": 2}])
+    found, left = taken_by(one.joined(other))([*records, {"a": [], "b": "x"}, {"a": 1, "b": 2}])
 
     assert found == records
     assert left == [{"a": [], "b": "x"}, {"a": 1, "b": 2}]
 
 
-def test_the_fields_of_a_record_are_those_of_its_columns() -> None:
-    records: list[Any] = ["a", ("a", 1), {"a": "x", "b": 1}, Row(a="x"), Event("a"), Point(1), Frozen(2)]
+def test_the_fields_of_a_record_are_those_that_a_loop_takes() -> None:
+    records: list[Any] = ["a", ("a", 1), {"a": "x", "b": 1}, Row(a="x"), Event("a"), SlotEvent("a"), Struct("a"), Point(1), Frozen(2)]
 
     found = []
     for record in records:
@@ -263,7 +295,37 @@ def test_the_fields_of_a_record_are_those_of_its_columns() -> None:
         assert shape is not None
         found.append(fields_of(record, shape))
 
-    assert found == [("a",), ("a", 1), ("x", 1), ("x",), ("a", 1), (1, None), (2,)]
+    assert found == [("a",), ("a", 1), ("x", 1), ("x",), ("a", 1), ("a", 1), ("a", 1), (1, None), (2,)]
+
+
+# ---------------------------------------------------------------- which shape is looked for
+
+
+def watched(watch: ShapeWatch, shape: RecordShape | None, records: list[Any]) -> RecordShape | None:
+    for record in records:
+        watch.note(record)
+    return watch.chosen(shape)
+
+
+def test_a_shape_is_chosen_when_many_records_had_another_one() -> None:
+    watch = ShapeWatch()
+
+    assert watched(watch, None, [("a", 1)] * 15) is None
+    assert not watch.is_due
+    pairs = watched(watch, None, [("a", 1)])
+
+    assert pairs == RecordShape(tuple, (str, int))
+    assert watch.last is None  # it keeps no record of the user's
+    assert watched(watch, pairs, [("a", None)] * 15) == pairs
+    assert watched(watch, pairs, [("a", None)]) == RecordShape(tuple, (str, None))
+    assert watched(watch, pairs, ["a"] * 16) == RecordShape(str)
+
+
+def test_shapes_that_change_forever_are_given_up() -> None:
+    watch, shape = ShapeWatch(), RecordShape(str)
+    chosen = [watched(watch, shape, [record] * 16) for record in [1, None] * 5]
+
+    assert chosen == [RecordShape(int), RecordShape(type(None))] * 4 + [None, None]
 
 
 # ---------------------------------------------------------------- records in a list
@@ -396,3 +458,69 @@ def test_a_record_with_a_slot_that_was_never_set_is_not_taken(make: Any) -> None
 
     assert shape_of(record) is None
     assert taker_of(shape)([complete, record])[1] is None
+
+
+def test_a_dict_with_a_key_that_can_change_is_not_taken() -> None:
+    """Whether the loop looks at its values one by one, or at all together."""
+    fieldwise, whole = shape_of({"a": 1}), shape_of({1: 1})
+    assert fieldwise is not None
+    assert whole is not None
+    records: list[Any] = [{Bare("a"): 1}]
+
+    assert shape_of(records[0]) is None
+    assert taken_by(fieldwise)(records) == ([], records)
+    assert taker_of(whole)(records) == [None]
+
+
+def test_a_dict_that_the_collector_tracks_is_taken_if_its_keys_cannot_change() -> None:
+    shape = shape_of({"a": 1})
+    assert shape is not None
+    record = {"a": 1, "more": []}
+    del record["more"]
+
+    _, left = taken_by(shape)([record])
+
+    assert left == []
+
+
+def test_a_row_whose_values_an_iterator_holds_is_copied() -> None:
+    shape = shape_of(Row(1))
+    assert shape is not None
+    iterators: list[Any] = []
+
+    def records() -> Any:
+        boxed = [Row("value")]
+        iterators.append(iter(boxed[0]))
+        yield boxed.pop()
+
+    (found,) = taker_of(shape)(records())
+    found[0] = "changed"
+
+    assert list(iterators[0]) == ["value"]
+
+
+def owned_by_loop(make: Callable[[Any], Any], *, is_shared: bool) -> tuple[Any, Any]:
+    """What a loop takes of a record that nothing but its variable holds; and what the variable holds then."""
+    shape = shape_of(make("value"))
+    assert shape is not None
+    code = LoopCode("test", lambda: None)
+    made: list[Any] = []
+    code.line(f"record = {code.bind(lambda: make('value'), 'make')}()")
+    with code.sharing("record", is_shared=is_shared):
+        code.line(f"{code.bind(made, 'made')}.append({shape.owned(code, 'record')})")
+    code.line(f"{code.bind(made, 'made')}.append(record)")
+    code.define("")()
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_a_record_whose_variable_is_read_again_is_copied(name: str) -> None:
+    """Though nothing else holds it."""
+    make, _ = FLAT[name]
+
+    taken, left = owned_by_loop(make, is_shared=False)
+    assert taken is left
+
+    taken, left = owned_by_loop(make, is_shared=True)
+    assert taken is not left
+    assert same(taken, left)

@@ -25,13 +25,16 @@ from flowlet.columns import (
     NameTable,
     Shape,
     ShortTextColumn,
+    column_of,
     columns_of,
 )
 from flowlet.columns.short_texts import try_short_texts
+from flowlet.common.types import Row
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.keys import exact_key
-from flowlet.records import Chunk
+from flowlet.records import Chunk, PickledRecord
+from flowlet.serde.record_pickle import dumps_record
 from flowlet.task import key_dictionary, record_writer_base
 from flowlet.task.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS
 from flowlet.task.key_routes import MAX_ROUTES
@@ -551,6 +554,18 @@ class TestColumns:
         assert all(chunk.columns is not None for each in chunks for chunk in each)
         found = [[value for chunk in each for value in chunk.values] for each in chunks]
         assert exact(found) == exact(by_channel(columns.to_list(), 3, ColumnKey("key").get_key))
+
+    def test_records_beside_their_keys_need_not_be_asked_for_a_column(self, make: Make) -> None:
+        """A pickled record has none; keys with a null among them are looked at one by one."""
+        keys = [f"k{number % 7}" if number % 5 else None for number in range(60)]
+        rows = [Row(id=[number], key=key) for number, key in enumerate(keys)]
+        records = ListColumn([PickledRecord(dumps_record(row)) for row in rows])
+        columns = Columns(60, (records, column_of(keys)), Shape.KEYED, key_position=1)
+        rig = make(KeyGroups(ColumnKey("key")), 3)
+
+        rig.writer.collect(Chunk.of_columns(columns))
+
+        assert exact(rig.values()) == exact(by_channel(rows, 3, ColumnKey("key").get_key))
 
     def test_keys_that_begin_like_a_field_are_not_that_field(self, make: Make) -> None:
         selector = lambda record: record[0] if record[2] < 5 else record[1]  # noqa: E731
