@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flowlet.operators.base import StreamOperator
+from flowlet.operators.loop_code import LoopCode
 from flowlet.records import Chunk
 
 START_PREFIX: Final = "start-"
@@ -114,12 +115,20 @@ class MarkedReader:
 
 
 class CheckedSink(StreamOperator):
-    """Counts (key, value) records and forgets all but the last ones; writes its report at the end of its input."""
+    """Counts (key, value) records and forgets all but the last ones; writes its report at the end of its input.
 
-    takes_chunks = True
+    In a chain it is given records one by one, as a sink of users is, and looks at them after each run of its loop.
 
-    def __init__(self, folder: Path, keep: Keep, *, inspects_all: bool = False) -> None:
+    Args:
+        folder: for the report.
+        keep: which outputs it keeps.
+        inspects_all: whether it looks at everything.
+        in_chunks: whether it is given chunks in a chain, too.
+    """
+
+    def __init__(self, folder: Path, keep: Keep, *, inspects_all: bool = False, in_chunks: bool = False) -> None:
         self.name = "checked sink"
+        self.takes_chunks = in_chunks
         self._folder = folder
         self._keep = keep
         self._inspects_all = inspects_all
@@ -128,6 +137,25 @@ class CheckedSink(StreamOperator):
         self._kept: deque[Chunk] = deque()
         self._increments: dict[Any, list[int]] = {}
         self._last: dict[Any, Any] = {}
+        self._taken: list[Any] = []  # in this run of the loop
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Take the record, if it may be one of the last."""
+        keeps = code.variable("keeps")
+        code.at_start(f"{keeps} = {code.bind(self._begin_run, 'begin_run')}()")
+        code.line(f"if {keeps}: {code.bind(self._taken, 'taken')}.append({record})")
+        code.at_end(f"{code.bind(self._end_run, 'end_run')}({code.counts[id(self)]})")
+
+    def _begin_run(self) -> bool:
+        return self._inspects_all or self._num_records >= self._keep.from_record
+
+    def _end_run(self, num_records: int) -> None:
+        taken = self._taken
+        if taken:
+            self.process_chunk(Chunk(taken))
+            taken.clear()
+        else:
+            self._num_records += num_records
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Count; keep the chunk if it may be one of the last."""

@@ -97,7 +97,7 @@ class Job:
         """The program."""
         rows = environment.from_arrow(Batches(folder, self.num_rows, self.keys, self.source), SCHEMA)
         sums = rows.key_by("k").sum("v", emit=FORMS[self.form])
-        into_sink(sums, folder, self.keep(environment.get_parallelism()), inspects_all=self.inspects_all)
+        into_sink(sums, folder, self.keep(environment.get_parallelism()), inspects_all=self.inspects_all, in_chunks=True)
 
     def keep(self, parallelism: int) -> Keep:
         """What covers the last two rounds of the table; of ``batches``, so many outputs that they come from more rows than that."""

@@ -125,7 +125,8 @@ class Job:
         source = PairSource(folder, self.num_pairs, self.keys, self.source)
         pair_type = Types.TUPLE([self.keys.type, Types.LONG()])
         pairs = environment.from_source(source, WatermarkStrategy.no_watermarks(), "pairs", pair_type)
-        into_sink(FORMS[self.form](pairs, self.keys.type), folder, self.keep(environment.get_parallelism()), inspects_all=self.inspects_all)
+        keep, in_chunks = self.keep(environment.get_parallelism()), self.form == "sum"
+        into_sink(FORMS[self.form](pairs, self.keys.type), folder, keep, inspects_all=self.inspects_all, in_chunks=in_chunks)
 
     def keep(self, parallelism: int = 2) -> Keep:
         """At least the last two rounds of the table, of which a subtask has its share."""

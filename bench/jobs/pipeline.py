@@ -43,9 +43,9 @@ class Run:
 Build = Callable[[StreamExecutionEnvironment, Path], None]
 
 
-def into_sink(stream: DataStream, folder: Path, keep: Keep, *, inspects_all: bool = False) -> None:
-    """End a stream in sinks that check."""
-    into_operator(stream, "checked sink", partial(CheckedSink, folder, keep, inspects_all=inspects_all))
+def into_sink(stream: DataStream, folder: Path, keep: Keep, *, inspects_all: bool = False, in_chunks: bool = False) -> None:
+    """End a stream in sinks that check; ``in_chunks``: behind an operator on columns, whose results stay columns."""
+    into_operator(stream, "checked sink", partial(CheckedSink, folder, keep, inspects_all=inspects_all, in_chunks=in_chunks))
 
 
 def into_operator(stream: DataStream, name: str, make: Callable[[], StreamOperator]) -> DataStreamSink:

@@ -147,6 +147,7 @@ FORMS: Final[dict[str, Callable[[DataStream], DataStream]]] = {
     "sum": built_in_sum,
     "columns": columns,
 }
+_DECLARED: Final = ("sum", "columns")  # what they do is declared, so that their results may be columns
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,8 @@ class Job:
         lines = environment.from_source(source, WatermarkStrategy.no_watermarks(), "Zipf lines", Types.STRING())
         if self.topology == "unchained":
             lines.set_parallelism(1)
-        into_sink(FORMS[self.form](lines), folder, self.keep(environment.get_parallelism()), inspects_all=self.inspects_all)
+        keep, in_chunks = self.keep(environment.get_parallelism()), self.form in _DECLARED
+        into_sink(FORMS[self.form](lines), folder, keep, inspects_all=self.inspects_all, in_chunks=in_chunks)
 
     def keep(self, parallelism: int = 2) -> Keep:
         """At least the last two cycles of all words, of which a subtask has its share."""
