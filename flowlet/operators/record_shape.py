@@ -20,7 +20,7 @@ from flowlet.columns import Column, Columns, Shape
 from flowlet.columns.unchanging import UNCHANGING, is_unchanging
 from flowlet.common.types import Row, RowKind
 from flowlet.operators.loop_code import LoopCode
-from flowlet.operators.settling import ALONE, ALONE_DICT, ALONE_VALUES, holder_of
+from flowlet.operators.settling import ALONE, ALONE_DICT, ALONE_VALUES, can_own_parts, holder_of, owns_parts
 from flowlet.serde.flat_classes import flat_class_of, slot_names_of
 
 MAX_FIELDS: Final = 16  # of records that are looked at field by field
@@ -35,12 +35,14 @@ class RecordShape:
     """One look.
 
     ``kind``: the exact type.  ``field_types``: of records that are looked at field by field, the type of each, or None for any that cannot
-    change; None for other records.  ``names``: of the fields, if they have any.
+    change; None for other records.  ``names``: of the fields, if they have any.  ``is_nested``: it holds what can change, but nobody else
+    holds that.
     """
 
     kind: Any
     field_types: tuple[type | None, ...] | None = None
     names: tuple[str, ...] | None = None
+    is_nested: bool = False
 
     @property
     def is_scalar(self) -> bool:
@@ -55,7 +57,11 @@ class RecordShape:
     def joined(self, other: "RecordShape") -> "RecordShape":
         """A shape that has room for records of both, if they are of the same kind; else this one."""
         types, others = self.field_types, other.field_types
-        if self.kind is not other.kind or types is None:
+        if self.kind is not other.kind or self.is_nested:
+            return self
+        if other.is_nested:
+            return other
+        if types is None:
             return self
         if others is None or len(types) != len(others) or self._names_read != other._names_read:
             return self if self.kind is tuple else RecordShape(self.kind)
@@ -126,6 +132,10 @@ class RecordShape:
 
     def flat_test(self, code: LoopCode, record: str) -> str | None:
         """Of a record without columns: whether it holds nothing that can change."""
+        if self.is_nested:
+            if code.is_shared(record):
+                return "False"
+            return f"{code.bind(sys.getrefcount, 'refs')}({record}) <= {ALONE} and {code.bind(owns_parts, 'owns_parts')}({record})"
         holder = holder_of(self.kind)
         if holder is None:
             return None if self.is_scalar else f"{code.bind(is_unchanging, 'is_unchanging')}({record})"
@@ -135,7 +145,7 @@ class RecordShape:
 
     def owned(self, code: LoopCode, record: str) -> str:
         """Of a record that waits as it is: the record, or a copy if somebody else holds it, or reads the variable again."""
-        holder = None if self._is_frozen else holder_of(self.kind)
+        holder = None if self._is_frozen or self.is_nested else holder_of(self.kind)
         if holder is None:
             return record
         refs, copy = code.bind(sys.getrefcount, "refs"), code.bind(holder.copy, "copy")
@@ -257,7 +267,10 @@ def shape_of(record: Any) -> RecordShape | None:
     if is_unchanging(record):
         return RecordShape(kind)
     holder = holder_of(kind)
-    return RecordShape(kind) if holder is not None and UNCHANGING.issuperset(map(type, holder.values(record))) else None
+    if holder is not None and UNCHANGING.issuperset(map(type, holder.values(record))):
+        return RecordShape(kind)
+    has_keys = kind is not dict or UNCHANGING.issuperset(map(type, record))
+    return RecordShape(kind, is_nested=True) if can_own_parts(kind) and has_keys else None
 
 
 def _is_flat(kind: type) -> bool:

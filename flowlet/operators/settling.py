@@ -13,10 +13,10 @@ Source:     Flink serializes each record when it is emitted; PyFlink pickles it 
 import copyreg
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -143,6 +143,52 @@ def _slots_copier(kind: type, slots: list[str]) -> Callable[[Any], Any]:
     return copy
 
 
+def owns_parts(record: Any, depth: int = 8) -> bool:
+    """Whether nobody but the record holds anything in it that can change, at any depth.
+
+    Then the record is settled if nobody else holds it, which only the caller can tell; there is no need to pickle it.
+    """
+    parts = _parts_to_own(record)
+    if parts is None:
+        return False
+    for part in parts:
+        if type(part) in UNCHANGING:
+            continue
+        if (_refs(part) > _ALONE_PART or not depth or not owns_parts(part, depth - 1)) and not is_unchanging(part):
+            return False
+    return True
+
+
+def can_own_parts(kind: Any) -> bool:
+    """Whether ``owns_parts`` knows what an instance of a class holds."""
+    return kind in _OWNERS or (issubclass(kind, tuple) and not kind.__dictoffset__ and flat_class_of(kind) is not None)
+
+
+def _parts_to_own(record: Any) -> Iterable[Any] | None:
+    """All that the record holds; None if that cannot be told, or somebody else may hold what it is held in."""
+    kind = type(record)
+    if kind is list:
+        return cast(Iterable[Any], record)
+    if kind is dict:
+        return cast(Iterable[Any], record.values()) if UNCHANGING.issuperset(map(type, record)) else None
+    if kind is Row:
+        return record._values if _refs(record._values) <= ALONE_VALUES else None
+    return cast(Iterable[Any], record) if can_own_parts(kind) else None
+
+
+_OWNERS: Final = frozenset({list, dict, Row, tuple})
+_refs: Final = sys.getrefcount
+
+
+def _count_of_part(parts: Iterable[Any]) -> int:
+    # As ``owns_parts`` looks at them.
+    for part in parts:
+        if type(part) in UNCHANGING:
+            continue
+        return _refs(part)
+    raise AssertionError("there is one")
+
+
 class _Probe:
     def __init__(self) -> None:
         self.attribute = None
@@ -164,4 +210,5 @@ def _count(expression: str, make: Callable[[], Any] = _Probe) -> int:
 # row.
 ALONE: Final = _count("v")
 ALONE_DICT: Final = _count("v.__dict__")
+_ALONE_PART: Final = _count_of_part([[]])
 ALONE_VALUES: Final = _count("v._values", _new_row)

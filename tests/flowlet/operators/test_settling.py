@@ -13,7 +13,7 @@ import pytest
 
 from flowlet.common.types import Row
 from flowlet.operators.loop_code import LoopCode
-from flowlet.operators.settling import ALONE, ALONE_DICT, holder_of, settled, unsettled
+from flowlet.operators.settling import ALONE, ALONE_DICT, can_own_parts, holder_of, owns_parts, settled, unsettled
 from flowlet.records import PickledRecord
 from flowlet.serde.record_pickle import loads_record
 
@@ -288,3 +288,67 @@ def test_what_was_settled_is_the_records_again() -> None:
 
     assert unsettled([settled(record) for record in records]) == records
     assert unsettled(plain) is plain
+
+
+HELD: list[Any] = [1]
+
+
+def in_lists(depth: int) -> list[Any]:
+    return [in_lists(depth - 1)] if depth else []
+
+
+@pytest.mark.parametrize(
+    ("make", "is_owned"),
+    [
+        (lambda: {"a": [1], "b": {"c": [{"d": ()}]}}, True),
+        (lambda: [[], [[1], "x"]], True),
+        (lambda: ("a", [1]), True),
+        (lambda: Point(1, {"a": []}), True),
+        (lambda: Row(a=[1], b=Row(2, [3])), True),
+        (lambda: {"a": 1}, True),
+        (lambda: {"a": ("x", Color.RED, Frozen("y"))}, True),
+        (lambda: {"a": HELD}, False),
+        (lambda: {"a": [HELD]}, False),
+        (lambda: [(HELD,)], False),
+        (lambda: Row(a={"b": HELD}), False),
+        (lambda: [*[[]] * 2], False),
+        (lambda: {"a": [Event("x")]}, False),
+        (lambda: {"a": {1, 2}}, False),
+        (lambda: {"a": bytearray(1)}, False),
+        (lambda: {OneSlot: 1}, False),
+        (lambda: in_lists(20), False),
+    ],
+)
+def test_a_record_owns_what_nobody_else_holds(make: Callable[[], Any], is_owned: bool) -> None:
+    """At any depth, but for very deep ones, and classes whose instances are left to pickle."""
+    assert owns_parts(make()) is is_owned
+
+
+@pytest.mark.parametrize("hold", [lambda record: record["a"], lambda record: iter(record["a"]), lambda record: record["b"][0]])
+def test_whoever_holds_a_part_may_change_it(hold: Callable[[Any], Any]) -> None:
+    record = {"a": [1], "b": [[2]]}
+    assert owns_parts(record)
+
+    held = hold(record)
+
+    assert not owns_parts(record)
+    del held
+    assert owns_parts(record)
+
+
+def test_an_iterator_over_a_row_holds_its_values() -> None:
+    record = [Row(1, [2])]
+    assert owns_parts(record)
+
+    held = iter(record[0])
+
+    assert not owns_parts(record)
+    del held
+
+
+def test_a_named_tuple_with_attributes_is_left_to_pickle() -> None:
+    class WithMore(Point):
+        pass
+
+    assert can_own_parts(Point)
+    assert not can_own_parts(WithMore)
