@@ -20,7 +20,7 @@ from flowlet.columns import Shape
 from flowlet.operators.key_taking import MIN_COLUMN_ROWS, KeyTaker
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.chunk_content import MAX_CONTENT_BYTES, MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes
+from flowlet.task.chunk_content import MAX_CONTENT_BYTES, MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes, has_objects
 from flowlet.task.key_dictionary import ChannelCodes
 from flowlet.task.keyed_records import as_it_is, beside_keys, sendable
 from flowlet.task.pending_columns import LaneArray, PendingColumns, Route
@@ -283,7 +283,7 @@ class RecordWriter(ABC):
 
     def _hand_over(self, chunk: Chunk, lane: int) -> bool:
         """Give a consumer of this process the chunk itself; False if it has to be sent."""
-        if not self._partition.takes_contents(lane):
+        if not self._partition.takes_contents(lane) or not has_objects(chunk):
             return False
         chunk = as_it_is(chunk)
         size = estimated_bytes(chunk)
