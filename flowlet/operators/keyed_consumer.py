@@ -39,8 +39,6 @@ class KeyedConsumer:
         keys: takes the keys.
     """
 
-    calls_users = True
-
     def __init__(self, operator: StreamOperator, emitters: Sequence[LoopEnd], counters: OperatorCounters, keys: KeyTaker) -> None:
         self.operator = operator
         self._behind = emitters
@@ -112,6 +110,6 @@ class KeyedConsumer:
         return key if is_unchanging(key) else self.keys.settled(key)
 
     def isolated(self, record: Any) -> Any:
-        """The record, or one like it that nobody else holds."""
+        """The record if it cannot change, else a new one that equals it."""
         self._watch.note(record)
         return record if type(record) in UNCHANGING else unsettled([settled(record)])[0]

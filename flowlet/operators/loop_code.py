@@ -59,7 +59,6 @@ class LoopCode:
         self._indentation = 2
         self._values: dict[str, Any] = {}
         self._names: dict[int, str] = {}  # by id of the value
-        self._held: list[Any] = []  # ids are of objects that live
         self._num_variables = 0
         self._shared: set[str] = set()
         self.num_blocks = 0
@@ -78,14 +77,9 @@ class LoopCode:
             self._values[name] = value
         return name
 
-    def bind_new(self, value: Any, prefix: str) -> str:
-        """The same for a value that nobody else holds."""
-        self._held.append(value)
-        return self.bind(value, prefix)
-
     @contextmanager
     def sharing(self, variable: str, *, is_shared: bool = True) -> Iterator[None]:
-        """What is written inside is not the last to read the variable: nobody may hand on its very object as his own."""
+        """Statements written inside are not the last ones that read the variable: its object must not be handed over there, but a copy."""
         is_new = is_shared and variable not in self._shared
         if is_new:
             self._shared.add(variable)

@@ -35,8 +35,8 @@ class RecordShape:
     """One look.
 
     ``kind``: the exact type.  ``field_types``: of records that are looked at field by field, the type of each, or None for any that cannot
-    change; None for other records.  ``names``: of the fields, if they have any.  ``is_nested``: it holds what can change, but nobody else
-    holds that.
+    change; None for other records.  ``names``: of the fields, if they have any.  ``is_nested``: it holds parts that can change, which only
+    the record refers to.
     """
 
     kind: Any
@@ -144,7 +144,7 @@ class RecordShape:
         return f"{record}.__weakref__ is None and {test}" if holder.has_weak_references else test
 
     def owned(self, code: LoopCode, record: str) -> str:
-        """Of a record that waits as it is: the record, or a copy if somebody else holds it, or reads the variable again."""
+        """Of a record that waits as it is: the record if its variable is the only reference, else a copy."""
         holder = None if self._is_frozen or self.is_nested else holder_of(self.kind)
         if holder is None:
             return record

@@ -144,9 +144,9 @@ def _slots_copier(kind: type, slots: list[str]) -> Callable[[Any], Any]:
 
 
 def owns_parts(record: Any, depth: int = 8) -> bool:
-    """Whether nobody but the record holds anything in it that can change, at any depth.
+    """Whether the record has the only reference to each part of it that can change, at any depth.
 
-    Then the record is settled if nobody else holds it, which only the caller can tell; there is no need to pickle it.
+    If the caller has the only reference to the record, too, nothing can change it, and it needs no pickle.
     """
     parts = _parts_to_own(record)
     if parts is None:
@@ -165,7 +165,7 @@ def can_own_parts(kind: Any) -> bool:
 
 
 def _parts_to_own(record: Any) -> Iterable[Any] | None:
-    """All that the record holds; None if that cannot be told, or somebody else may hold what it is held in."""
+    """The parts of the record; None if they cannot be listed, or if another reference to their container exists."""
     kind = type(record)
     if kind is list:
         return cast(Iterable[Any], record)
