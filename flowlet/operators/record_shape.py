@@ -195,15 +195,18 @@ _NOTHING: Final = _Nothing()
 def _can_count_attributes(kind: Any, names: tuple[str, ...]) -> bool:
     """Whether an instance has just these attributes if it has all of them and as many.
 
-    ``gc.get_referents`` gives the values of an instance whose ``__dict__`` nobody asked for, or else that dict; and the class.  A name that
-    the class has, too, would be found there.
+    On Python 3.11 and 3.12 ``gc.get_referents`` gives the values of an instance whose ``__dict__`` nobody asked for, or else that dict; and
+    the class.  On 3.13 it gives the values in either case, so there the dict must be looked at.  A name that the class has, too, would be
+    found there.
     """
     if len(names) < _MIN_COUNTED or any(hasattr(kind, name) for name in names) or not all(map(_is_attribute, names)):
         return False
     probe: Any = object.__new__(kind)
     for name in names:
         object.__setattr__(probe, name, _NOTHING)
-    return len(gc.get_referents(probe)) == len(names) + 1
+    is_counted = len(gc.get_referents(probe)) == len(names) + 1
+    vars(probe)
+    return is_counted and len(gc.get_referents(probe)) != len(names) + 1
 
 
 _MIN_COUNTED: Final = 2  # one attribute is as many referents as one ``__dict__``
