@@ -139,6 +139,8 @@ def test_the_types_are_all_of_them_whenever_another_thread_asks_too() -> None:
             return step
 
         before = sys.gettrace()
+        # Python 3.12 traces opcodes only if some frame wanted that before.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(step)
         try:
             found = table.types
