@@ -4,8 +4,9 @@ Hot path: what is written here runs per record that leaves a chain.  A pair of a
 (bench: wordcount, programs).
 
 Side:       task.
-Invariants: a record that passes the look holds nothing that can change, in exactly the named fields, of exactly the types; the columns made
-            of such records stand for records equal in everything, attributes and their order included.
+Invariants: a record that passes the look holds nothing that can change, or (``is_nested``) has the only reference to each part that can.
+            One that is looked at by field has exactly so many, of exactly the types.  Names and order are looked at when columns are made
+            of records (``flowlet.task.keyed_records``).
 """
 
 import enum

@@ -1,7 +1,7 @@
 """Records on their way out of a chain: whoever emitted them may change them afterwards, and the consumer must not see that.
 
-A record that cannot change is settled as it is.  A flat one that nobody else holds, or a copy of it, is settled, too.  Anything else is
-pickled when it is emitted.
+A record that cannot change is settled as it is.  So is one to which, with all its parts, there is no other reference, and a copy of a flat
+one.  Anything else is pickled when it is emitted.
 
 Hot path: per record that leaves a chain and has no shape for which the loop looks (``record_shape``): 300 ns, a pickle 1,000 and more.
 
