@@ -66,7 +66,7 @@ test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones o
 
 stress: $(VENV)/installed-dev  ## threads that race: mailbox, cancel, gate, each ROUNDS=100000 times
 	FLOWLET_STRESS=$(ROUNDS) $(PY) -m pytest -q -o faulthandler_timeout=0 --durations=0 --durations-min=1 \
-		tests/flowlet/task/test_mailbox_stress.py tests/flowlet/task/test_stream_task_stress.py tests/netstack/gate/test_gate_stress.py $(ARGS)
+		tests/flowlet/mailbox/test_task_mailbox_stress.py tests/flowlet/task/test_stream_task_stress.py tests/netstack/gate/test_gate_stress.py $(ARGS)
 
 cov: $(VENV)/installed-dev  ## run the quick tests and list the lines and branches they miss
 	$(PY) -m coverage run -m pytest -q -m "not slow" $(ARGS)

@@ -29,7 +29,7 @@ from bench.table import markdown
 from flowlet.logs import configure_logging
 
 ALL_PEERS: Final = "all"
-PEERS: Final = word_peers.NAMES  # of which other cases have some
+PEERS: Final = (*word_peers.NAMES, "by-hand")  # of which other cases have some
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from bench.cluster import Cluster
 from bench.jobs.checked import WrongOutputError
 from bench.jobs.pipeline import into_operator, running
 from bench.report import ProcessUse, Result
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common import WatermarkStrategy
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors import Source
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.source import SourceReader
+from flowlet.operators.source_operator import SourceReader
 from flowlet.records import Chunk
 
 RECORDS_PER_CHUNK = 1000

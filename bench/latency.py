@@ -36,9 +36,9 @@ from bench.transport import orders
 from flowlet.common import WatermarkStrategy
 from flowlet.datastream import MapFunction, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, Source
-from flowlet.operators.source import SourceReader
+from flowlet.operators.source_operator import SourceReader
 from flowlet.records import Chunk
-from flowlet.tm.process_model import LATENCY_BUSY_POLL_US
+from flowlet.tm.latency.latency_policy import LATENCY_BUSY_POLL_US
 
 SECONDS: Final = 12.0
 WARM_UP_S: Final = 1.5

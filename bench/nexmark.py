@@ -9,6 +9,7 @@ Queries:  ``bench/jobs/nexmark_streams.py``.  0: pass through; 1: other currency
 Forms:    ``friendly``: as one would write it; ``twin``: dicts in dicts, named functions, generators and classes with ``open``.
 Rate:     events / (last record at the last sink - first poll of the first source); for the loop, all of the loop.
 Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode, Flink; not for twins.
+          ``by-hand``: a loop that calls the query's functions and does nothing else, for queries without joins and timers.
 Proof:    every run of every contender gives what the plain loop gives (``bench/jobs/checked_work.py``).
 Profile:  ``--profile`` as of ``bench programs``.
 """
@@ -30,7 +31,7 @@ QUICK_EVENTS: Final = 2_000
 NUM_MADE: Final = 100_000
 _CYCLES: Final = 8  # so much more is given to queries that look at one event after the other, which are quick
 NUM_PEER_RECORDS: Final = {"bytewax": _CYCLES * NUM_EVENTS, "pyflink": 200_000}  # what takes some seconds
-PEERS: Final = words.NAMES
+PEERS: Final = (*words.NAMES, "by-hand")
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:

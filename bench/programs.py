@@ -8,6 +8,8 @@ Input:    lines that are made before the clock starts and looked up one by one.
 Rate:     input records / (last record at the last sink - first poll of the first source); for the loop, all of the loop.  Slow peers get
           fewer records.
 Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode (not for twins).
+          ``by-hand``: what Python itself costs: a loop that calls the program's functions and does nothing else (``loop_of_calls``), and
+          two processes that exchange records by key, written by hand (``by_hand``; not for twins).
 Proof:    every run of every contender gives what the plain loop gives (``bench/jobs/checked_work.py``).
 Profile:  ``--profile`` runs each program once more on one TaskManager, under py-spy, and tells where its CPU goes, in ns per record.
 """
@@ -45,7 +47,7 @@ _LINES: Final = {  # of both forms
     "two_streams": ("order_line", "order_line"),
 }
 PROGRAMS: Final = tuple(_LINES)
-PEERS: Final = ("pyflink", "bytewax", "plain")
+PEERS: Final = ("pyflink", "bytewax", "plain", "by-hand")
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
@@ -128,6 +130,7 @@ def run_works(
         has_bytewax = "bytewax" in peers and is_there("Bytewax", bytewax.why_missing())
         for work in works:
             contenders = [*ours(work, task_managers), loop_work.contender(work)]
+            contenders += loop_work.by_hand(work) if "by-hand" in peers else []
             if has_bytewax and work.flows:
                 contenders += [bytewax_work.contender(smaller(work, peer_records["bytewax"]), number) for number in task_managers]
             if cluster is not None and "pyflink" in peers and not work.is_twin:

@@ -25,7 +25,7 @@ from bench.report import Result
 from flowlet.common.types import Row
 from flowlet.records import PickledRecord
 from flowlet.serde.columns import decode_column, encode_column
-from flowlet.serde.record_pickle import dumps_record
+from flowlet.serde.pickles.record_pickle import dumps_record
 
 NUM_RECORDS: Final = 1_000
 TURNS_PER_RUN: Final = 15

@@ -11,17 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import Forward
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.chain import ChainedOperator
+from flowlet.io.create_record_writer import create_record_writer
+from flowlet.mailbox.mailbox_processor import MailboxController
 from flowlet.records import Chunk
-from flowlet.task.mailbox_processor import MailboxController
 from flowlet.task.one_input_stream_task import OneInputStreamTask
-from flowlet.task.record_writer import create_record_writer
 from flowlet.task.task_environment import TaskEnvironment
-from flowlet.tm.deployment import LoopTimer
-from flowlet.tm.process_model import DEFAULT_SWITCH_INTERVAL_MS, GarbageCollectorTuning, apply_switch_interval
+from flowlet.tm.latency.switch_interval import DEFAULT_SWITCH_INTERVAL_MS, apply_switch_interval
+from flowlet.tm.process_model import GarbageCollectorTuning
+from flowlet.tm.task_deployment import LoopTimer
 from netstack import (
     ChannelSpec,
     ConnectionID,

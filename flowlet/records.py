@@ -191,7 +191,7 @@ class PickledRecord:
     It stands in the list of a chunk in place of the record.  Serializers send the pickle as it is, and readers get the record itself.
 
     Args:
-        data: what ``flowlet.serde.record_pickle.dumps_record`` made of the record.
+        data: what ``flowlet.serde.pickles.record_pickle.dumps_record`` made of the record.
     """
 
     __slots__ = ("data",)

@@ -9,7 +9,7 @@ Source:     Flink ``AvailabilityProvider.AvailabilityHelper``.  An own class bec
 import threading
 from collections.abc import Callable
 
-from netstack.buffer.wakeups import run_all
+from netstack.wakeups import run_all
 
 
 class AvailabilityFuture:

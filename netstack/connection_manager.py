@@ -17,7 +17,6 @@ from typing import Concatenate, ParamSpec, TypeAlias
 
 import structlog
 
-from netstack.buffer.wakeups import run_all
 from netstack.busy_poll import NewsHandler
 from netstack.channel.client import connect
 from netstack.channel.handler import ChannelHandler
@@ -27,8 +26,9 @@ from netstack.config import NetstackConfig
 from netstack.errors import ConnectError, NetstackError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
+from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
+from netstack.wakeups import run_all
 from netstack.wire.codec import CLIENT_MESSAGE_IDS
 
 _log = structlog.get_logger(__name__)
@@ -200,9 +200,13 @@ class _Connection:
         closed = ResourceClosedError(f"the connection to {self.connection_id} was closed by this side")
         for _, timer in delayed:
             timer.cancel()
-        if self._attempt is not None:
-            self._attempt.cancel()
-            await asyncio.gather(self._attempt, return_exceptions=True)
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.cancel()
+            await asyncio.wait((attempt,))
+            # It may have ended before: then nothing was waited for, and its callback comes when this is over.
+            if attempt.remove_done_callback(self._on_attempt_done):
+                self._on_attempt_done(attempt)
         try:
             # Before the end of the connection reaches the handler, which would blame the peer.
             self._handler.fail_all(closed)

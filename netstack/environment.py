@@ -13,8 +13,8 @@ from pathlib import Path
 
 import structlog
 
+from netstack.buffer.buffer_debloater import BufferDebloater
 from netstack.buffer.compression import BufferCompressor, BufferDecompressor
-from netstack.buffer.debloater import BufferDebloater
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.busy_poll import BusyPoller
@@ -31,13 +31,13 @@ from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.offered_gate import OfferedInputGate
 from netstack.gate.offered_gates import OfferedGates
-from netstack.gate.partition_request_client import PartitionRequestClient
+from netstack.gate.partition_request_client import OfferedPartitionClient, PartitionRequestClient
 from netstack.gate.producer_quota import ProducerQuota
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
-from netstack.handlers.offers import OfferedPartitionClient, OfferedPartitionsHandler
-from netstack.handlers.request_queue import PartitionRequestQueue
-from netstack.handlers.request_server import PartitionRequestServerHandler
+from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandler
+from netstack.handlers.partition_request_queue import PartitionRequestQueue
+from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.handlers.roles import ConnectionRoles
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
@@ -47,7 +47,7 @@ from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.codec import SERVER_MESSAGE_IDS
-from netstack.wire.offers import PartitionOffer
+from netstack.wire.offer_messages import PartitionOffer
 
 _log = structlog.get_logger(__name__)
 

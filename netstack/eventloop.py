@@ -14,6 +14,7 @@ import contextlib
 import os
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 MAX_BATCH = 256  # not measured; Netty looks at the clock every 64 tasks
+_NUM_CALLS_TOLD = 3  # of a thread that does not end: the innermost ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,8 @@ class EventLoopThread:
         self.loop.call_soon_threadsafe(self._stop)
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise ResourceBrokenError(f"the event loop {self.name!r} did not stop within {timeout_s:g} s: something blocks it")
+            place = _place_of(self._thread)
+            raise ResourceBrokenError(f"the event loop {self.name!r} did not stop within {timeout_s:g} s: something blocks it, {place}")
 
     def statistics(self) -> EventLoopStatistics:
         """Counters since the start."""
@@ -264,6 +267,13 @@ class EventLoopThread:
     def _stop(self) -> None:
         self._drain_and_detach()
         self.loop.stop()
+
+
+def _place_of(thread: threading.Thread) -> str:
+    """Where a thread is, innermost call last."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    calls = [f"{call.name} ({call.filename}:{call.lineno})" for call in traceback.extract_stack(frame)[-_NUM_CALLS_TOLD:]] if frame else []
+    return f"in {' > '.join(calls)}" if calls else "just now"
 
 
 def _new_loop(*, use_uvloop: bool) -> asyncio.AbstractEventLoop:

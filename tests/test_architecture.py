@@ -1,14 +1,17 @@
-"""What the architecture documents say exists, exists: modules and tests that they name; and no mechanism of Flink is forgotten."""
+"""What the inventory says exists, exists: modules and tests that they name; and no mechanism of Flink is forgotten."""
 
+import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = (ROOT / "netstack" / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Where each mechanism lives")[2]
+INVENTORY = (ROOT / "docs" / "inventory.md").read_text(encoding="utf-8").partition("\n## netstack\n")[2]
+TABLE, _, FLOWLET_TABLE = INVENTORY.partition("\n## flowlet\n")
 TEST_SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
 TEST_NAMES = set(re.findall(r"def (test_\w+)", TEST_SOURCES))
 TEST_FILES = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
-FLOWLET_TABLE = (ROOT / "flowlet" / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Inventory of mechanisms")[2]
 NAMED_TESTS = sorted(set(re.findall(r"\b(test_\w+)", TABLE)))
 FLOWLET_TESTS = sorted(set(re.findall(r"\b(test_\w+)", FLOWLET_TABLE)))
 FLOWLET_MODULES = sorted(set(re.findall(r"\b((?:\w+/)*\w+\.py)\b", FLOWLET_TABLE)))
@@ -19,6 +22,9 @@ NAMED_MODULES = sorted(set(re.findall(r"\b((?:wire|flow|channel|handlers|buffer|
 LAST_ROWS = {"A": 46, "B": 20, "C": 14, "D": 91, "E": 29, "F": 49}
 ROW_IDS = [f"{letter}{number:02}" for letter, last in LAST_ROWS.items() for number in range(1, last + 1)]
 ROWS = [line for line in (TABLE + "\n" + FLOWLET_TABLE).splitlines() if line.startswith("|")]
+
+
+LOCKS = {"threading.Lock", "threading.RLock", "threading.Condition"}
 
 
 def rows_of(line: str) -> set[str]:
@@ -45,7 +51,7 @@ def test_every_test_that_is_named_exists() -> None:
     """A table that names tests that are gone says nothing."""
     unknown = [name for name in NAMED_TESTS if not is_known(name)]
 
-    assert not unknown, f"netstack/ARCHITECTURE.md names {unknown}, which are neither tests nor files with tests"
+    assert not unknown, f"docs/inventory.md names {unknown}, which are neither tests nor files with tests"
 
 
 def test_every_module_that_is_named_exists() -> None:
@@ -53,21 +59,21 @@ def test_every_module_that_is_named_exists() -> None:
     folders = (ROOT / "netstack", ROOT, ROOT / "tests" / "netstack")
     missing = [name for name in NAMED_MODULES if not any((folder / name).is_file() for folder in folders)]
 
-    assert not missing, f"netstack/ARCHITECTURE.md names {missing}"
+    assert not missing, f"docs/inventory.md names {missing}"
 
 
 def test_every_test_that_the_runtimes_table_names_exists() -> None:
     """As above, for flowlet."""
     unknown = [name for name in FLOWLET_TESTS if not is_known(name)]
 
-    assert not unknown, f"flowlet/ARCHITECTURE.md names {unknown}, which are neither tests nor files with tests"
+    assert not unknown, f"docs/inventory.md names {unknown}, which are neither tests nor files with tests"
 
 
 def test_every_module_that_the_runtimes_table_names_exists() -> None:
     """With its folders, or as many of them as the table gives."""
     missing = [name for name in FLOWLET_MODULES if not any(path.endswith(f"/{name}") for path in PATHS)]
 
-    assert not missing, f"flowlet/ARCHITECTURE.md names {missing}"
+    assert not missing, f"docs/inventory.md names {missing}"
 
 
 def test_a_name_without_a_test_is_unknown() -> None:
@@ -87,7 +93,7 @@ def test_the_table_is_not_empty() -> None:
 def test_every_row_of_the_inventory_has_its_place() -> None:
     """With a test, or with the reason why it is left out."""
     missing = [row for row in ROW_IDS if row not in COVERED]
-    assert not missing, f"{missing} are in neither ARCHITECTURE.md"
+    assert not missing, f"{missing} are not in docs/inventory.md"
 
     evidence = ("test_", "left out", "check_invariants")
     unproved = [row for row in ROW_IDS if not any(word in COVERED[row] for word in evidence)]
@@ -97,6 +103,39 @@ def test_every_row_of_the_inventory_has_its_place() -> None:
 def test_no_row_is_made_up() -> None:
     """A typing error would hide a row that is missing."""
     assert set(COVERED) == set(ROW_IDS)
+
+
+@pytest.mark.parametrize("package", ["flowlet", "netstack"])
+def test_every_lock_is_listed(package: str) -> None:
+    """By the class that makes it, or by its module; and nothing is listed that has none."""
+    text = (ROOT / package / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    listed = re.search(r"^## (?:Threads and locks|Locks)\n(.*?)(?=^## )", text, re.DOTALL | re.MULTILINE)
+    assert listed is not None, f"{package}/ARCHITECTURE.md has no list of locks"
+    owners = set().union(*(lock_owners(path) for path in (ROOT / package).rglob("*.py") if "testing" not in path.parts))
+
+    missing = sorted(owner for owner in owners if f"`{owner}`" not in listed[1])
+
+    assert not missing, f"{package}/ARCHITECTURE.md does not list the locks of {missing}"
+
+
+@pytest.mark.parametrize("package", ["flowlet", "netstack"])
+def test_an_architecture_can_be_read_in_an_hour(package: str) -> None:
+    assert len((ROOT / package / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def lock_owners(path: Path) -> set[str]:
+    """The classes of a file that make a lock; for a lock of the module: the module."""
+    found = set()
+
+    def visit(node: ast.AST, owner: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Call) and ast.unparse(child.func) in LOCKS:
+                found.add(owner)
+            visit(child, child.name if isinstance(child, ast.ClassDef) else owner)
+
+    parts = path.relative_to(ROOT).parts
+    visit(ast.parse(path.read_text(encoding="utf-8")), path.stem if parts[0] == "netstack" else "/".join(parts[1:]))
+    return found
 
 
 def test_ranges_of_rows_are_spelled_out() -> None:

@@ -6,7 +6,7 @@ test it with small bad samples before it is let loose on the real packages.
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,9 @@ NOT_PURE |= {"subprocess", "threading", "time", "aiohttp", "uvloop"}
 GRAPH_BUILDERS = ("flowlet.common", "flowlet.datastream", "flowlet.graph")
 RUNTIME = ("netstack", "flowlet.jm", "flowlet.tm", "flowlet.client", "flowlet.task", "flowlet.operators", "flowlet.rpc", "flowlet.cli")
 PICKLES = {"pickle", "cloudpickle", "dill"}
+MAY_BE_TWICE = {"errors", "__main__"}
+MAX_FILES_OF_A_PACKAGE = 20
+MAX_FILES = {"flowlet.datastream": 24}  # its modules have PyFlink's names
 _SIDE_LINE = re.compile(r"^Side:\s+(\w+)", re.MULTILINE)
 
 
@@ -111,7 +114,7 @@ class Checker:
             found += self._of_shape(module)
             for item in module.imports:
                 found += self._of_import(module, item)
-        return [*found, *self._of_pickles(), *self._of_cycles()]
+        return [*found, *self._of_pickles(), *self._of_cycles(), *self._of_packages()]
 
     def _of_shape(self, module: Module) -> Iterator[str]:
         if module.side is None and not module.is_package:
@@ -152,21 +155,60 @@ class Checker:
             yield f"{outside[1]}:{users[outside[1]]} unpickles, and so does {outside[0]}: only one module besides serde may"
 
     def _of_cycles(self) -> Iterator[str]:
-        edges = {name: {t for item in module.imports if (t := self.resolve(item)) and t != name} for name, module in self.modules.items()}
-        done: set[str] = set()
+        for path in _cycles(self._edges()):
+            yield f"{path[-1]}:1 is part of the import cycle {' -> '.join(path)}"
 
-        def visit(name: str, path: tuple[str, ...]) -> Iterator[str]:
-            if name in path:
-                yield f"{name}:1 is part of the import cycle {' -> '.join((*path[path.index(name) :], name))}"
-                return
-            if name in done:
-                return
-            for target in sorted(edges[name]):
-                yield from visit(target, (*path, name))
-            done.add(name)
+    def _of_packages(self) -> Iterator[str]:
+        """Cycles between packages, names that two files have, and packages with too many files."""
+        edges: dict[str, set[str]] = {}
+        for name, targets in self._edges().items():
+            if not self.modules[name].is_package:
+                inside = {_package_of(target) for target in targets if not self.modules[target].is_package}
+                edges.setdefault(_package_of(name), set()).update(inside - {_package_of(name)})
+        for path in _cycles(edges):
+            if any(name not in self.modules or self.modules[name].is_package for name in path):  # else the modules are a cycle, too
+                yield f"{path[-1]}:1 is part of the cycle of packages {' -> '.join(path)}"
+        files = [name for name, module in self.modules.items() if not module.is_package]
+        for base, names in _grouped(files, by=lambda name: name.rpartition(".")[2]):
+            if len(names) > 1 and base not in MAY_BE_TWICE:
+                yield f"{names[1]}:1 has the base name of {names[0]}"
+        for package, names in _grouped(files, by=lambda name: name.rpartition(".")[0]):
+            if len(names) > MAX_FILES.get(package, MAX_FILES_OF_A_PACKAGE):
+                yield f"{package}:1 has {len(names)} files"
 
-        for name in sorted(edges):
-            yield from visit(name, ())
+    def _edges(self) -> dict[str, set[str]]:
+        return {name: {t for item in module.imports if (t := self.resolve(item)) and t != name} for name, module in self.modules.items()}
+
+
+def _cycles(edges: Mapping[str, set[str]]) -> Iterator[tuple[str, ...]]:
+    """Paths that end where they begin; at least one of each knot."""
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if name in path:
+            yield (*path[path.index(name) :], name)
+            return
+        if name in done:
+            return
+        for target in sorted(edges.get(name, ())):
+            yield from visit(target, (*path, name))
+        done.add(name)
+
+    for name in sorted(edges):
+        yield from visit(name, ())
+
+
+def _package_of(module: str) -> str:
+    """The folder of a module; what lies in the root of ``netstack`` or ``flowlet`` stands for itself."""
+    package = module.rpartition(".")[0]
+    return module if package in PACKAGES else package
+
+
+def _grouped(names: Iterable[str], by: Callable[[str], str]) -> list[tuple[str, list[str]]]:
+    groups: dict[str, list[str]] = {}
+    for name in sorted(names):
+        groups.setdefault(by(name), []).append(name)
+    return list(groups.items())
 
 
 def _is_reexport(statement: ast.stmt) -> bool:
@@ -318,6 +360,38 @@ def test_import_cycles_are_shown_as_a_path() -> None:
     found = complaints_about(flowlet__a=PURE + "import flowlet.b\n", flowlet__b=PURE + "def f() -> None:\n    import flowlet.a\n")
 
     assert found == ["flowlet.a:1 is part of the import cycle flowlet.a -> flowlet.b -> flowlet.a"]
+
+
+def test_cycles_of_packages_are_shown_as_a_path() -> None:
+    """Though no module imports itself by way of others."""
+    found = complaints_about(
+        flowlet__p__a=PURE + "import flowlet.q.b\n",
+        flowlet__q__b=PURE,
+        flowlet__q__c=PURE + "import flowlet.p.d\n",
+        flowlet__p__d=PURE,
+    )
+
+    assert found == ["flowlet.p:1 is part of the cycle of packages flowlet.p -> flowlet.q -> flowlet.p"]
+
+
+def test_modules_in_the_root_are_no_package() -> None:
+    """Everybody imports ``errors``, and a root module may import a package."""
+    sources = {"flowlet__a": PURE + "import flowlet.p.b\n", "flowlet__p__b": PURE + "import flowlet.errors\n", "flowlet__errors": PURE}
+
+    assert complaints_about(**sources) == []
+
+
+def test_no_two_files_have_one_name() -> None:
+    """But for those of errors."""
+    sources = {"flowlet__p__a": PURE, "netstack__a": PURE, "flowlet__errors": PURE, "netstack__errors": PURE}
+
+    assert complaints_about(**sources) == ["netstack.a:1 has the base name of flowlet.p.a"]
+
+
+def test_large_packages_are_named() -> None:
+    sources = {f"flowlet__p__a{number}": PURE for number in range(MAX_FILES_OF_A_PACKAGE + 1)}
+
+    assert complaints_about(**sources) == ["flowlet.p:1 has 21 files"]
 
 
 def test_relative_imports_are_refused() -> None:

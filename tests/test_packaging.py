@@ -20,7 +20,20 @@ import pytest
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
-TOP_LEVEL = {"pyproject.toml", "flowlet", "netstack", "tests", "bench", "examples", "Makefile", "README.md", "LICENSE", "docs"}
+TOP_LEVEL = {
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "pyproject.toml",
+    "flowlet",
+    "netstack",
+    "tests",
+    "bench",
+    "examples",
+    "Makefile",
+    "README.md",
+    "LICENSE",
+    "docs",
+}
 NEWER_STDLIB = {"compression"}  # of Python 3.14, imported there alone
 JOB = """
 import flowlet, netstack

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.loop_code import LoopCode
+from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.records import Chunk
 
 START_PREFIX: Final = "start-"
@@ -117,7 +117,7 @@ class MarkedReader:
 class CheckedSink(StreamOperator):
     """Counts (key, value) records and forgets all but the last ones; writes its report at the end of its input.
 
-    In a chain it is given records one by one, as a sink of users is, and looks at them after each run of its loop.
+    In a chain it is given records one by one, as a sink of users is, and does then what the plain loops do with their results.
 
     Args:
         folder: for the report.
@@ -140,22 +140,28 @@ class CheckedSink(StreamOperator):
         self._taken: list[Any] = []  # in this run of the loop
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Take the record, if it may be one of the last."""
+        """Look at the record, if it may be one of the last."""
         keeps = code.variable("keeps")
         code.at_start(f"{keeps} = {code.bind(self._begin_run, 'begin_run')}()")
-        code.line(f"if {keeps}: {code.bind(self._taken, 'taken')}.append({record})")
+        with code.block(f"if {keeps}:"):
+            if self._inspects_all:
+                code.line(f"{code.bind(self._taken, 'taken')}.append({record})")
+            else:
+                self._write_kept(code, record)
         code.at_end(f"{code.bind(self._end_run, 'end_run')}({code.counts[id(self)]})")
+
+    def _write_kept(self, code: LoopCode, record: str) -> None:
+        text, number = code.variable("text"), code.variable("number")
+        code.line(f"{text}, {number} = {record}")
+        code.line(f"{code.bind(self._last, 'last')}[{text}] = {number}")
 
     def _begin_run(self) -> bool:
         return self._inspects_all or self._num_records >= self._keep.from_record
 
     def _end_run(self, num_records: int) -> None:
-        taken = self._taken
-        if taken:
-            self.process_chunk(Chunk(taken))
-            taken.clear()
-        else:
-            self._num_records += num_records
+        self._num_records += num_records
+        self._inspect(self._taken)
+        self._taken.clear()
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Count; keep the chunk if it may be one of the last."""

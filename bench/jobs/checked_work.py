@@ -5,7 +5,8 @@ Proof:  every run, timed or not: as many outputs as the loop gave, and for every
         may come out of two subtasks where last numbers are compared.
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final
 from bench.jobs.checked import CheckedSink, Keep, MarkedReader, Reports, check_last_values, check_num_outputs, pairs_of
 from bench.jobs.pipeline import Deployment, Run, into_operator, run_program
 from bench.jobs.work import Found, Input, Outputs, Work, add_up, imported
+from flowlet.chain.loop_code import LoopCode
 from flowlet.common import Types, WatermarkStrategy
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors import Source
@@ -34,20 +36,23 @@ class InputSource(Source):
 
     def create_reader(self, subtask: int, parallelism: int) -> MarkedReader:
         """The reader of one subtask; makes the records, which is not measured."""
-        ready = self.content.ready(subtask, parallelism)
-        chunks = looked_up(ready, self.content.share(subtask, parallelism))
+        chunks = in_chunks(self.content.records(subtask, parallelism))
         return MarkedReader(chunks, self.folder, _READERS_PER_INPUT * self.number + subtask)
 
 
-def looked_up(ready: Sequence[Any], num_records: int) -> Iterator[Chunk]:
-    """Looks up record after record."""
-    size = len(ready)
-    for at in range(0, num_records, RECORDS_PER_CHUNK):
-        yield Chunk([ready[number % size] for number in range(at, min(at + RECORDS_PER_CHUNK, num_records))])
+def in_chunks(records: Iterator[Any]) -> Iterator[Chunk]:
+    """The records, which are looked up one after the other, as they are for the plain loop."""
+    while values := list(itertools.islice(records, RECORDS_PER_CHUNK)):
+        yield Chunk(values)
 
 
 class AddingSink(CheckedSink):
     """Adds the numbers of every text up."""
+
+    def _write_kept(self, code: LoopCode, record: str) -> None:
+        text, number, sums = code.variable("text"), code.variable("number"), code.bind(self._last, "sums")
+        code.line(f"{text}, {number} = {record}")
+        code.line(f"{sums}[{text}] = {sums}.get({text}, 0) + {number}")
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Count and add."""

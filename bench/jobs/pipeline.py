@@ -17,6 +17,7 @@ from bench.cluster import Cluster
 from bench.jobs.checked import CheckedSink, Keep, Reports
 from bench.load import ForeignLoad
 from bench.report import ProcessUse
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.executor import RemoteTarget, execute
 from flowlet.client.translate import translate
 from flowlet.common.job_client import RunningJob, SubmittedJob
@@ -24,7 +25,6 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.data_stream import DataStream, DataStreamSink
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import OperatorTransformation
-from flowlet.operators.base import StreamOperator
 
 END_TIMEOUT_S: Final = 600.0
 

@@ -1,7 +1,7 @@
 """The programs of ``bench/programs.py`` as users write them in the DataStream API, and their unfriendly twins.
 
 Side:   any; functions run inside the TaskManagers.
-PyFlink: the very same file runs there: ``bench/peers/pyflink_programs.py`` answers the two imports of flowlet with PyFlink's modules.
+PyFlink: the very same file runs there: ``bench/peers/pyflink_work.py`` answers the two imports of flowlet with PyFlink's modules.
 Twins:  other spelling (named functions, generators, classes with ``open``) and other types (dicts for dataclasses, nested values, keys of
         mixed types).
 Output: (text, number) pairs; the last number of each text, and how many pairs came out, do not depend on the order in which the records of

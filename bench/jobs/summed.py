@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.jobs.checked import WrongOutputError
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.columns import ArrayColumn
-from flowlet.operators.base import StreamOperator
 from flowlet.records import Chunk
 
 _REPORT: Final = "summed-"

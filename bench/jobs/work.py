@@ -64,9 +64,9 @@ class Input:
         """How many records one reader gives."""
         return len(range(subtask, self.num_records, parallelism))
 
-    def records(self) -> Iterator[Any]:
-        """All of them, in the order of one reader, which makes the different ones at once."""
-        return itertools.islice(itertools.cycle(self.ready()), self.num_records)
+    def records(self, subtask: int = 0, parallelism: int = 1) -> Iterator[Any]:
+        """All of one reader, which makes the different ones at once; there is one unless the caller says otherwise."""
+        return itertools.islice(itertools.cycle(self.ready(subtask, parallelism)), self.share(subtask, parallelism))
 
 
 @dataclass(frozen=True)

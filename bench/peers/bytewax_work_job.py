@@ -4,9 +4,11 @@ Every process is one worker; several exchange records over TCP.
 Usage: ``bytewax_work_job.py PROCESS ADDRESSES OPTIONS``, OPTIONS being a JSON object: work, folder.  Without addresses: one process.
 """
 
+import itertools
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,10 @@ RECORDS_PER_BATCH = 1000  # as our sources; not measured
 
 
 class Share(StatelessSourcePartition):  # type: ignore[misc]  # Bytewax is not installed here
-    """The share of one worker, looked up record by record."""
+    """The share of one worker."""
 
-    def __init__(self, ready: list[Any], num_records: int, start_file: Path) -> None:
-        self.ready = ready
-        self.next, self.end = 0, num_records
+    def __init__(self, records: Iterator[Any], start_file: Path) -> None:
+        self.records = records
         self.start_file = start_file
         self.has_started = False
 
@@ -35,24 +36,22 @@ class Share(StatelessSourcePartition):  # type: ignore[misc]  # Bytewax is not i
         if not self.has_started:
             self.has_started = True
             self.start_file.write_text(str(time.monotonic_ns()))
-        if self.next == self.end:
+        batch = list(itertools.islice(self.records, RECORDS_PER_BATCH))
+        if not batch:
             raise StopIteration
-        ready, size, at = self.ready, len(self.ready), self.next
-        self.next = min(at + RECORDS_PER_BATCH, self.end)
-        return [ready[number % size] for number in range(at, self.next)]
+        return batch
 
 
 class Source(DynamicSource):  # type: ignore[misc]  # Bytewax is not installed here
     """The share of this process's worker; its records are made before the processes meet, so that all workers start together."""
 
     def __init__(self, content: Input, worker: int, num_workers: int, start_file: Path) -> None:
-        self.ready = content.ready(worker, num_workers)
-        self.num_records = content.share(worker, num_workers)
+        self.records = content.records(worker, num_workers)
         self.start_file = start_file
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Share:
         """The share of this worker."""
-        return Share(self.ready, self.num_records, self.start_file)
+        return Share(self.records, self.start_file)
 
 
 class Collecting(StatelessSinkPartition):  # type: ignore[misc]  # Bytewax is not installed here

@@ -1,4 +1,4 @@
-"""A ``Work`` as a plain Python loop: one process, one core, no engine.
+"""A ``Work`` without any engine: as a plain Python loop, as a loop of calls, and by hand in two processes.
 
 Side:  any.
 Rate:  the loop alone: its records are made before.  It runs in a process of its own, as the engines do, which has nothing else to keep.
@@ -7,6 +7,7 @@ Rate:  the loop alone: its records are made before.  It runs in a process of its
 import json
 import sys
 import tempfile
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,20 +18,37 @@ from bench.jobs.checked import Reports, SinkReport
 from bench.jobs.pipeline import Run
 from bench.jobs.work import Work
 from bench.load import ForeignLoad
+from bench.peers import by_hand as by_hand_programs
+from bench.peers import loop_of_calls
 from bench.peers.flink_cluster import ROOT
 from bench.rounds import Contender
+
+
+class Form(Enum):
+    """Without an engine."""
+
+    PLAIN = "plain loop, 1 process"
+    CALLS = "loop of calls, 1 process"
+    BY_HAND = "by hand, 2 processes"
+
 
 _SCRIPT: Final = Path(__file__).parent / "loop_work_job.py"
 _JOB_TIMEOUT_S: Final = 600.0
 
 
-def contender(work: Work) -> Contender:
-    """The work in one loop."""
+def contender(work: Work, form: Form = Form.PLAIN) -> Contender:
+    """The work in one form."""
     details = {"num_records": work.num_records}
-    return Contender(f"{work.name}, plain loop, 1 process", partial(run_once, work), is_peer=True, details=details)
+    return Contender(f"{work.name}, {form.value}", partial(run_once, work, form), is_peer=True, details=details)
 
 
-def run_once(work: Work) -> Run:
+def by_hand(work: Work) -> list[Contender]:
+    """What Python itself costs where functions are called, and where records are exchanged, as far as there are such programs."""
+    forms = [Form.CALLS] if loop_of_calls.can_call(work) else []
+    return [contender(work, form) for form in [*forms, *([Form.BY_HAND] if by_hand_programs.is_there_for(work) else [])]]
+
+
+def run_once(work: Work, form: Form = Form.PLAIN) -> Run:
     """Once, checked.
 
     Raises:
@@ -38,7 +56,7 @@ def run_once(work: Work) -> Run:
         WrongOutputError: another process gave something else.
     """
     checked_work.expected(work)  # not while others are measured
-    command = [sys.executable, "-P", str(_SCRIPT), json.dumps(work.as_options())]
+    command = [sys.executable, "-P", str(_SCRIPT), form.name, json.dumps(work.as_options())]
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name, ForeignLoad() as load:
         with Process(command, log=Path(name, "loop.log"), environment={"PYTHONPATH": str(ROOT)}) as process:
             process.expect_success(_JOB_TIMEOUT_S)

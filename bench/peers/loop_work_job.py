@@ -1,6 +1,6 @@
-"""A ``Work`` as a plain Python loop; prints what came out, and when the loop began and ended.
+"""A ``Work`` without any engine; prints what came out, and when the work began and ended.
 
-Usage: ``loop_work_job.py WORK``, WORK being a JSON object.
+Usage: ``loop_work_job.py FORM WORK``, FORM being the name of one of ``loop_work.Form``, WORK a JSON object.
 """
 
 import json
@@ -8,19 +8,23 @@ import sys
 import time
 from typing import Any
 
-from bench.jobs.work import Found, Work, imported
+from bench.jobs.work import Work, imported
+from bench.peers import by_hand, loop_of_calls
 
 
-def main(options: dict[str, Any]) -> None:
-    """Make the records, then run the loop."""
+def main(form: str, options: dict[str, Any]) -> None:
+    """Make the records, then run the work."""
     work = Work.from_options(options)
-    inputs = [each.records() for each in work.inputs]
-    loop = imported(f"{work.loops}:{work.program}")
-    start_ns = time.monotonic_ns()
-    found: Found = loop(*inputs)
-    end_ns = time.monotonic_ns()
+    if form == "BY_HAND":
+        start_ns, end_ns, found = by_hand.run(work)
+    else:
+        inputs = [each.records() for each in work.inputs]
+        loop = loop_of_calls.loop_of(work) if form == "CALLS" else imported(f"{work.loops}:{work.program}")
+        start_ns = time.monotonic_ns()
+        found = loop(*inputs)
+        end_ns = time.monotonic_ns()
     json.dump({"start_ns": start_ns, "end_ns": end_ns, **found._asdict()}, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(sys.argv[1], json.loads(sys.argv[2]))

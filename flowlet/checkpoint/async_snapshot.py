@@ -23,7 +23,7 @@ from flowlet.checkpoint.snapshots import (
     OperatorSnapshot,
     SubtaskState,
 )
-from netstack.buffer.wakeups import run_all
+from netstack.wakeups import run_all
 
 
 class _State(Enum):

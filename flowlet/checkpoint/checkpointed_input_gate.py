@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.barrier_orders import BarrierAnnounced, BarrierReceived, CancellationReceived, Channel, ChannelFinished
 from flowlet.errors import MailboxClosedError
-from flowlet.task.mailbox import MailOptions
-from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.errors import RemoteProtocolError
 from netstack.gate.gate_api import BatchInputGate, BufferOrEvent, EndOfDataStatus, wait_for_next

@@ -7,8 +7,8 @@ Source: Flink ``BarrierAlignmentUtil.createRegisterTimerCallback``.
 from collections.abc import Callable
 
 from flowlet.errors import MailboxClosedError
-from flowlet.task.mailbox import MailOptions
-from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.timers import Timers
 
 

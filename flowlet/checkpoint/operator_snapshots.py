@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshot, OperatorState
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.time_services import TimerServiceManager
+from flowlet.timers.time_services import TimerServiceManager
 from netstack.wire.events import CheckpointOptions
 
 _NOTHING = OperatorState()

@@ -19,8 +19,8 @@ from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.snapshots import AlignmentMetrics, ChannelStateSnapshot, CheckpointMetadata, OperatorSnapshot
-from netstack.buffer.wakeups import run_all
 from netstack.timers import Timers
+from netstack.wakeups import run_all
 from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, Event
 
 _NS_PER_MS = 1_000_000

@@ -19,8 +19,8 @@ from flowlet.checkpoint.responder import CheckpointStatistics, MeasuringResponde
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.errors import MailboxClosedError
-from flowlet.task.mailbox import MailOptions
-from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AvailabilityFuture
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType, StopMode
 

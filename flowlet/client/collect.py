@@ -18,9 +18,9 @@ from flowlet.client.remote import ClusterClient
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.records import Chunk
-from flowlet.rpc.messages import InputChannelDescriptor
+from flowlet.rpc.control_messages import InputChannelDescriptor
 from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.tm.deployment import channel_spec
+from flowlet.tm.task_deployment import channel_spec
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import NetstackError

@@ -25,8 +25,8 @@ from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskMan
 from flowlet.client.interrupts import DeferredSignals
 from flowlet.client.remote import ClusterClient
 from flowlet.errors import ConfigError
-from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.job_manager import JobManager
+from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_embedded_logging
 from flowlet.rpc.auth import SECRET_BYTES
 from flowlet.rpc.http import RpcClient

@@ -9,11 +9,11 @@ from typing import Protocol
 from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
+from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.errors import JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
-from flowlet.operators.remote_gate_source import RemoteGateSource
-from flowlet.operators.source import SourceOperator, enumerator_of
-from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
+from flowlet.operators.source_operator import SourceOperator, enumerator_of
+from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner, dump_type
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet

@@ -19,8 +19,8 @@ import structlog
 
 from flowlet.client.interrupts import DeferredSignals, Latch
 from flowlet.errors import FlowletError, JobSubmissionError
+from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.http import RpcClient, RpcStatusError
-from flowlet.rpc.messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.secret import load_or_create_secret
 from netstack.eventloop import EventLoopThread
 

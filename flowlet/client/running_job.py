@@ -18,7 +18,7 @@ from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.messages import FailureInfo
+from flowlet.rpc.control_messages import FailureInfo
 
 # After Ctrl-C: how long the cancelled job may take before the user's program goes on.
 _INTERRUPT_GRACE_S: Final = 2.0

@@ -7,10 +7,17 @@ Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``
 
 from typing import Any
 
+from flowlet.async_io.async_wait_operator import AsyncWaitOperator
+from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.client.gate_routing import routed_at_producers
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.connectors.blocking_source import BlockingSource
+from flowlet.connectors.remote_gate_source import RemoteGateSource
+from flowlet.connectors.sinks import DiscardSink, PrintSink
+from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.datastream.connectors.base import DiscardingSink
 from flowlet.datastream.connectors.file_system import FileSink, FileSource
 from flowlet.datastream.formats.parquet import ParquetWriterFactory
@@ -46,20 +53,16 @@ from flowlet.graph.transformation import (
     ToRecordsTransformation,
 )
 from flowlet.ingest.event_time import EventTimeColumn
-from flowlet.operators.async_wait import AsyncWaitOperator
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.blocking_source import BlockingSource
-from flowlet.operators.chain import ChainedOperator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
-from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
-from flowlet.operators.keyed_count import KeyedCountOperator
-from flowlet.operators.process import CoProcessOperator, ProcessOperator
-from flowlet.operators.remote_gate_source import RemoteGateSource
-from flowlet.operators.sinks import DiscardSink, PrintSink
-from flowlet.operators.source import CollectionSource, Source, SourceOperator
-from flowlet.operators.text_source import TextLineSource
-from flowlet.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.filter_operator import FilterOperator
+from flowlet.operators.flat_map_operator import FlatMapOperator
+from flowlet.operators.keyed_count_operator import KeyedCountOperator
+from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
+from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
+from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.splits.file_split import FileSet
 
 
@@ -160,7 +163,7 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case SinkTransformation() if isinstance(step.sink, DiscardingSink):
             return DiscardSink(name=node.name)
         case SinkTransformation(sink=FileSink(base_path=path, writer_factory=ParquetWriterFactory() as files)):
-            from flowlet.operators.parquet_sink import ParquetSink  # with it comes pyarrow, which most jobs do without
+            from flowlet.connectors.parquet_sink import ParquetSink  # with it comes pyarrow, which most jobs do without
 
             return ParquetSink(path, files.row_type, utc_timestamp=files.utc_timestamp, name=node.name)
         case SinkTransformation():
@@ -176,7 +179,7 @@ def _emitted(*, is_batch: bool, emits_batches: bool) -> dict[str, bool]:
 
 def _column_operator(step: MapBatchesTransformation | ToColumnsTransformation | ToRecordsTransformation, name: str) -> StreamOperator:
     # Only jobs with columns need pyarrow, whose import takes longer than all of ours.
-    from flowlet.operators.batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
+    from flowlet.operators.record_batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
 
     match step:
         case MapBatchesTransformation():
@@ -215,7 +218,7 @@ def _reading(step: SourceTransformation) -> Source:
     if isinstance(step, CollectionSourceTransformation):
         return CollectionSource(step.source)
     if isinstance(step, ArrowSourceTransformation):
-        from flowlet.operators.batches import ArrowSource  # see above
+        from flowlet.operators.record_batches import ArrowSource  # see above
 
         return ArrowSource(step.source, step.schema)
     if isinstance(step.source, FileSource):

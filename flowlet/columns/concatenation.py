@@ -60,7 +60,7 @@ def _try_concatenate(columns: list[Column]) -> Column | None:
         case ListColumn() | ConstantColumn():
             return _try_list(columns)
         case ShortTextColumn():
-            short = [column.heads for column in columns if isinstance(column, ShortTextColumn)]
+            short = [column.packed16 for column in columns if isinstance(column, ShortTextColumn)]
             return ShortTextColumn(np.concatenate(short)) if len(short) == len(columns) else None
         case _:
             return None

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from flowlet.columns.column import IndexArray, MaskArray
 
-HeadArray = NDArray[np.uint64]  # two integers for each text
+Packed16Array = NDArray[np.uint64]  # two integers for each text
 
-HEAD_BYTES: Final = 16
-HEAD: Final = np.dtype(np.complex128)  # numpy moves its 16 bytes at once; nobody computes with it
-_TEXT: Final = np.dtype(f"S{HEAD_BYTES}")  # gives the bytes without the NULs behind them
+PACKED16_BYTES: Final = 16
+PACKED16: Final = np.dtype(np.complex128)  # numpy moves its 16 bytes at once; nobody computes with it
+_TEXT: Final = np.dtype(f"S{PACKED16_BYTES}")  # gives the bytes without the NULs behind them
 # Odd multipliers whose upper halves depend on all bits (Fibonacci hashing; the second one is that of MurmurHash3's finalizer).
 _FIRST_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SECOND_FACTOR: Final = np.uint64(0xFF51AFD7ED558CCD)
@@ -34,32 +34,32 @@ class ShortTextColumn:
     Ownership: nobody writes into the array any more.
 
     Args:
-        heads: the bytes, of shape (number of texts, 2).
+        packed16: the bytes, of shape (number of texts, 2).
     """
 
-    __slots__ = ("heads",)
+    __slots__ = ("packed16",)
 
-    def __init__(self, heads: HeadArray) -> None:
-        assert heads.dtype == np.uint64, f"texts in an array of {heads.dtype}"
-        self.heads = heads
+    def __init__(self, packed16: Packed16Array) -> None:
+        assert packed16.dtype == np.uint64, f"texts in an array of {packed16.dtype}"
+        self.packed16 = packed16
 
     def __repr__(self) -> str:
         return f"<ShortTextColumn of {len(self)}>"
 
     def __len__(self) -> int:
-        return len(self.heads)
+        return len(self.packed16)
 
     def to_list(self) -> list[Any]:
         """New texts."""
-        return texts_of(self.heads)
+        return texts_of(self.packed16)
 
     def take(self, indices: IndexArray) -> "ShortTextColumn":
         """The texts at these positions."""
-        return ShortTextColumn(take_heads(self.heads, indices))
+        return ShortTextColumn(take_packed16(self.packed16, indices))
 
     def slice(self, start: int, stop: int) -> "ShortTextColumn":
         """A part, in the same memory."""
-        return ShortTextColumn(self.heads[start:stop])
+        return ShortTextColumn(self.packed16[start:stop])
 
 
 def try_short_texts(texts: Sequence[str]) -> ShortTextColumn | None:
@@ -68,7 +68,7 @@ def try_short_texts(texts: Sequence[str]) -> ShortTextColumn | None:
     By way of one joined text: 30 ns per text, where an array of each would take 100.
     """
     joined = "\0".join(texts)
-    if not joined.isascii() or len(joined) > (HEAD_BYTES + 1) * len(texts):
+    if not joined.isascii() or len(joined) > (PACKED16_BYTES + 1) * len(texts):
         return None
     data = joined.encode()
     ends = np.append(np.flatnonzero(np.frombuffer(data, np.uint8) == 0), len(data))
@@ -77,42 +77,42 @@ def try_short_texts(texts: Sequence[str]) -> ShortTextColumn | None:
     starts = np.zeros(len(ends), np.int64)
     np.add(ends[:-1], 1, out=starts[1:])
     lengths = ends - starts
-    if lengths.max() > HEAD_BYTES:
+    if lengths.max() > PACKED16_BYTES:
         return None
-    anywhere: NDArray[Any] = np.ndarray(len(data) + 1, HEAD, data + bytes(HEAD_BYTES), strides=(1,))
-    heads = anywhere[starts].view(np.uint64)
-    heads &= _HEAD_MASKS.take(lengths, mode="clip").view(np.uint64)
-    return ShortTextColumn(heads.reshape(-1, 2))
+    anywhere: NDArray[Any] = np.ndarray(len(data) + 1, PACKED16, data + bytes(PACKED16_BYTES), strides=(1,))
+    packed16 = anywhere[starts].view(np.uint64)
+    packed16 &= _PACKED16_MASKS.take(lengths, mode="clip").view(np.uint64)
+    return ShortTextColumn(packed16.reshape(-1, 2))
 
 
-def _head_masks() -> NDArray[Any]:
+def _packed16_masks() -> NDArray[Any]:
     """By the length of a text: ones where the bytes are its own."""
-    masks = np.zeros((HEAD_BYTES + 1, HEAD_BYTES), np.uint8)
-    for length in range(HEAD_BYTES + 1):
+    masks = np.zeros((PACKED16_BYTES + 1, PACKED16_BYTES), np.uint8)
+    for length in range(PACKED16_BYTES + 1):
         masks[length, :length] = 0xFF
-    return masks.view(HEAD)[:, 0]
+    return masks.view(PACKED16)[:, 0]
 
 
-_HEAD_MASKS: Final = _head_masks()
+_PACKED16_MASKS: Final = _packed16_masks()
 
 
-def take_heads(heads: HeadArray, indices: NDArray[Any]) -> HeadArray:
+def take_packed16(packed16: Packed16Array, indices: NDArray[Any]) -> Packed16Array:
     """Those at these positions."""
-    return heads.view(HEAD)[:, 0].take(indices).view(np.uint64).reshape(-1, 2)
+    return packed16.view(PACKED16)[:, 0].take(indices).view(np.uint64).reshape(-1, 2)
 
 
-def differ(heads: HeadArray, others: HeadArray) -> MaskArray:
+def differ(packed16: Packed16Array, others: Packed16Array) -> MaskArray:
     """Where they are not the same."""
-    is_other: MaskArray = heads[:, 0] != others[:, 0]
-    is_other |= heads[:, 1] != others[:, 1]
+    is_other: MaskArray = packed16[:, 0] != others[:, 0]
+    is_other |= packed16[:, 1] != others[:, 1]
     return is_other
 
 
-def mixed(heads: HeadArray) -> NDArray[np.uint64]:
+def mixed(packed16: Packed16Array) -> NDArray[np.uint64]:
     """For each text a number whose upper bits are good for a place in a table of this process."""
-    mixed = heads[:, 0] ^ _FIRST_SEED
+    mixed = packed16[:, 0] ^ _FIRST_SEED
     mixed *= _FIRST_FACTOR
-    second = heads[:, 1] ^ _SECOND_SEED
+    second = packed16[:, 1] ^ _SECOND_SEED
     second *= _SECOND_FACTOR
     mixed ^= second
     mixed ^= mixed >> _HALF
@@ -120,15 +120,15 @@ def mixed(heads: HeadArray) -> NDArray[np.uint64]:
     return mixed
 
 
-def bytes_of(heads: HeadArray) -> list[bytes]:
+def bytes_of(packed16: Packed16Array) -> list[bytes]:
     """The characters of each text."""
-    texts: list[bytes] = heads.view(_TEXT)[:, 0].tolist() if len(heads) else []
+    texts: list[bytes] = packed16.view(_TEXT)[:, 0].tolist() if len(packed16) else []
     return texts
 
 
-def texts_of(heads: HeadArray) -> list[str]:
+def texts_of(packed16: Packed16Array) -> list[str]:
     """Each text."""
-    texts = bytes_of(heads)
+    texts = bytes_of(packed16)
     joined = b"\0".join(texts)
     if not texts or joined.count(b"\0") != len(texts) - 1:  # a NUL inside of a text
         return [text.decode("ascii") for text in texts]

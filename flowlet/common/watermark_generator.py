@@ -9,12 +9,13 @@ Source:     Flink ``WatermarkGenerator``, ``BoundedOutOfOrdernessWatermarks``, `
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from flowlet.errors import JobGraphError
-from flowlet.records import MIN_TIMESTAMP
 
 __all__ = ["BoundedOutOfOrdernessWatermarks", "NoWatermarks", "WatermarkGenerator", "WatermarkOutput", "WatermarksWithIdleness"]
+
+_MIN_TIMESTAMP: Final = -(2**63)  # Flink begins with ``Long.MIN_VALUE``
 
 
 class WatermarkOutput(Protocol):
@@ -78,7 +79,7 @@ class BoundedOutOfOrdernessWatermarks(_FollowsTheLargest):
     def __init__(self, max_out_of_orderness_ms: int) -> None:
         self._bound_ms = max_out_of_orderness_ms
         # The first watermark must not fall below the smallest timestamp.
-        self._largest = MIN_TIMESTAMP + max_out_of_orderness_ms + 1
+        self._largest = _MIN_TIMESTAMP + max_out_of_orderness_ms + 1
 
     def __repr__(self) -> str:
         return f"<BoundedOutOfOrdernessWatermarks by {self._bound_ms} ms, largest {self._largest}>"

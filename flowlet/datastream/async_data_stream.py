@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 from flowlet.common.checks import is_whole_number
 from flowlet.common.time import Duration, Time
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.datastream.argument_checks import name_of
 from flowlet.datastream.async_function import AsyncFunction
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
-from flowlet.datastream.checks import name_of
 from flowlet.datastream.data_stream import DataStream
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import AsyncWaitTransformation

@@ -9,12 +9,11 @@ Source:     our own; PyFlink has columns in its Table API only.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
-from flowlet.column_key import ColumnKey
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.datastream import data_stream
 from flowlet.datastream.aggregations import Aggregation, Total, extreme_of
-from flowlet.datastream.arrow_types import check_comparable, check_key, check_schema, check_summable, declared_schema, schema_with_sum
-from flowlet.datastream.checks import checked_batch_function
+from flowlet.datastream.argument_checks import checked_batch_function
+from flowlet.datastream.arrow_schemas import check_comparable, check_key, check_schema, check_summable, declared_schema, schema_with_sum
 from flowlet.datastream.data_stream import EMIT_ROWS, DataStream, KeyedStream
 from flowlet.datastream.functions import KeySelector
 from flowlet.errors import JobGraphError
@@ -27,6 +26,7 @@ from flowlet.graph.transformation import (
     ToRecordsTransformation,
     Transformation,
 )
+from flowlet.keys.column_key import ColumnKey
 
 if TYPE_CHECKING:
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowlet.common.typeinfo import TypeInformation
-from flowlet.datastream.checks import checked_object, declared_type
+from flowlet.datastream.argument_checks import checked_object, declared_type
 from flowlet.datastream.functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction, KeySelector
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import (

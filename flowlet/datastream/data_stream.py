@@ -16,7 +16,7 @@ from flowlet.common.not_yet import NotSupportedYetError, missing_attribute
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.aggregations import Aggregation, extreme_of
-from flowlet.datastream.checks import checked_function, checked_object, declared_type
+from flowlet.datastream.argument_checks import checked_function, checked_object, declared_type
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.connected_streams import ConnectedStreams
 from flowlet.datastream.connectors.base import Sink

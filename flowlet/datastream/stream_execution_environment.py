@@ -23,8 +23,8 @@ from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.connectors.base import Source
 from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.datastream.data_stream import DataStream
-from flowlet.datastream.deployment import is_in_process, job_manager_address
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
+from flowlet.datastream.job_manager_address import is_in_process, job_manager_address
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.source_function import SourceFunction
@@ -294,7 +294,7 @@ class StreamExecutionEnvironment:
         Raises:
             JobGraphError: an argument is not of its kind.
         """
-        from flowlet.datastream.arrow_types import arrow_data  # and with it pyarrow, which most programs do not need
+        from flowlet.datastream.arrow_schemas import arrow_data  # and with it pyarrow, which most programs do not need
         from flowlet.datastream.column_stream import ColumnStream
 
         if not is_name(source_name):

@@ -21,7 +21,7 @@ from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
 
 if TYPE_CHECKING:
-    from flowlet.rpc.messages import FailureInfo
+    from flowlet.rpc.control_messages import FailureInfo
 
 # What a task reports when the other end of a data exchange went away: the reason is to be found at that other end.
 SYMPTOMS: Final = frozenset({"ConnectError", "ConnectionLostError", "PartitionNotFoundError", "ProducerFailedError", "ResourceBrokenError"})

@@ -27,7 +27,7 @@ from flowlet.graph.transformation import (
     Transformation,
     UnionTransformation,
 )
-from flowlet.keys import default_max_parallelism
+from flowlet.keys.key_groups import default_max_parallelism
 
 RUNTIME_MODES = ("STREAMING", "BATCH", "AUTOMATIC")
 

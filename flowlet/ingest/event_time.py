@@ -17,7 +17,7 @@ from flowlet.columns import ArrayColumn, Column, Columns
 from flowlet.common.time import Instant
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
-from flowlet.serde.type_serializer import preview
+from flowlet.serde.types.type_serializer import preview
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from flowlet.datastream.deployment import parsed_address
+from flowlet.datastream.job_manager_address import parsed_address
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription
 from flowlet.ingest.errors import GateAccessError, GateEndedError, GateError, GateNotFoundError, GateUnreachableError

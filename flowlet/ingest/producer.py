@@ -6,7 +6,7 @@ Invariants: ``finish`` returns only when every record has been processed by the 
             Every call that waits ends with an error that names the gate when the gate, its job or the connection is gone.
             What waits here is bounded by the process's network memory.
 Units:      seconds.
-Promises:   ARCHITECTURE.md, "Remote gates".
+Promises:   docs/remote-gates.md.
 """
 
 import os
@@ -33,17 +33,17 @@ from flowlet.ingest.errors import (
 from flowlet.ingest.gate_type import check_columns, check_record
 from flowlet.ingest.runtime import ProducerRuntime, close_producers, producer_runtime
 from flowlet.ingest.stall import StallWatch
+from flowlet.io.create_record_writer import create_record_writer
 from flowlet.records import Chunk
-from flowlet.task.record_writer import create_record_writer
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
-from netstack.flow.gate_access import GateIdentity
 from netstack.flow.offer_progress import Stage
-from netstack.handlers.offering import OfferRefusedError
+from netstack.handlers.offering_handler import OfferRefusedError
 from netstack.ids import ConnectionID, ExecutionAttemptID, ResultPartitionID, execution_attempt_id, partition_id
-from netstack.offering import GateAccess, OfferedPartition
-from netstack.wire import offers
+from netstack.offering_network import GateAccess, OfferedPartition
+from netstack.wire import offer_messages
 from netstack.wire.events import StopMode
-from netstack.wire.offers import RefusalCode
+from netstack.wire.gate_access import GateIdentity
+from netstack.wire.offer_messages import RefusalCode
 
 if TYPE_CHECKING:
     import pyarrow
@@ -283,9 +283,9 @@ class PartitionWriter:
         except NetstackError as error:
             raise self._translated(error) from error
 
-    def _message(self, subtask: int) -> offers.PartitionOffer:
+    def _message(self, subtask: int) -> offer_messages.PartitionOffer:
         offer, description = self._offer, self._description
-        return offers.PartitionOffer(
+        return offer_messages.PartitionOffer(
             offer_id=offer.nonce.bytes,
             result_partition=self._partition.partition_id,
             subtask=subtask,

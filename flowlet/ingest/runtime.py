@@ -19,7 +19,7 @@ from flowlet.ingest.stall import StallWatch
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.eventloop import EventLoopThread
-from netstack.offering import OfferingNetwork
+from netstack.offering_network import OfferingNetwork
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)

@@ -17,19 +17,18 @@ class StallWatch:
     Threading: the writing thread marks, the loop thread looks; one number is written and read, and one look stale is fine.
     """
 
-    __slots__ = ("_clock", "_is_reported", "_since_s")
+    __slots__ = ("_clock", "_reported_since_s", "_since_s")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since_s: float | None = None  # Written by the writing thread.
-        self._is_reported = False  # Written by the loop thread, but for the end of a stall.
+        self._reported_since_s: float | None = None  # Of the wait that was reported last.  Written by the loop thread.
 
     def __repr__(self) -> str:
         return f"<StallWatch {'idle' if self._since_s is None else f'waits since {self._since_s:.1f}'}>"
 
     def mark_start(self) -> None:
         """The writer begins to wait."""
-        self._is_reported = False
         self._since_s = self._clock()
 
     def mark_end(self) -> None:
@@ -39,10 +38,10 @@ class StallWatch:
     def overdue_s(self) -> float | None:
         """How long the present wait has lasted, once, if that is too long."""
         since_s = self._since_s
-        if since_s is None or self._is_reported:
+        if since_s is None or since_s == self._reported_since_s:
             return None
         waited_s = self._clock() - since_s
         if waited_s < WARN_AFTER_S:
             return None
-        self._is_reported = True
+        self._reported_since_s = since_s
         return waited_s

@@ -15,8 +15,8 @@ import typer
 import uvloop
 
 from flowlet.errors import ConfigError
-from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.job_manager import JobManager
+from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_logging
 from flowlet.rpc.secret import load_or_create_secret
 

@@ -17,15 +17,14 @@ import structlog
 
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
-from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.gates import gate_names
 from flowlet.jm.job_document import Document, job_overview_item
+from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import SlotPool, assign_tasks, needed_slots
 from flowlet.jm.submission import check_job_graph
 from flowlet.jm.taskmanager_session import TaskManagerSession
-from flowlet.rpc.http import WallClock
-from flowlet.rpc.messages import (
+from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
@@ -40,6 +39,7 @@ from flowlet.rpc.messages import (
     TaskDeploymentDescriptor,
     TaskStateChanged,
 )
+from flowlet.rpc.http import WallClock
 from flowlet.splits.file_split import FileSplit
 
 _JOB_ID_BYTES: Final = 16  # the front of an attempt's id

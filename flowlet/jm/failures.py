@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from flowlet.errors import FlowletError
-from flowlet.jm.deployment import TaskManagerLocation
-from flowlet.rpc.messages import FailureInfo
+from flowlet.jm.deployment_plan import TaskManagerLocation
+from flowlet.rpc.control_messages import FailureInfo
 
 _MAX_MESSAGE_CHARS: Final = 8 * 1024
 _MAX_TRACEBACK_CHARS: Final = 64 * 1024

@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_document import Document
-from flowlet.rpc.messages import GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
-from netstack.flow.gate_access import GateIdentity, gate_token
+from flowlet.rpc.control_messages import GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
+from netstack.wire.gate_access import GateIdentity, gate_token
 
 # A producer that knows the cluster's secret asks again when it is over; one that was only given a token has this long.
 TOKEN_LIFETIME_MS: Final = 24 * 3600 * 1000

@@ -15,9 +15,9 @@ import msgspec
 
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.rpc.messages import InputChannelDescriptor, JobGraphMessage, TaskMetrics, VertexMessage
+from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage, TaskMetrics, VertexMessage
 
 Document = dict[str, object]
 _NO_METRICS: Final = TaskMetrics()

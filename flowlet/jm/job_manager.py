@@ -11,8 +11,8 @@ import structlog
 from aiohttp import web
 
 from flowlet.errors import ConfigError
-from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.dispatcher import Dispatcher
+from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.rest import RestApi
 from flowlet.rpc.http import WallClock, wall_clock_ms
 from netstack.errors import ConfigError as NetstackConfigError

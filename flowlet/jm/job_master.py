@@ -31,7 +31,7 @@ from flowlet.graph.execution_graph import (
 )
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm import failures
-from flowlet.jm.deployment import DeploymentPlan, TaskManagerLocation
+from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gates import GateEnd, gate_document, gate_vertex
 from flowlet.jm.job_document import Document, JobView
 from flowlet.jm.scheduler import attempt_id, execution_vertices
@@ -39,8 +39,7 @@ from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code
 from flowlet.jm.watermark_alignment import SourceSubtask
 from flowlet.jm.watermark_announcer import WatermarkAnnouncer
-from flowlet.rpc.http import WallClock
-from flowlet.rpc.messages import (
+from flowlet.rpc.control_messages import (
     EdgeMessage,
     FailureInfo,
     GateReported,
@@ -53,6 +52,7 @@ from flowlet.rpc.messages import (
     TaskStateChanged,
     VertexMessage,
 )
+from flowlet.rpc.http import WallClock
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet, FileSplit
 

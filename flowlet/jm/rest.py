@@ -12,14 +12,14 @@ import msgspec
 from aiohttp import web
 
 from flowlet.errors import JobGraphError
-from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
 from flowlet.jm.gates import gate_names
 from flowlet.jm.job_document import channel_document, job_document
+from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.taskmanager_session import TaskManagerSession, new_websocket
+from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.rpc.http import HEALTH_PATH, AuthenticatingServer, WallClock, error_response
-from flowlet.rpc.messages import JobGraphMessage
 
 _DEFAULT_LONG_POLL_MS = 10_000
 _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from flowlet.graph.execution_graph import ExecutionVertex
-from flowlet.rpc.messages import JobGraphMessage, VertexMessage
+from flowlet.rpc.control_messages import JobGraphMessage, VertexMessage
 from netstack.ids import execution_attempt_id
 
 

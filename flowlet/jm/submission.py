@@ -13,9 +13,9 @@ from flowlet.common.execution_config import MAX_MAX_PARALLELISM
 from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
-from flowlet.rpc.messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
-from netstack.flow.gate_access import MAX_GATE_NAME_BYTES
-from netstack.wire.offers import FINGERPRINT_BYTES
+from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
+from netstack.wire.gate_access import MAX_GATE_NAME_BYTES
+from netstack.wire.offer_messages import FINGERPRINT_BYTES
 
 MAX_NAME_CHARS = 1_000
 MAX_OPERATORS_PER_VERTEX = 1_000

@@ -19,10 +19,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from flowlet.jm.config import JobManagerConfig
-from flowlet.jm.deployment import TaskManagerLocation
-from flowlet.rpc.http import MAX_MESSAGE_BYTES
-from flowlet.rpc.messages import (
+from flowlet.jm.deployment_plan import TaskManagerLocation
+from flowlet.jm.job_manager_config import JobManagerConfig
+from flowlet.rpc.control_messages import (
     PROTOCOL_VERSION,
     GateReported,
     Heartbeat,
@@ -35,6 +34,7 @@ from flowlet.rpc.messages import (
     ToJobManager,
     ToTaskManager,
 )
+from flowlet.rpc.http import MAX_MESSAGE_BYTES
 
 # Each task gets one DeployTask and one CancelTask at most; a TaskManager that lets this many pile up does not read.
 MAX_QUEUED_MESSAGES: Final = 50_000

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.jm.watermark_alignment import ReportedWatermark, SourceSubtask, WatermarkAlignmentGroups
-from flowlet.rpc.messages import JobGraphMessage
+from flowlet.rpc.control_messages import JobGraphMessage
 
 
 class Handle(Protocol):

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.key_window import KeyWindow
+from flowlet.keys.key_window import KeyWindow
 
 Int64Array = NDArray[np.int64]
 CodeArray = NDArray[np.intp]  # not narrower: numpy turns any other index into this type, at 2 ns each

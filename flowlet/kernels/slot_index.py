@@ -5,7 +5,7 @@ one; short texts in a hash table in numpy, anything else in a dictionary (``benc
 
 Side:       pure.
 Invariants: slots are 0, 1, 2, ... in the order in which keys were first seen; two keys share one exactly if they are the same key
-            (``flowlet.keys``).  All keys of an index are of one kind; a column of another kind is refused.
+            (``flowlet.keys.exact_keys``).  All keys of an index are of one kind; a column of another kind is refused.
 """
 
 import datetime
@@ -32,7 +32,7 @@ from flowlet.errors import KeyTypeError
 from flowlet.kernels.column_values import Numbers, numbers_of
 from flowlet.kernels.int64_codes import Int64Codes
 from flowlet.kernels.text_codes import TextCodes
-from flowlet.keys import exact_key, exact_keys
+from flowlet.keys.exact_keys import exact_key, exact_keys
 
 SlotArray = NDArray[np.intp]
 
@@ -99,7 +99,7 @@ class SlotIndex:
         return self._are_plain and self._kind is not KeyKind.FLOAT
 
     def keys(self) -> list[Any]:
-        """The exact key of each slot (``flowlet.keys.exact_key``)."""
+        """The exact key of each slot (``flowlet.keys.exact_keys.exact_key``)."""
         if self._kind is KeyKind.OBJECT:
             return list(self._objects) if self._texts is None else list[Any](self._texts.texts())
         keys: list[Any] = self._numbers.keys.tolist()
@@ -223,7 +223,7 @@ class SlotIndex:
             return self._of_values(column.to_list(), str)
         if self._texts is None:
             self._texts = TextCodes()
-        return self._texts.add(column.heads)
+        return self._texts.add(column.packed16)
 
     def _try_texts(self, values: list[str]) -> SlotArray | None:
         """The slots of texts that are all short, as others were; None: they are objects."""

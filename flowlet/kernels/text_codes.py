@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns.short_texts import HEAD, HeadArray, differ, mixed, take_heads, texts_of
+from flowlet.columns.short_texts import PACKED16, Packed16Array, differ, mixed, take_packed16, texts_of
 
 CodeArray = NDArray[np.intp]
 
@@ -28,11 +28,11 @@ _MIN_TEXTS: Final = 1_024
 class TextCodes:
     """Text -> code; grows, forgets nothing."""
 
-    __slots__ = ("_heads", "_shift", "_table", "num_codes")
+    __slots__ = ("_packed16", "_shift", "_table", "num_codes")
 
     def __init__(self) -> None:
         self.num_codes = 0
-        self._heads = np.zeros((_MIN_TEXTS, 2), np.uint64)  # by code; the first num_codes are filled
+        self._packed16 = np.zeros((_MIN_TEXTS, 2), np.uint64)  # by code; the first num_codes are filled
         self._make_table(_MIN_BITS)
 
     def __repr__(self) -> str:
@@ -40,53 +40,53 @@ class TextCodes:
 
     def texts(self) -> list[str]:
         """The texts by code."""
-        return texts_of(self._heads[: self.num_codes])
+        return texts_of(self._packed16[: self.num_codes])
 
-    def add(self, heads: HeadArray) -> CodeArray:
+    def add(self, packed16: Packed16Array) -> CodeArray:
         """The code of each text; those that are new get the next codes, in order."""
-        codes = self._find(heads)
+        codes = self._find(packed16)
         new = np.flatnonzero(codes == _EMPTY)
         if new.size:
-            self._learn(_firsts(take_heads(heads, new)))
-            codes[new] = self._find(take_heads(heads, new))
+            self._learn(_firsts(take_packed16(packed16, new)))
+            codes[new] = self._find(take_packed16(packed16, new))
         return codes.astype(np.intp)
 
-    def _find(self, heads: HeadArray) -> NDArray[np.int32]:
+    def _find(self, packed16: Packed16Array) -> NDArray[np.int32]:
         """The code of each text, -1 where there is none."""
-        places = self._homes(heads)
+        places = self._homes(packed16)
         codes: NDArray[np.int32] = self._table.take(places)
-        wrong = self._wrong(codes, heads)
+        wrong = self._wrong(codes, packed16)
         if wrong.size:
-            codes[wrong] = self._find_beside(take_heads(heads, wrong), places[wrong])
+            codes[wrong] = self._find_beside(take_packed16(packed16, wrong), places[wrong])
         return codes
 
-    def _find_beside(self, heads: HeadArray, places: NDArray[np.int64]) -> NDArray[np.int32]:
+    def _find_beside(self, packed16: Packed16Array, places: NDArray[np.int64]) -> NDArray[np.int32]:
         """The code of each text, behind places that others have."""
-        codes = np.empty(len(heads), np.int32)
-        left, mask = np.arange(len(heads)), len(self._table) - 1
+        codes = np.empty(len(packed16), np.int32)
+        left, mask = np.arange(len(packed16)), len(self._table) - 1
         while left.size:
             places = (places + 1) & mask
             codes[left] = found = self._table.take(places)
-            wrong = self._wrong(found, heads)
-            left, places, heads = left[wrong], places[wrong], take_heads(heads, wrong)
+            wrong = self._wrong(found, packed16)
+            left, places, packed16 = left[wrong], places[wrong], take_packed16(packed16, wrong)
         return codes
 
-    def _wrong(self, codes: NDArray[np.int32], heads: HeadArray) -> NDArray[np.intp]:
+    def _wrong(self, codes: NDArray[np.int32], packed16: Packed16Array) -> NDArray[np.intp]:
         """Where a code is that of another text."""
         # Where there is no code, the last text is looked at, whatever it is.
-        return np.flatnonzero(differ(take_heads(self._heads, codes), heads) & (codes != _EMPTY))
+        return np.flatnonzero(differ(take_packed16(self._packed16, codes), packed16) & (codes != _EMPTY))
 
-    def _homes(self, heads: HeadArray) -> NDArray[np.int64]:
-        return (mixed(heads) >> self._shift).view(np.int64)
+    def _homes(self, packed16: Packed16Array) -> NDArray[np.int64]:
+        return (mixed(packed16) >> self._shift).view(np.int64)
 
-    def _learn(self, heads: HeadArray) -> None:
+    def _learn(self, packed16: Packed16Array) -> None:
         """Add different texts that are not there."""
-        total = self.num_codes + len(heads)
-        if total > len(self._heads):
-            grown = np.zeros((max(total, 2 * len(self._heads)), 2), np.uint64)
-            grown[: self.num_codes] = self._heads[: self.num_codes]
-            self._heads = grown
-        self._heads[self.num_codes : total] = heads
+        total = self.num_codes + len(packed16)
+        if total > len(self._packed16):
+            grown = np.zeros((max(total, 2 * len(self._packed16)), 2), np.uint64)
+            grown[: self.num_codes] = self._packed16[: self.num_codes]
+            self._packed16 = grown
+        self._packed16[self.num_codes : total] = packed16
         first, self.num_codes = self.num_codes, total
         if total * _MAX_LOAD > len(self._table):
             self._make_table((total * _MAX_LOAD).bit_length() + 1)
@@ -100,7 +100,7 @@ class TextCodes:
     def _insert(self, first: int) -> None:
         """Put the texts from code ``first`` on into the table: all at once, then again those whose place another one got."""
         codes = np.arange(first, self.num_codes, dtype=np.int32)
-        places, mask = self._homes(self._heads[first : self.num_codes]), len(self._table) - 1
+        places, mask = self._homes(self._packed16[first : self.num_codes]), len(self._table) - 1
         while codes.size:
             is_free = self._table.take(places) == _EMPTY
             # Of several for one place the last one written stays.
@@ -109,16 +109,16 @@ class TextCodes:
             codes, places = codes[is_left], (places[is_left] + 1) & mask
 
 
-def _firsts(heads: HeadArray) -> HeadArray:
+def _firsts(packed16: Packed16Array) -> Packed16Array:
     """Each different text once, in the order of first sight."""
-    hashes = mixed(heads)
+    hashes = mixed(packed16)
     order = hashes.argsort(kind="stable")
     in_order = hashes.take(order)
     is_first = np.ones(len(order), np.bool_)
     np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
     repeated = np.flatnonzero(~is_first)
-    if differ(take_heads(heads, order[repeated]), take_heads(heads, order[repeated - 1])).any():  # two texts with one hash
-        _, positions = np.unique(heads.view(f"S{HEAD.itemsize}")[:, 0], return_index=True)
+    if differ(take_packed16(packed16, order[repeated]), take_packed16(packed16, order[repeated - 1])).any():  # two texts with one hash
+        _, positions = np.unique(packed16.view(f"S{PACKED16.itemsize}")[:, 0], return_index=True)
     else:
         positions = order[is_first]
-    return take_heads(heads, np.sort(positions))
+    return take_packed16(packed16, np.sort(positions))

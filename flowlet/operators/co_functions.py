@@ -11,11 +11,11 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.stream_operator import OperatorContext, Output
 from flowlet.graph.transformation import selection_tag
-from flowlet.operators.base import OperatorContext, Output
-from flowlet.operators.loop_code import Blame, LoopCode
-from flowlet.operators.multi_input import TwoInputStreamOperator
-from flowlet.operators.record_loop import RecordLoop
+from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
 from flowlet.records import Chunk
 

@@ -7,9 +7,9 @@ Source: Flink ``TypeSerializer.copy``.
 import copy
 from typing import Any
 
+from flowlet.chain.preview import preview
 from flowlet.columns.unchanging import are_unchanging, is_unchanging
 from flowlet.errors import FlowletError
-from flowlet.operators.preview import preview
 
 
 def copy_values(values: list[Any]) -> list[Any]:

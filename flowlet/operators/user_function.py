@@ -9,13 +9,13 @@ Absent:     coroutine functions; state and metrics in the runtime context.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.operator_output import output_for
+from flowlet.chain.preview import last_of, preview
+from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.not_yet import missing_attribute
 from flowlet.errors import JobGraphError, UserFunctionError
-from flowlet.operators.base import OperatorContext, Output, StreamOperator
-from flowlet.operators.loop_code import LoopCode
-from flowlet.operators.outputs import output_for
-from flowlet.operators.preview import last_of, preview
-from flowlet.operators.record_loop import RecordLoop
 from flowlet.records import Chunk
 
 

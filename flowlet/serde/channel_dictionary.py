@@ -8,7 +8,7 @@ Rules:      a sender numbers texts from 0 on and sends each, once, in front of t
             texts of another generation, or on more or fewer than were sent, is corrupt.
 Invariants: every code that comes out stands for a text of its table; tables only grow, and a new generation is a new table.
 Units:      codes are u16; sizes in characters.
-Absent:     the sender's side, which must also know the channel of each text: ``flowlet/task/key_dictionary.py``.
+Absent:     the sender's side, which must also know the channel of each text: ``flowlet/io/key_dictionary.py``.
 """
 
 import struct

@@ -50,7 +50,7 @@ from flowlet.serde.column_format import (
 )
 from flowlet.serde.int_columns import INTS, decode_ints, encode_narrowed
 from flowlet.serde.object_columns import are_apart, can_change, decode_dicts, decode_objects, decode_rows, try_encode_objects
-from flowlet.serde.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_all, loads_record, loads_value
+from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_all, loads_record, loads_value
 
 MAX_TUPLE_DEPTH: Final = 4  # of tuples in tuples; deeper ones are pickled
 # A constant column in the column of sizes in the innermost tuple.

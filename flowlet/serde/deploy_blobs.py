@@ -18,10 +18,10 @@ from flowlet.errors import FlowletError, JobSubmissionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flowlet.chain.operator_chain import ChainedOperator
     from flowlet.common.typeinfo import TypeInformation
     from flowlet.graph.job_graph import Chained
     from flowlet.graph.partitioner import Partitioner
-    from flowlet.operators.chain import ChainedOperator
 
 
 _ADVICE: Final = "make what cannot be pickled in open() of a function class, on the TaskManager"

@@ -16,7 +16,6 @@ from flowlet.errors import SerdeError
 from flowlet.records import ACTIVE, IDLE, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
 from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.columns import decode_column
-from flowlet.serde.data_view import DataInput
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
     CHUNK_VERSION,
@@ -39,7 +38,8 @@ from flowlet.serde.element_serializer import (
     TAG_WATERMARK_STATUS,
 )
 from flowlet.serde.table_reader import decode_records, decode_timestamps
-from flowlet.serde.type_serializer import TypeSerializer
+from flowlet.serde.types.data_view import DataInput
+from flowlet.serde.types.type_serializer import TypeSerializer
 
 _WATERMARK: Final = struct.Struct(">Bq")
 _LATENCY_MARKER: Final = struct.Struct(">Bq16si")

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 
 from flowlet.errors import SerdeError
 from flowlet.records import StreamElement
-from flowlet.serde.data_pickle import plain_values_alone
 from flowlet.serde.element_decoder import ElementDecoder
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import LENGTH, serialize_dictionary
+from flowlet.serde.pickles.data_pickle import plain_values_alone
 from flowlet.serde.spill_file import SpillFile
-from flowlet.serde.type_serializer import TypeSerializer
+from flowlet.serde.types.type_serializer import TypeSerializer
 
 
 class ElementDeserializer:

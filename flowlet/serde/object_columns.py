@@ -22,10 +22,10 @@ from flowlet.columns.inspection import exact_type
 from flowlet.columns.unchanging import UNCHANGING
 from flowlet.common.types import Row, parts_of, rows_of, unnamed_rows_of
 from flowlet.errors import SerdeError
-from flowlet.serde.class_references import class_of, class_reference
 from flowlet.serde.column_format import DICTS, FIELDS, MAX_FIELDS, OBJECTS, ROWS, check_end, framed, num_fields_of
-from flowlet.serde.data_pickle import are_plain_values_alone
 from flowlet.serde.flat_classes import Maker, dict_maker, flat_class_of, parts_of_dicts
+from flowlet.serde.pickles.class_references import class_of, class_reference
+from flowlet.serde.pickles.data_pickle import are_plain_values_alone
 
 # Fewer are pickled: so many columns have more headers than that has bytes.  Both take about as long for 12 instances of six fields.
 MIN_OBJECTS: Final = 12

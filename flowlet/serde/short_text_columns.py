@@ -10,21 +10,21 @@ Format:     ``column_format``.
 import numpy as np
 
 from flowlet.columns import ShortTextColumn
-from flowlet.columns.short_texts import HEAD_BYTES, HeadArray
+from flowlet.columns.short_texts import PACKED16_BYTES, Packed16Array
 from flowlet.errors import SerdeError
 from flowlet.serde.column_format import SHORT_TEXTS, framed
 
 _BLOCK_TEXTS = 64
 
 
-def encode_short_texts(heads: HeadArray) -> bytes:
+def encode_short_texts(packed16: Packed16Array) -> bytes:
     """As many bytes for each as the longest one has; there is at least one."""
     # Many texts side by side: numpy's loops are over the last dimension.
-    whole = len(heads) - len(heads) % _BLOCK_TEXTS
-    of_blocks = np.bitwise_or.reduce(heads[:whole].reshape(-1, 2 * _BLOCK_TEXTS), axis=0).reshape(-1, 2)
-    used = np.flatnonzero(np.bitwise_or.reduce(np.concatenate((of_blocks, heads[whole:])), axis=0).view(np.uint8))
+    whole = len(packed16) - len(packed16) % _BLOCK_TEXTS
+    of_blocks = np.bitwise_or.reduce(packed16[:whole].reshape(-1, 2 * _BLOCK_TEXTS), axis=0).reshape(-1, 2)
+    used = np.flatnonzero(np.bitwise_or.reduce(np.concatenate((of_blocks, packed16[whole:])), axis=0).view(np.uint8))
     width = int(used[-1]) + 1 if len(used) else 1
-    cells = heads.view(np.uint8)[:, :width]
+    cells = packed16.view(np.uint8)[:, :width]
     return framed(SHORT_TEXTS, bytes((width,)), cells.tobytes())
 
 
@@ -35,14 +35,14 @@ def decode_short_texts(payload: memoryview, num_texts: int) -> ShortTextColumn:
         SerdeError: it is corrupt.
     """
     width = payload[0] if payload else 0
-    if not 0 < width <= HEAD_BYTES:
-        raise SerdeError(f"short texts of {width} bytes each, they have 1 to {HEAD_BYTES}")
+    if not 0 < width <= PACKED16_BYTES:
+        raise SerdeError(f"short texts of {width} bytes each, they have 1 to {PACKED16_BYTES}")
     # Before they take their 16 bytes each.
     if len(payload) - 1 != num_texts * width:
         raise SerdeError(f"{len(payload) - 1} bytes of short texts, {num_texts} of {width} bytes each have {num_texts * width}")
     cells = np.frombuffer(payload[1:], np.uint8).reshape(-1, width)
     if cells.max(initial=0) > 0x7F:
         raise SerdeError("short texts that are not ASCII")
-    heads = np.zeros((len(cells), HEAD_BYTES), np.uint8)
-    heads[:, :width] = cells
-    return ShortTextColumn(heads.view(np.uint64))
+    packed16 = np.zeros((len(cells), PACKED16_BYTES), np.uint8)
+    packed16[:, :width] = cells
+    return ShortTextColumn(packed16.view(np.uint64))

@@ -184,7 +184,7 @@ def _array(payload: memoryview) -> Any:
 def _arrow_array(payload: memoryview) -> Any:
     import pyarrow as pa  # takes longer than all of this package, and who has no Arrow column does not need it
 
-    from flowlet.serde.arrow_serializer import refuse_compressed
+    from flowlet.serde.types.arrow_serializer import refuse_compressed
 
     stream = pa.py_buffer(bytes(payload))
     try:

@@ -91,7 +91,7 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
         case Shape.ROW:
             return _framed_parts(ROWS, FIELDS.pack(len(fields)), encode_column(table.field_names), *fields)
         case Shape.KEYED:
-            raise SerdeError("records beside their keys are no columns to send")  # ``flowlet.task.keyed_records`` has looked
+            raise SerdeError("records beside their keys are no columns to send")  # ``flowlet.io.keyed_records`` has looked
 
 
 def _framed_parts(kind: int, *payload: bytes) -> list[bytes]:
@@ -117,8 +117,8 @@ def _encode(column: Column, codes: CodeWriter | None) -> bytes:
             return one if len(column) == 1 else framed(CONSTANT, one)
         case ListColumn(values=values, value_type=value_type):
             return encode_texts(values) if value_type is str else encode_column(values, depth=_FIELD_DEPTH)
-        case ShortTextColumn(heads=heads):
-            return encode_short_texts(heads)
+        case ShortTextColumn(packed16=packed16):
+            return encode_short_texts(packed16)
         case ArrowColumn(array=array):
             return framed(ARROW, _arrow_stream(array))
         case _:

@@ -3,7 +3,7 @@
 Side:       task.  Three processes: the planner's (``writer``, ``streamWriter``), Spark's workers (``write``), and one on the driver's
             machine (``commit``, ``abort``).  None of them is the user's program.
 Invariants: ``write`` returns when the gate's job has processed the partition's last row.  What a writer is pickled with opens one gate.
-Promises:   at least once; ARCHITECTURE.md, "Spark".  The message that each partition gives to ``commit`` names job, epoch, partition,
+Promises:   at least once; docs/remote-gates.md, "Spark".  The message that each partition gives to ``commit`` names job, epoch, partition,
             attempt and nonce: commits of exactly those will need no other protocol.
 Source:     ``pyspark.sql.datasource``.
 Absent:     reading, and commits: what was pushed is there.

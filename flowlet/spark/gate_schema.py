@@ -36,7 +36,7 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.errors import FlowletError
-from flowlet.serde.arrow_types import arrow_type_of
+from flowlet.serde.types.arrow_types import arrow_type_of
 
 _TimeType = LocalTimeTypeInfo.TimeType
 

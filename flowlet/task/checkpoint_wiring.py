@@ -6,6 +6,7 @@ Source:     Flink ``StreamTask`` (constructor), ``InputProcessorUtil.createCheck
 
 from collections.abc import Callable, Iterable, Sequence
 
+from flowlet.chain.operator_chain import OperatorChain
 from flowlet.checkpoint.barrier_aligner import BarrierAligner
 from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.barrier_orders import BarrierMachine
@@ -18,9 +19,8 @@ from flowlet.checkpoint.responder import MeasuringResponder
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.checkpoint.task_outputs import CheckpointedOutput, TaskOutputs
-from flowlet.operators.chain import OperatorChain
-from flowlet.task.mailbox import MAX_PRIORITY, MIN_PRIORITY
-from flowlet.task.mailbox_processor import MailboxProcessor
+from flowlet.mailbox.mailbox_processor import MailboxProcessor
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.buffer.segment import NetworkBuffer
 from netstack.gate.input_gate import SingleInputGate

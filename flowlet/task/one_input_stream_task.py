@@ -7,21 +7,21 @@ Source: Flink ``OneInputStreamTask``, ``TwoInputStreamTask``, ``MultipleInputStr
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from flowlet.chain.operator_chain import ChainedOperator, HeadInput
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
-from flowlet.operators.chain import ChainedOperator, HeadInput
+from flowlet.io.input_processor import InputProcessor
+from flowlet.io.multiple_input_processor import MultipleInputProcessor
+from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInputSelectionHandler
+from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
+from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.input_selection import InputSelectable
-from flowlet.operators.multi_input import MultipleInputStreamOperator
+from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
-from flowlet.task.input_processor import InputProcessor
-from flowlet.task.input_selection import InputStatus, MultipleInputSelectionHandler
-from flowlet.task.light_tasks import LightInput, LightTask, can_be_light
-from flowlet.task.mailbox_processor import MailboxController, Suspension
-from flowlet.task.multiple_input_processor import MultipleInputProcessor
-from flowlet.task.stream_task_base import StreamTask
+from flowlet.task.light_task import LightInput, LightTask, can_be_light
+from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
-from flowlet.task.task_timings import TaskTimings, WaitKind
-from flowlet.task.watermark_valve import StatusWatermarkValve
-from flowlet.task.watermark_watch import WatermarkWatch
+from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
+from flowlet.watermarks.watermark_watch import WatermarkWatch
 from netstack.gate.input_gate import SingleInputGate
 from netstack.partition.channel_state import InputChannelInfo
 

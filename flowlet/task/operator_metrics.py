@@ -8,11 +8,11 @@ Source: Flink ``OperatorMetricGroup``, ``InternalOperatorIOMetricGroup``; the ga
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from flowlet.operators.chain import OperatorChain
-from flowlet.operators.source import SourceOperator
+from flowlet.chain.operator_chain import OperatorChain
+from flowlet.operators.latency_stats import Histogram, LatencyStats
+from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MIN_TIMESTAMP
-from flowlet.rpc.messages import LatencyMetrics, OperatorMetrics
-from flowlet.task.latency_stats import Histogram, LatencyStats
+from flowlet.rpc.control_messages import LatencyMetrics, OperatorMetrics
 
 
 def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) -> list[OperatorMetrics]:

@@ -9,17 +9,17 @@ Source:     Flink ``OperatorChain.createOperator``, ``StreamOperatorWrapper.quie
 import hashlib
 from collections.abc import Sequence
 
-from flowlet.keys import key_group_range
-from flowlet.operators.base import OperatorContext
-from flowlet.operators.chain import ChainedOperator
-from flowlet.operators.time_services import KeyContext
+from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.keys.key_groups import key_group_range
+from flowlet.mailbox.mailbox_processor import MailboxProcessor
+from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.operators.latency_stats import LatencyStats
 from flowlet.records import OPERATOR_ID_BYTES
-from flowlet.task.latency_stats import LatencyStats
-from flowlet.task.mailbox_processor import MailboxProcessor
-from flowlet.task.processing_time_service import SystemProcessingTimeService
 from flowlet.task.task_environment import TaskEnvironment
-from flowlet.task.task_timings import TaskTimings
-from flowlet.task.timer_service_manager import TimerServiceManager
+from flowlet.timers.processing_time_service import SystemProcessingTimeService
+from flowlet.timers.time_services import KeyContext
+from flowlet.timers.timer_service_manager import TimerServiceManager
 from netstack.availability import AvailabilityFuture
 
 

@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.chain import ChainedOperator
-from flowlet.operators.source import SourceOperator
+from flowlet.io.multiple_input_selection_handler import InputStatus
+from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
+from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MAX_WATERMARK
-from flowlet.rpc.messages import TaskMetrics
+from flowlet.rpc.control_messages import TaskMetrics
 from flowlet.splits.enumerator import SourceSplit
-from flowlet.task.input_selection import InputStatus
-from flowlet.task.mailbox_processor import MailboxController, Suspension
-from flowlet.task.stream_task_base import StreamTask
+from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
-from flowlet.task.task_timings import TaskTimings, WaitKind
 from netstack.wire.events import StopMode
 
-# What is written together may have 16,000 records per channel (see ``record_writer_base``), a chunk has 1,000 or 2,000.  16 of 1,000 pairs
+# What is written together may have 16,000 records per channel (see ``record_writer``), a chunk has 1,000 or 2,000.  16 of 1,000 pairs
 # take 5 ms; a mail does not wait for them.
 MAX_POLLS_PER_ACTION = 16
 

@@ -1,25 +1,439 @@
-"""Makes the task for a chain.
+"""One subtask: its chain, its inputs and outputs, and the thread they live on.
 
-Side:   task.
-Source: Flink ``StreamTask`` and the choice of its subclass by ``JobVertex.getInvokableClass``.  The class itself is in
-        ``stream_task_base``, because its subclasses import it.
+Side:       task.  ``cancel``, ``metrics``, ``state`` and ``repr`` from any thread.
+Invariants: everything that touches operators runs on the thread that called ``invoke``; a pending chunk never outlives the default action
+            or the mail that produced it; end of partition is sent only after every consumer acknowledged the end of data; whatever happens,
+            operators are closed, partitions are finished or failed, gates are closed, and the first error is the one that is raised.
+Source:     Flink ``StreamTask`` (processInput, endData, afterInvoke, cleanUp), ``SourceStreamTask``, ``OneInputStreamTask``.
+Absent:     User code that never returns cannot be interrupted: a cancelled task ends when it comes back (whoever started the thread
+            keeps watch).
 """
 
-from flowlet.operators.chain import ChainedOperator
-from flowlet.operators.source import SourceOperator
-from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
-from flowlet.task.source_stream_task import SourceStreamTask
-from flowlet.task.stream_task_base import StreamTask
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
+
+from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.stream_operator import EdgeOutput
+from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
+from flowlet.errors import TaskCancelled
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.io.create_record_writer import RecordWriter, create_record_writer
+from flowlet.io.multiple_input_selection_handler import InputStatus
+from flowlet.io.output_flusher import OutputFlushers
+from flowlet.mailbox.flushing_action_executor import FlushingActionExecutor
+from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor
+from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.rpc.control_messages import TaskMetrics
+from flowlet.task.checkpoint_wiring import checkpoint_metrics, operator_snapshots, task_checkpoints
+from flowlet.task.operator_metrics import operator_metrics
+from flowlet.task.operator_services import OperatorServices
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment
+from flowlet.task.task_lifecycle import TaskLifecycle
+from netstack.availability import AvailabilityFuture
+from netstack.errors import ProducerFailedError
+from netstack.wire.events import StopMode
 
-__all__ = ["OutputEdge", "StreamTask", "TaskEnvironment", "create_stream_task"]
+_NS_PER_MS = 1_000_000
 
 
-def create_stream_task(environment: TaskEnvironment, chain: list[ChainedOperator]) -> StreamTask:
-    """A source task when the chain begins with a source, else one that reads the gates of the environment."""
-    head = chain[0].operator
-    if isinstance(head, SourceOperator):
-        return SourceStreamTask(environment, chain)
-    if len(head.inputs()) > 1:
-        return MultipleInputStreamTask(environment, chain)
-    return OneInputStreamTask(environment, chain)
+class _Phase(Enum):
+    """What the default action does."""
+
+    PROCESSING = auto()  # read input, run the chain
+    AWAITING_END_OF_INPUT = auto()  # own data ended; until the gates saw the end of every partition
+    AWAITING_ACKNOWLEDGEMENT = auto()  # until the consumers processed everything
+    AWAITING_CHECKPOINT = auto()  # until a checkpoint is complete that holds the end
+    DONE = auto()
+
+
+class StreamTask(ABC):
+    """Runs one chain of operators.
+
+    Threading: made on any thread; ``invoke`` once, on the thread that becomes the task's; the members named in the module header anywhere.
+    Life cycle: CREATED -> INITIALIZING -> RUNNING -> FINISHED, or CANCELING -> CANCELED, or FAILED.
+
+    Args:
+        environment: names, gates, partitions.
+        chain: the operators, head first.
+        timings: stopwatch; tests give one with a clock of their own.
+    """
+
+    def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
+        self.environment = environment
+        self.name = environment.task_name_with_subtask
+        self.mailbox = TaskMailbox(self.name)
+        self.on_running: Callable[[], None] = _do_nothing
+        self._lifecycle = TaskLifecycle()
+        self._timings = TaskTimings() if timings is None else timings
+        self.mailbox_processor = MailboxProcessor(
+            self._run_default_action, self.mailbox, self._timings, action_executor=FlushingActionExecutor(self._flush_pending)
+        )
+        self._partitions = [output.partition for output in environment.outputs]
+        for partition in self._partitions:
+            partition.observe_blocking(self._timings.hard_back_pressure)
+        self._flushers = OutputFlushers(
+            [(output.partition, output.buffer_timeout_ms) for output in environment.outputs],
+            environment.schedule_timer,
+            self._report_flush_error,
+        )
+        self._writers = [self._create_writer(output) for output in environment.outputs]
+        self._services = OperatorServices(environment, chain, self.mailbox_processor, self._timings)
+        self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
+        self._phase = _Phase.PROCESSING  # Written by the task thread.
+        self._is_closed = False  # Written by the task thread: the operators were, or are being, closed.
+        self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed)
+        self.checkpoints = self._create_checkpoints()  # None: nobody asked for any
+
+    def __repr__(self) -> str:
+        # A wait inside a write is the pool's, which the partitions show.
+        return (
+            f"<{type(self).__name__} {self.name} {self.state}, {self._phase.name}, waiting for {self.waiting_for}, {self.mailbox!r}, "
+            f"gates {self.environment.gates!r}, outputs {self._partitions!r}>"
+        )
+
+    @property
+    def state(self) -> ExecutionState:
+        """Where the attempt is in its life; any thread."""
+        return self._lifecycle.state
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What the parked task waits for, in words; None while it works.  Any thread."""
+        return self.mailbox_processor.waiting_for
+
+    # -- the life of the task
+
+    def invoke(self) -> None:
+        """Run the task to its end on the calling thread.
+
+        Raises:
+            TaskCancelled: ``cancel`` was called.
+            UserFunctionError: an operator failed.
+            NetstackError: an input or output failed; ProducerFailedError if it was the producer's fault.
+        """
+        if not self._lifecycle.try_advance(ExecutionState.INITIALIZING):
+            if self.state is ExecutionState.CANCELED:
+                raise TaskCancelled(f"{self.name} was cancelled before it started")
+            raise RuntimeError(f"{self.name} was started twice: {self.state}")
+        try:
+            self._restore()
+            self.mailbox_processor.run_mailbox_loop()
+            self._after_loop()
+        except BaseException as error:
+            failure = self._clean_up_after(error)
+            if failure is error:
+                raise
+            raise failure from error
+        self._timings.mark_end()
+        if self._lifecycle.end(ExecutionState.FINISHED) is ExecutionState.CANCELED:
+            raise TaskCancelled(f"{self.name} was cancelled while it ended")
+
+    def cancel(self) -> None:
+        """Make ``invoke`` raise TaskCancelled as soon as user code returns; any thread, any state, any number of times."""
+        before = self._lifecycle.cancel()
+        if before is ExecutionState.CREATED:
+            # No thread uses them yet, and none will.
+            self._release_resources(self._cancel_cause())
+        elif before in (ExecutionState.INITIALIZING, ExecutionState.RUNNING):
+            # The mail ends every wait in the mailbox, the failed partitions end a wait for a buffer.
+            self.mailbox_processor.send_control_mail(self._raise_cancelled, "cancel the task")
+            _raise_first(self._run_all(self._failers(self._cancel_cause())))
+
+    def _restore(self) -> None:
+        self.mailbox.bind_to_current_thread()
+        if self.environment.checkpointing is not None:
+            self._snapshots.restore(self.environment.checkpointing.restored)
+        self._chain.open()
+        for gate in self.environment.gates:
+            gate.request_partitions()
+        if not self._lifecycle.try_advance(ExecutionState.RUNNING):
+            self._raise_cancelled()
+        self._timings.mark_start()
+        self.on_running()
+
+    def _after_loop(self) -> None:
+        # A mail that was accepted has run before the consumers hear of the end (FLINK-39481, FLINK-24846).
+        self.mailbox_processor.quiesce_when_empty()
+        self._flush_pending()
+        # A close that fails fails the task while its consumers still wait, so that they hear of it.
+        self._is_closed = True
+        self._chain.close()
+        for partition in self._partitions:
+            partition.finish()
+        _raise_first(self._run_all(self._closers()))
+
+    def _clean_up_after(self, error: BaseException) -> BaseException:
+        """Give everything back; returns what to raise: the error, or TaskCancelled if the task was being cancelled."""
+        end = self._lifecycle.end(ExecutionState.FAILED)
+        self._timings.mark_end()
+        is_cancelled = end is ExecutionState.CANCELED
+        cause = self._cancel_cause() if is_cancelled or not isinstance(error, Exception) else error
+        # The partitions first: consumers must not wait while a user's close() takes its time.
+        late_errors = [*self._run_all(self._failers(cause)), *self._run_all((self._chain.close, *self._closers()))]
+        failure = error
+        if is_cancelled and not isinstance(error, TaskCancelled):
+            failure = TaskCancelled(f"{self.name} was cancelled")
+        for late in late_errors:
+            failure.add_note(f"while cleaning up after it: {type(late).__name__}: {late}")
+        return failure
+
+    def _release_resources(self, cause: Exception) -> None:
+        _raise_first(self._run_all((*self._failers(cause), *self._closers(mailbox=False))))
+
+    def _failers(self, cause: Exception) -> Iterator[Callable[[], None]]:
+        for partition in self._partitions:
+            yield lambda partition=partition: partition.fail(cause)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+
+    def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
+        if self.checkpoints is not None:
+            yield self.checkpoints.close
+        yield self._services.close
+        yield self._flushers.close
+        for partition in self._partitions:
+            yield partition.close
+        for gate in self.environment.gates:
+            yield gate.close
+        if mailbox:
+            yield self.mailbox_processor.close
+
+    def _run_all(self, steps: Iterator[Callable[[], None]] | tuple[Callable[[], None], ...]) -> list[BaseException]:
+        """Take every step, whatever the others do; returns what they raised."""
+        errors: list[BaseException] = []
+        for step in steps:
+            try:
+                step()
+            except BaseException as error:  # noqa: BLE001 - reported by the caller; the other steps must be taken
+                errors.append(error)
+        return errors
+
+    def _raise_cancelled(self) -> None:
+        raise TaskCancelled(f"{self.name} was cancelled")
+
+    def _cancel_cause(self) -> ProducerFailedError:
+        return ProducerFailedError(f"{self.name} was cancelled")
+
+    # -- the default action
+
+    @abstractmethod
+    def _process_input(self) -> InputStatus:
+        """Process a bounded piece of input."""
+
+    @abstractmethod
+    def _wait_for_input(self, controller: MailboxController) -> None:
+        """Suspend the default action until there is input."""
+
+    @abstractmethod
+    def _advance_to_end_of_event_time(self) -> None:
+        """Give the chain the last watermark, unless it had it."""
+
+    def _run_default_action(self, controller: MailboxController) -> None:
+        match self._phase:
+            case _Phase.PROCESSING:
+                self._process(controller)
+            case _Phase.AWAITING_END_OF_INPUT:
+                self._await_end_of_input(controller)
+            case _Phase.AWAITING_ACKNOWLEDGEMENT:
+                self._await_acknowledgement(controller)
+            case _Phase.AWAITING_CHECKPOINT:
+                self._await_final_checkpoint(controller)
+            case _Phase.DONE:
+                controller.all_actions_completed()
+
+    def _process(self, controller: MailboxController) -> None:
+        if self._wait_for_output(controller):
+            return
+        status = self._process_input()
+        self._flush_pending()
+        match status:
+            case InputStatus.MORE_AVAILABLE:
+                return
+            case InputStatus.NOTHING_AVAILABLE:
+                self._wait_for_input(controller)
+            case InputStatus.END_OF_DATA | InputStatus.END_OF_INPUT:
+                self._end_data(StopMode.DRAIN)
+            case InputStatus.STOPPED:
+                self._end_data(StopMode.NO_DRAIN)
+
+    def _end_data(self, mode: StopMode) -> None:
+        self.mailbox_processor.run_all_mails()
+        if mode is StopMode.DRAIN:
+            self._advance_to_end_of_event_time()
+            self._chain.finish(self._before_finish)
+        else:
+            for index in range(len(self._chain.operators)):
+                self._before_finish(index)
+        if self.checkpoints is not None:
+            self.checkpoints.end_of_data_received(mode)
+        self._flush_pending()
+        for partition in self._partitions:
+            partition.notify_end_of_data(mode)
+        if mode is StopMode.NO_DRAIN:
+            # Nobody waited for what operators still have under way, as results of asynchronous calls; the consumers take no more.
+            for writer in self._writers:
+                writer.stop()
+        self._phase = _Phase.AWAITING_END_OF_INPUT
+        if self.checkpoints is not None:
+            self.checkpoints.end_of_data_sent()
+
+    def _before_finish(self, index: int) -> None:
+        # A timer whose wait is over may be about to put its mail: the mail counts as accepted (Flink quiesceTimeServiceAndFinishOperator).
+        quiesced = self._services.quiesce(index)
+        self.mailbox_processor.executor().yield_until(quiesced)
+        self.mailbox_processor.run_all_mails()
+
+    def _await_end_of_input(self, controller: MailboxController) -> None:
+        if not all(gate.is_finished for gate in self.environment.gates):
+            status = self._process_input()
+            if status is InputStatus.NOTHING_AVAILABLE:
+                self._wait_for_input(controller)
+            return
+        self._phase = _Phase.AWAITING_ACKNOWLEDGEMENT
+
+    def _await_acknowledgement(self, controller: MailboxController) -> None:
+        for partition in self._partitions:
+            future = partition.all_data_processed
+            if not future.is_done:
+                self._wait(controller, future, WaitKind.IDLE, f"the consumers of partition {partition.partition_id} to process all data")
+                return
+        self._phase = _Phase.AWAITING_CHECKPOINT
+
+    def _await_final_checkpoint(self, controller: MailboxController) -> None:
+        # Flink ``StreamTask.afterInvoke``: a sink may commit what came last only with a checkpoint.
+        config, checkpoints = self.environment.checkpointing, self.checkpoints
+        if (
+            config is not None
+            and checkpoints is not None
+            and checkpoints.waits_for_final_checkpoint(is_wanted=config.are_taken_after_finish)
+        ):
+            self._wait(controller, checkpoints.final_checkpoint, WaitKind.IDLE, "the final checkpoint")
+            return
+        self._phase = _Phase.DONE
+
+    def _wait_for_output(self, controller: MailboxController) -> bool:
+        """Suspend the default action if there is no room for output."""
+        for partition in self._partitions:
+            if partition.is_available:
+                continue
+            future = partition.available_future()
+            # A partition that was released is not available and never will be, but its future is done: writing tells the reason.
+            if not future.is_done:
+                self._wait(controller, future, WaitKind.BACK_PRESSURED, f"a free buffer for partition {partition.partition_id}")
+                return True
+        return False
+
+    def _wait(self, controller: MailboxController, future: AvailabilityFuture, kind: WaitKind, waiting_for: str) -> None:
+        # Level triggered: a future that is done already resumes at once.
+        future.add_done_callback(controller.suspend_default_action(kind, waiting_for).resume)
+
+    def _should_stop(self) -> bool:
+        """Whether the default action should return between two pieces of work: a mail waits, or there is no room for output."""
+        if self.mailbox.has_mail:
+            return True
+        return any(not partition.is_available for partition in self._partitions)
+
+    # -- outputs
+
+    def _flush_pending(self) -> None:
+        for writer in self._writers:
+            writer.flush_pending()
+
+    def _report_flush_error(self, error: Exception) -> None:
+        def raise_error() -> None:
+            raise error
+
+        self.mailbox_processor.send_control_mail(raise_error, "an output could not be flushed")
+
+    def _create_checkpoints(self) -> TaskCheckpoints | None:
+        config = self.environment.checkpointing
+        if config is None:
+            return None
+        return task_checkpoints(
+            self.environment,
+            config,
+            self._snapshots,
+            self.mailbox_processor,
+            self._flush_pending,
+            lambda: self._is_running,
+            self._keep_in_flight_input,
+        )
+
+    def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
+        """Add what left the input channels and was not processed to an unaligned checkpoint."""
+        return  # a task without inputs has none
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether operators are open and not closed yet."""
+        return self.state is ExecutionState.RUNNING and not self._is_closed
+
+    def _create_writer(self, output: OutputEdge) -> RecordWriter:
+        return create_record_writer(
+            output.partition,
+            output.partitioner,
+            buffer_timeout_ms=output.buffer_timeout_ms,
+            subtask=self.environment.subtask,
+            on_written=self._flushers.arm_of(output.buffer_timeout_ms),
+        )
+
+    def _edge_outputs(self) -> dict[tuple[int, str | None], list[EdgeOutput]]:
+        outputs: dict[tuple[int, str | None], list[EdgeOutput]] = {}
+        for edge, writer in zip(self.environment.outputs, self._writers, strict=True):
+            outputs.setdefault((edge.source_operator, edge.tag), []).append(writer)
+        return outputs
+
+    # -- metrics
+
+    def metrics(self) -> TaskMetrics:
+        """Counters since the start; any thread, cheap."""
+        timings, rates = self._timings.snapshot(), self._timings.rates()
+        gates = [gate.statistics() for gate in self.environment.all_gates]
+        partitions = [partition.statistics() for partition in self._partitions]
+        return TaskMetrics(
+            **checkpoint_metrics(self.checkpoints),
+            num_records_in=self._chain.num_records_in,
+            num_records_out=self._chain.num_records_out,
+            num_bytes_in_local=sum(gate.num_bytes_in_local for gate in gates),
+            num_bytes_in_remote=sum(gate.num_bytes_in_remote for gate in gates),
+            num_buffers_in=sum(gate.num_buffers_in for gate in gates),
+            num_bytes_out=sum(partition.num_bytes_out for partition in partitions),
+            num_buffers_out=sum(partition.num_buffers_out for partition in partitions),
+            num_credits_granted=sum(gate.num_credits_granted for gate in gates),
+            accumulated_idle_ms=timings.idle_ns // _NS_PER_MS,
+            accumulated_busy_ms=timings.busy_ns // _NS_PER_MS,
+            accumulated_back_pressured_ms=timings.back_pressured_ns // _NS_PER_MS,
+            accumulated_soft_back_pressured_ms=timings.soft_back_pressured_ns // _NS_PER_MS,
+            accumulated_hard_back_pressured_ms=timings.hard_back_pressured_ns // _NS_PER_MS,
+            idle_ms_per_second=rates.idle_ms_per_second,
+            busy_ms_per_second=rates.busy_ms_per_second,
+            soft_back_pressured_ms_per_second=rates.soft_back_pressured_ms_per_second,
+            hard_back_pressured_ms_per_second=rates.hard_back_pressured_ms_per_second,
+            max_soft_back_pressure_ms=rates.max_soft_back_pressure_ms,
+            max_hard_back_pressure_ms=rates.max_hard_back_pressure_ms,
+            is_back_pressured=rates.is_back_pressured,
+            current_input_watermark=self._current_input_watermark(),
+            waiting_for=self.waiting_for,
+            operators=operator_metrics(self._chain, self._services.latencies),
+            watermark_held_back_by=self._watermark_held_back_by(),
+        )
+
+    def _watermark_held_back_by(self) -> list[str]:
+        return []
+
+    def _current_input_watermark(self) -> int:
+        return TaskMetrics().current_input_watermark
+
+
+def _raise_first(errors: Sequence[BaseException]) -> None:
+    if not errors:
+        return
+    first, *others = errors
+    for other in others:
+        first.add_note(f"then {type(other).__name__}: {other}")
+    raise first
+
+
+def _do_nothing() -> None:
+    return

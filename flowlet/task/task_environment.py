@@ -11,11 +11,10 @@ from flowlet.checkpoint.barrier_aligner import BarrierMode
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.graph.partitioner import Partitioner
-from flowlet.task.output_flusher import ScheduleTimer
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.offered_gate import OfferedInputGate
 from netstack.partition.result_partition import ResultPartition
-from netstack.timers import Timers
+from netstack.timers import ScheduleTimer, Timers
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ Source: Flink ``ProcessFunctionTestHarnesses``.
 
 from typing import Any
 
+from flowlet.async_io.async_wait_operator import AsyncWaitOperator
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream.async_function import AsyncFunction
 from flowlet.datastream.functions import (
     CoFlatMapFunction,
@@ -20,12 +22,12 @@ from flowlet.datastream.functions import (
     ReduceFunction,
 )
 from flowlet.errors import JobGraphError
-from flowlet.operators.async_wait import AsyncWaitOperator
-from flowlet.operators.base import StreamOperator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
-from flowlet.operators.keyed import KeyedReduceOperator
-from flowlet.operators.process import CoProcessOperator, ProcessOperator
-from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.filter_operator import FilterOperator
+from flowlet.operators.flat_map_operator import FlatMapOperator
+from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
 
 _ASYNC_TIMEOUT_MS = 10_000
 _ASYNC_CAPACITY = 100

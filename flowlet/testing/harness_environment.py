@@ -10,16 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from flowlet.keys import key_group_range
-from flowlet.operators.base import OperatorContext
-from flowlet.operators.time_services import KeyContext
-from flowlet.task.async_calls import CallRunner
-from flowlet.task.latency_stats import LatencyStats
-from flowlet.task.timer_service_manager import TimerServiceManager
+from flowlet.async_io.async_calls import CallRunner
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.keys.key_groups import key_group_range
+from flowlet.operators.latency_stats import LatencyStats
 from flowlet.testing.mailbox_harness import MailboxHarness
 from flowlet.testing.mailed_timers import MailedProcessingTimeService
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.testing.stepped_async_loop import SteppedAsyncCalls, SteppedEventLoop
+from flowlet.timers.time_services import KeyContext
+from flowlet.timers.timer_service_manager import TimerServiceManager
 
 _OPERATOR_ID: Final = bytes(range(16))
 _PRIORITY: Final = 1  # of the head of a chain

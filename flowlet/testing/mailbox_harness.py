@@ -19,13 +19,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from flowlet.task.action_executor import IMMEDIATE, StreamTaskActionExecutor
-from flowlet.task.mail import Mail
-from flowlet.task.mailbox import MIN_PRIORITY, TaskMailbox
-from flowlet.task.mailbox_executor import MailboxExecutor
-from flowlet.task.mailbox_future import Signal
-from flowlet.task.mailbox_processor import DefaultAction, MailboxController, MailboxProcessor
-from flowlet.task.task_timings import TaskTimings, WaitKind
+from flowlet.mailbox.mail import Mail
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_future import Signal
+from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxController, MailboxProcessor
+from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, TaskMailbox
+from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from netstack.testing.manual_clock import ManualClock
 
 _MAX_STEPS: Final = 100_000  # a test that needs more has a mail that posts itself for ever

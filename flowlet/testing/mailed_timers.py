@@ -9,7 +9,7 @@ Source:     Flink ``TestProcessingTimeService`` behind ``ProcessingTimeServiceIm
 
 from collections.abc import Callable
 
-from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.testing.manual_processing_time_service import ManualTimer, TestProcessingTimeService
 
 TimerCallback = Callable[[int], object]

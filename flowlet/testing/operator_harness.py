@@ -14,21 +14,21 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Any, Self
 
+from flowlet.async_io.async_calls import AsyncCalls
+from flowlet.async_io.async_wait_operator import AsyncWaitOperator
+from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.operators.async_wait import AsyncWaitOperator
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.chain import ChainedOperator
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
-from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.deploy_blobs import dump_chain, load_chain
-from flowlet.serde.pickled_serializer import PickledSerializer
-from flowlet.task.async_calls import AsyncCalls
-from flowlet.task.timer_queue import Timer
-from flowlet.task.timer_service_manager import TimersByKeyGroup
+from flowlet.serde.types.data_view import DataInput, DataOutput
+from flowlet.serde.types.pickled_serializer import PickledSerializer
 from flowlet.testing.function_operators import operator_of
 from flowlet.testing.harness_environment import HarnessEnvironment, SubtaskPlace
 from flowlet.testing.leaks import ProcessResources
 from flowlet.testing.recording_output import OutputElement, RecordingOutput, StreamRecord
+from flowlet.timers.timer_queue import Timer
+from flowlet.timers.timer_service_manager import TimersByKeyGroup
 
 
 class HarnessState(IntEnum):

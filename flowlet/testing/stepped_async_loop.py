@@ -15,7 +15,7 @@ import selectors
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVarTuple, Unpack
 
-from flowlet.task.async_calls import AsyncCall, AsyncFunctionCall
+from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall
 
 _Args = TypeVarTuple("_Args")
 

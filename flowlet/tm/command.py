@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import sys
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
@@ -25,21 +25,16 @@ from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
-from flowlet.tm.busy_tasks import TaskLoad
-from flowlet.tm.keep_awake import KeepAwake
-from flowlet.tm.process_model import (
-    DEFAULT_GC_THRESHOLD,
+from flowlet.tm.latency.busy_tasks import TaskLoad
+from flowlet.tm.latency.keep_awake import KeepAwake
+from flowlet.tm.latency.latency_policy import LATENCY_BUSY_POLL_US, Goal, LatencyPolicy, TaskDriver
+from flowlet.tm.latency.switch_interval import (
+    CROWDED_SWITCH_INTERVAL_MS,
     DEFAULT_SWITCH_INTERVAL_MS,
-    LATENCY_BUSY_POLL_US,
     LATENCY_SWITCH_INTERVAL_MS,
-    GarbageCollectorTuning,
-    ParentWatch,
-    TaskDriver,
-    TaskScheduling,
-    pin_to_cpu,
+    SwitchInterval,
 )
-from flowlet.tm.quick_wakeups import ask_for_quick_wakeups
-from flowlet.tm.switch_interval import CROWDED_SWITCH_INTERVAL_MS, SwitchInterval, begin_switch_interval
+from flowlet.tm.process_model import DEFAULT_GC_THRESHOLD, GarbageCollectorTuning, ParentWatch, TaskScheduling, pin_to_cpu
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError
@@ -135,19 +130,20 @@ def taskmanager(
     configure_logging(log_level, log_format)
     if pin_cpu is not None:
         pin_to_cpu(pin_cpu)
-    runs_light_tasks = latency_mode or task_driver is TaskDriver.LOOP
-    switch_interval = begin_switch_interval(switch_interval_ms, is_latency_mode=latency_mode, runs_light_tasks=runs_light_tasks)
-    if busy_poll_us is None:
-        busy_poll_us = LATENCY_BUSY_POLL_US if latency_mode else 0
-    if latency_mode or busy_poll_us:  # a loop that polls keeps the core from threads that wake up, unless time slices are short
-        ask_for_quick_wakeups()
+    policy = LatencyPolicy.of(
+        Goal.LATENCY if latency_mode else Goal.THROUGHPUT,
+        keeps_awake=keep_awake,
+        task_driver=task_driver,
+        busy_poll_us=busy_poll_us,
+        switch_interval_ms=switch_interval_ms,
+    )
+    switch_interval = policy.begin()
     jm_host, jm_port = parse_address(jobmanager, "--jobmanager")
     secret = load_or_create_secret(secret_file)
     process = ProcessOptions(jm_host, jm_port, secret, parent_pid, GarbageCollectorTuning(gc_threshold), switch_interval)
     network = NetstackConfig(
         network_memory_bytes=parse_memory_size(network_memory, "--network-memory"),
         max_producers_per_gate=max_producers_per_gate,
-        busy_poll_us=busy_poll_us,
         congestion_control=congestion_control,
         max_producer_memory_percent=producer_memory_percent,
         security=SecurityConfig.hmac(secret),
@@ -158,11 +154,9 @@ def taskmanager(
         data_port=data_port,
         network=network,
         task_scheduling=task_scheduling,
-        runs_light_tasks=runs_light_tasks,
-        watches_tasks=switch_interval is not None,
-        lowers_busy_tasks=latency_mode,
+        latency=policy,
     )
-    with KeepAwake() if keep_awake or latency_mode else nullcontext() as keeper:
+    with policy.keeper() as keeper:
         run(process, config, keeper)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import flowlet
 import netstack
 from flowlet.errors import UserFunctionError
-from flowlet.rpc.messages import FailureInfo, TaskDeploymentDescriptor
+from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
 
 _MAX_MESSAGE_CHARS: Final = 8 * 1024
 _MAX_TRACEBACK_CHARS: Final = 64 * 1024

@@ -17,8 +17,7 @@ import msgspec
 import structlog
 
 from flowlet.errors import FlowletError
-from flowlet.rpc.http import RpcClient, RpcConnectError, RpcStatusError
-from flowlet.rpc.messages import (
+from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
@@ -32,6 +31,7 @@ from flowlet.rpc.messages import (
     ToJobManager,
     ToTaskManager,
 )
+from flowlet.rpc.http import RpcClient, RpcConnectError, RpcStatusError
 
 _log = structlog.get_logger(__name__)
 

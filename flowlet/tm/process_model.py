@@ -1,4 +1,4 @@
-"""What a TaskManager does to its own process: switch interval, garbage collector, core, task threads, and ending with its parent.
+"""What a TaskManager does to its own process: garbage collector, core, task threads, and ending with its parent.
 
 Side:       shared.  Called by the main thread of ``python -m flowlet.tm`` alone: a user's own process is never changed; task threads
             call ``apply_task_scheduling``.
@@ -9,7 +9,6 @@ Invariants: every setting is process-wide or inherited by threads that start lat
 import asyncio
 import gc
 import os
-import sys
 import threading
 from collections.abc import Callable
 from enum import StrEnum
@@ -17,12 +16,6 @@ from typing import Final, assert_never
 
 from flowlet.errors import ConfigError
 
-# Beside a CPU-bound task thread the loop wakes 3-13 ms late at the interpreter's own 5 ms, within 0.5 ms at 0.1 ms; less gains nothing.
-DEFAULT_SWITCH_INTERVAL_MS: Final = 0.1
-LATENCY_SWITCH_INTERVAL_MS: Final = 0.05  # bench latency, beside busy tasks: p50 340 -> 290 us; costs them some throughput
-LATENCY_BUSY_POLL_US: Final = 2000  # so that a stream of 1,000 records per second finds the loop awake
-_MIN_SWITCH_INTERVAL_MS: Final = 0.001
-_MAX_SWITCH_INTERVAL_MS: Final = 1000.0
 # Chunks are lists of fresh tuples: with CPython's (700, 10, 10) the collector would run several times per chunk and find nothing.
 DEFAULT_GC_THRESHOLD: Final = 50_000
 _MAX_GC_THRESHOLD: Final = 2**31 - 1  # a C int
@@ -40,27 +33,6 @@ class TaskScheduling(StrEnum):
     IDLE = "idle"
     """SCHED_IDLE: a task runs only when nothing else wants the core.  For a process that owns its core: a task that holds the
     interpreter's lock beside other normal work there would hold up its own loop."""
-
-
-class TaskDriver(StrEnum):
-    """What runs a task while data comes in; its own thread does everything else in any case."""
-
-    THREAD = "thread"
-    """Its own thread."""
-    LOOP = "loop"
-    """The loop, where the data arrives, if the task is light (``flowlet.task.light_tasks``)."""
-
-
-def apply_switch_interval(interval_ms: float) -> None:
-    """Let waiting threads ask for the interpreter after ``interval_ms``.
-
-    Raises:
-        ConfigError: the interval is out of range.
-    """
-    if not _MIN_SWITCH_INTERVAL_MS <= interval_ms <= _MAX_SWITCH_INTERVAL_MS:
-        allowed = f"{_MIN_SWITCH_INTERVAL_MS} to {_MAX_SWITCH_INTERVAL_MS:.0f}"
-        raise ConfigError(f"--switch-interval-ms is {interval_ms}, allowed is {allowed}")
-    sys.setswitchinterval(interval_ms / 1000)
 
 
 def pin_to_cpu(cpu: int) -> None:

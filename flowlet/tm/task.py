@@ -20,14 +20,14 @@ import structlog
 from flowlet.errors import UserFunctionError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
-from flowlet.rpc.messages import FailureInfo, GateCounts, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
+from flowlet.rpc.control_messages import FailureInfo, GateCounts, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
 from flowlet.splits.enumerator import SourceSplit
+from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
-from flowlet.task.stream_task import StreamTask
-from flowlet.tm.busy_tasks import BusyTasks
-from flowlet.tm.deployment import create_task_from_descriptor, owner_name
 from flowlet.tm.failure import failure_info, format_thread_stack
+from flowlet.tm.latency.busy_tasks import BusyTasks
 from flowlet.tm.process_model import TaskScheduling, apply_task_scheduling
+from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name
 from netstack.environment import NetworkEnvironment
 from netstack.errors import PartitionNotFoundError, ProducerFailedError, ResourceClosedError, TransportError
 from netstack.eventloop import EventLoopThread

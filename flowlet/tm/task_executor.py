@@ -10,13 +10,12 @@ Absent:     slots as objects (the JobManager alone counts them), checkpoints, se
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import structlog
 
-from flowlet.rpc.http import RpcClient
-from flowlet.rpc.messages import (
+from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
@@ -32,8 +31,10 @@ from flowlet.rpc.messages import (
     TaskReport,
     TaskStateChanged,
 )
-from flowlet.tm.busy_tasks import BusyTasks, Looks, TaskLoad
+from flowlet.rpc.http import RpcClient
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
+from flowlet.tm.latency.busy_tasks import BusyTasks, PeriodicLoadCheck, TaskLoad
+from flowlet.tm.latency.latency_policy import LatencyPolicy
 from flowlet.tm.process_model import TaskScheduling
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
 from netstack.config import NetstackConfig
@@ -57,17 +58,7 @@ class TaskExecutorConfig:
     reconnect: ReconnectConfig = field(default_factory=ReconnectConfig)
     cancellation: CancellationConfig = field(default_factory=CancellationConfig)
     task_scheduling: TaskScheduling = TaskScheduling.NORMAL
-    runs_light_tasks: bool = False  # on the loop
-    watches_tasks: bool = False  # whether their threads are busy, which ``ProcessHooks.loaded`` hears
-    lowers_busy_tasks: bool = False  # their threads, so that nothing else waits for them
-
-
-def _busy_tasks_of(config: TaskExecutorConfig) -> BusyTasks | None:
-    if config.lowers_busy_tasks:
-        return BusyTasks()
-    if config.watches_tasks or config.network.busy_poll_us:  # a loop that polls would be in their way
-        return BusyTasks(set_niceness=lambda _native_id, _niceness: None)
-    return None
+    latency: LatencyPolicy = field(default_factory=LatencyPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +82,13 @@ class TaskExecutor:
         self.is_registered = asyncio.Event()
         self._config = config
         self._hooks = hooks or ProcessHooks()
-        self._network = NetworkEnvironment(config.network, loop)
+        # A loop polls if either says so; whoever polls watches the tasks.
+        policy = replace(config.latency, busy_poll_us=config.latency.busy_poll_us or config.network.busy_poll_us)
+        self._network = NetworkEnvironment(replace(config.network, busy_poll_us=policy.busy_poll_us), loop)
         self._tasks: dict[bytes, Task] = {}
-        self._busy_tasks = _busy_tasks_of(config)
+        self._busy_tasks = policy.busy_tasks()
         self._poller = self._network.busy_poller
-        self._looks: Looks | None = None  # while there are tasks
+        self._load_check: PeriodicLoadCheck | None = None  # while there are tasks
         self._context = TaskContext(
             tm_id,
             self._network,
@@ -104,7 +97,7 @@ class TaskExecutor:
             self._stuck,
             config.cancellation,
             config.task_scheduling,
-            config.runs_light_tasks,
+            policy.runs_light_tasks,
             self._busy_tasks,
             self._report_watermark,
             self._report_gate,
@@ -180,7 +173,7 @@ class TaskExecutor:
         if not self._tasks:
             self._hooks.busy()
             if self._busy_tasks is not None:
-                self._looks = Looks(self._context.loop.loop.call_later, partial(self._look, self._busy_tasks))
+                self._load_check = PeriodicLoadCheck(self._context.loop.loop.call_later, partial(self._look, self._busy_tasks))
         self._tasks[task.attempt] = task
         _log.info("deploying", job=message.task.job_name, task=task.name)
         task.start()
@@ -237,8 +230,8 @@ class TaskExecutor:
         del self._tasks[task.attempt]
         if not self._tasks:
             self._hooks.idle()
-            if self._looks is not None:
-                self._looks.close()
+            if self._load_check is not None:
+                self._load_check.close()
                 self._loaded(TaskLoad())
 
     def _look(self, busy_tasks: BusyTasks) -> None:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.segment import MemorySegment, NetworkBuffer
-from netstack.buffer.wakeups import run_all
 from netstack.errors import ResourceClosedError
+from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:

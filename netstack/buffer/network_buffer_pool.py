@@ -24,9 +24,9 @@ from typing import Final
 from netstack.buffer.ledger import SegmentLedger
 from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
 from netstack.buffer.segment import MemorySegment
-from netstack.buffer.wakeups import run_all
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+from netstack.wakeups import run_all
 
 USAGE_WARNING_PERCENT: Final = 100  # Flink's USAGE_WARNING_THRESHOLD
 Grants = list[tuple[PoolAccount, MemorySegment]]

@@ -17,9 +17,9 @@ from functools import partial
 from typing import Final, Protocol
 
 from netstack.buffer.ledger import SegmentLedger, Trail
-from netstack.buffer.wakeups import run_all
 from netstack.config import is_debug
 from netstack.errors import BufferOwnershipError
+from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
 
 _POISON: Final = b"\xdd"  # what a freed segment is filled with when NETSTACK_DEBUG=1

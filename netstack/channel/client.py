@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+from netstack.channel.authentication_handler import AuthenticationHandler
 from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import behind_decoder
 from netstack.channel.protocol import HandlersFactory, NetworkChannel
@@ -18,11 +19,10 @@ from netstack.channel.socket_options import check_congestion_control
 from netstack.channel.tls import client_context, timeouts
 from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError
-from netstack.flow.gate_access import GateIdentity
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
-from netstack.handlers.auth import AuthenticationHandler
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig, SecurityMode, is_loopback, required_security
+from netstack.wire.gate_access import GateIdentity
 
 
 async def connect(

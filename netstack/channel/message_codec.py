@@ -10,12 +10,12 @@ from functools import partial
 from typing import NamedTuple
 
 from netstack.buffer.segment import BufferRecycler, MemorySegment, NetworkBuffer, recycle_all, recycle_segments
-from netstack.buffer.wakeups import run_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.outbound_buffer import OutboundFrame, View
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError
 from netstack.ids import InputChannelID
+from netstack.wakeups import run_all
 from netstack.wire.codec import (
     BUFFER_RESPONSE_HEADER,
     BUFFER_RESPONSE_HEADER_BYTES,
@@ -50,7 +50,7 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
-from netstack.wire.offers import GateHello, OfferRefused, PartitionOffer
+from netstack.wire.offer_messages import GateHello, OfferRefused, PartitionOffer
 
 _pack_header = BUFFER_RESPONSE_HEADER.pack
 _pack_numbers = BUFFER_RESPONSE_NUMBERS.pack

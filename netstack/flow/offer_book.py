@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from netstack.wire.offers import PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 
 # A gate may live for ever.  About 10 MB when full; not measured.
 MAX_REMEMBERED: Final = 65_536

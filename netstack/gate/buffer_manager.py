@@ -23,8 +23,8 @@ from typing import Final, Protocol, Self
 from netstack.buffer.local_buffer_pool import BufferListener
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import BufferLease, MemorySegment, NetworkBuffer, recycle_all
-from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ResourceClosedError
+from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
 
 # A channel with at least so many exclusive buffers asks for floating ones only while less than a quarter of its own are free: each trip

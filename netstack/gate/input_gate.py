@@ -7,7 +7,7 @@ Invariants: a channel stands in the queue at most once; it is taken out before i
             the priority future is done exactly when a channel is queued with priority, or the gate is closed.
 Units:      sizes in bytes.
 Lock order: ``SingleInputGate._lock`` and ``_request_lock`` are leaves: channels are polled, requested and replaced, and futures completed
-            outside them (FLINK-18595, FLINK-22946, FLINK-12510).
+            outside them (FLINK-18595, FLINK-22946, FLINK-12510).  ``OfferedInputGate`` takes its book lock under the second one.
 Source:     Flink ``InputGate``, ``SingleInputGate``, ``InputGateWithMetrics``.
 """
 
@@ -18,10 +18,9 @@ from functools import partial
 from typing import Final
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
-from netstack.buffer.debloater import BufferDebloater, ThroughputCalculator
+from netstack.buffer.buffer_debloater import BufferDebloater, ThroughputCalculator
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.segment import NetworkBuffer, recycle_all
-from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError, ResourceClosedError, TransportError
 from netstack.gate.gate_api import BufferOrEvent, Decompressor, EndOfDataStatus, wait_for_many, wait_for_next
 from netstack.gate.gate_statistics import GateStatistics, gate_statistics
@@ -32,6 +31,7 @@ from netstack.gate.sequence_numbers import is_before
 from netstack.gate.unknown_channel import UnknownInputChannel
 from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import ChannelStateWriter, DecompressedInput, InputChannelInfo
+from netstack.wakeups import run_all
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, StopMode, deserialize_event
 from netstack.wire.messages import DataType
 

@@ -3,7 +3,7 @@
 Side:       shared.  The loop thread takes offers; the task thread polls; anybody seals and closes.
 Invariants: as ``SingleInputGate``, but channels are added after the request, and the place of one that ended is given to the next; the
             error of a channel ends that channel alone: an aborted attempt.  The gate is finished once it is sealed and no channel is open.
-Lock order: ``_book_lock`` is a leaf that is held alone.
+Lock order: ``SingleInputGate._request_lock``, then ``_book_lock``, which is a leaf.
 Source:     ours; Flink's gates know their channels when they are made.
 Absent:     data in flight of checkpoints: what a producer sent and nobody acknowledged is the producer's to send again.
 """
@@ -14,17 +14,17 @@ from dataclasses import fields
 from functools import partial
 from typing import NamedTuple
 
-from netstack.buffer.wakeups import run_all
 from netstack.errors import InsufficientNetworkBuffersError, NetstackError
 from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts, Refusal
 from netstack.gate.gate_api import BufferOrEvent, Decompressor
 from netstack.gate.gate_statistics import GateStatistics, gate_statistics
 from netstack.gate.input_channel import InputChannel
 from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.partition_request_client import OfferedPartitionClient
 from netstack.gate.producer_quota import ProducerQuota, QuotaShare
 from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.handlers.offers import OfferedPartitionClient
-from netstack.wire.offers import PartitionOffer, RefusalCode
+from netstack.wakeups import run_all
+from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 
 ChannelFactory = Callable[[SingleInputGate, int, PartitionOffer, OfferedPartitionClient], RemoteInputChannel]
 # What a channel that left has moved stays in the gate's numbers.

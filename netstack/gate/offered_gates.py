@@ -8,10 +8,10 @@ Lock order: ``_lock`` is a leaf: gates are called outside it.
 import threading
 
 from netstack.errors import LocalProtocolError
-from netstack.flow.gate_access import GateIdentity
 from netstack.gate.offered_gate import OfferedInputGate
-from netstack.handlers.offers import OfferedPartitionClient
-from netstack.wire.offers import PartitionOffer, RefusalCode
+from netstack.gate.partition_request_client import OfferedPartitionClient
+from netstack.wire.gate_access import GateIdentity
+from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 
 
 class OfferedGates:

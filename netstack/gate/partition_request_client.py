@@ -1,4 +1,4 @@
-"""What a remote input channel asks of its connection.
+"""What remote input channels, and gates that take offers, ask of a connection.
 
 Side:   shared.
 Units:  delays in milliseconds, sizes in bytes.
@@ -6,6 +6,8 @@ Source: Flink ``PartitionRequestClient``.
 """
 
 from typing import TYPE_CHECKING, Protocol
+
+from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 
 if TYPE_CHECKING:
     from netstack.gate.remote_channel import RemoteInputChannel
@@ -37,3 +39,10 @@ class PartitionRequestClient(Protocol):
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
         """The channel wants no more."""
+
+
+class OfferedPartitionClient(PartitionRequestClient, Protocol):
+    """The connection over which a producer outside the cluster offers partitions."""
+
+    def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+        """The gate takes nothing (more) from ``offer``."""

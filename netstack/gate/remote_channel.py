@@ -19,7 +19,6 @@ from typing import Final
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all
-from netstack.buffer.wakeups import run_all
 from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
 from netstack.errors import (
     LocalProtocolError,
@@ -38,6 +37,7 @@ from netstack.gate.request_backoff import RequestBackoff
 from netstack.gate.sequence_numbers import MAX_SEQUENCE_NUMBER, next_sequence_number
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, InputChannelInfo
+from netstack.wakeups import run_all
 from netstack.wire.events import CheckpointBarrier, Event, EventAnnouncement, deserialize_event, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
 

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Final
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
-from netstack.buffer.wakeups import run_all
 from netstack.gate.gate_api import BatchInputGate, BufferOrEvent, EndOfDataStatus, wait_for_many, wait_for_next
 from netstack.gate.prioritized_deque import PrioritizedDeque
+from netstack.wakeups import run_all
 from netstack.wire.events import EndOfPartition, Event
 
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)

@@ -7,9 +7,9 @@ Invariants: a peer that has a gate's token meets no handler that serves partitio
 
 from collections.abc import Sequence
 
+from netstack.channel.authentication_handler import PeerAuthenticated
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.handlers.auth import PeerAuthenticated
-from netstack.handlers.offers import OfferedPartitionsHandler
+from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandler
 
 
 class ConnectionRoles(ChannelHandler):

@@ -18,7 +18,7 @@ from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView, Se
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:
-    from netstack.handlers.request_queue import PartitionRequestQueue
+    from netstack.handlers.partition_request_queue import PartitionRequestQueue
 
 SEVERAL = -1
 """The subpartition of a reader of more than one: each element says its own."""

@@ -3,7 +3,8 @@
 Side:       shared.
 Invariants: one view at a time; a new one takes the place of the last, starts at a whole record and with sequence number 0; from then on
             the last one takes nothing more, whatever it was about to do.
-Lock order: ``_reader_lock`` before ``PipelinedSubpartition._lock``; nobody else is called under either.
+Lock order: ``_reader_lock``, then ``PipelinedSubpartition._lock``, then that of the view.  A partition that compresses gives a buffer
+            back to its pool under the first one; no job makes such a partition.
 Source:     Flink ``PipelinedApproximateSubpartition`` and its view.  Unlike there, the rest of a record is skipped also if the first reader
             had read all of its beginning before that buffer was finished.
 Absent:     recovery of channel state, as in Flink: approximate recovery and unaligned checkpoints exclude each other.

@@ -4,7 +4,8 @@ Side:       shared.  The task thread writes; each reader belongs to one thread; 
 Invariants: readers come only after ``finish``; the file is deleted when the subpartition was released and the last reader, or the write
             that was going on, is over.
 Units:      backlog in data buffers.
-Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: files, consumers, listeners and the partition are called after it.
+Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: consumers, listeners and the partition are called after it, and files but
+            for the first read of a new reader.
 Source:     Flink ``BoundedBlockingSubpartition``, ``BoundedBlockingSubpartitionReader``, ``BoundedBlockingResultPartition``.  Readers learn
             at once of a release; they keep the file, but get nothing more.
 Absent:     direct transfer from file to socket.
@@ -17,7 +18,6 @@ from pathlib import Path
 from netstack.buffer.builder import BufferConsumer
 from netstack.buffer.compression import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceBrokenError
 from netstack.ids import ResultPartitionID
 from netstack.partition.bounded_data import BoundedData, BoundedDataKind, create_bounded_data
@@ -27,6 +27,7 @@ from netstack.partition.pipelined import ADD_REFUSED, NO_BUFFER_SIZE
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.subpartition import SubpartitionParent
 from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+from netstack.wakeups import run_all
 from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from netstack.buffer.segment import NetworkBuffer
-from netstack.buffer.wakeups import run_all
+from netstack.wakeups import run_all
 
 
 class InFlightData:

@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.task_events import TaskEventDispatcher
 from netstack.partition.view import BufferAvailabilityListener, ResultSubpartitionView
 from netstack.timers import Timers
+from netstack.wakeups import run_all
 
 
 class _Waiting:

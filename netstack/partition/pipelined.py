@@ -42,7 +42,6 @@ from netstack.buffer.builder import BufferConsumer, SegmentConsumer
 from netstack.buffer.compression import BufferCompressor
 from netstack.buffer.content import ContentConsumer
 from netstack.buffer.segment import BufferRecycler, MemorySegment, NetworkBuffer
-from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,
@@ -53,6 +52,7 @@ from netstack.partition.channel_state import (
 from netstack.partition.in_flight import InFlightData
 from netstack.partition.subpartition import SubpartitionParent
 from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+from netstack.wakeups import run_all
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, deserialize_event, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 

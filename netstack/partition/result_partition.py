@@ -27,7 +27,6 @@ from netstack.buffer.compression import BufferCompressor
 from netstack.buffer.content import ContentConsumer
 from netstack.buffer.local_buffer_pool import BlockingObserver, LocalBufferPool
 from netstack.buffer.segment import BufferContent, MemorySegment, recycle_segments
-from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.partition.approximate import PipelinedApproximateSubpartition
@@ -37,6 +36,7 @@ from netstack.partition.pipelined import NO_BUFFER_SIZE, PipelinedSubpartition
 from netstack.partition.subpartition import ResultSubpartition
 from netstack.partition.union_view import UnionResultSubpartitionView
 from netstack.partition.view import BufferAvailabilityListener, ResultSubpartitionView
+from netstack.wakeups import run_all
 from netstack.wire.events import EndOfData, Event, StopMode, event_data_type, serialize_event
 
 
@@ -539,10 +539,11 @@ class ResultPartition:
 
     def release(self, cause: BaseException | None = None) -> None:
         """Drop everything, from any state; views that are still read report ``cause``.  The second call does nothing."""
+        failure = self._producer_failed(cause)  # asks for the text of an exception, which may be a user's: not under the lock
         with self._lock:
             if self._is_released:
                 return
-            calls = self._release_locked(self._producer_failed(cause))
+            calls = self._release_locked(failure)
         run_all(calls)
 
     def on_consumed_subpartition(self, index: int) -> None:

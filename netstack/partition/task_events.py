@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError
 from netstack.ids import ResultPartitionID
+from netstack.wakeups import run_all
 from netstack.wire.events import Event
 
 TaskEventCallback = Callable[[Event], None]

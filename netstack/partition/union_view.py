@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Final
 
 from netstack.buffer.segment import NetworkBuffer
-from netstack.buffer.wakeups import run_all
 from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, ResultSubpartitionView, SegmentRun
+from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
 
 CACHE_CAPACITY: Final = 10  # Flink's; looking ahead tells the next data type and the backlog

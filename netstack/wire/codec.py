@@ -6,7 +6,7 @@ Invariants: every encoded frame starts with its own length, the magic number and
 Units:      lengths in bytes, all integers big endian.
 Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a throwable as Java would serialize it, of a class that makes Flink do
             the right thing, with our code's name in front of its message.  ``Hello``, ``Proof`` and ``Ready`` are ours, and so is
-            what ``offers`` has.
+            what ``offer_messages`` has.
 """
 
 import re
@@ -46,7 +46,7 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
-from netstack.wire.offers import (
+from netstack.wire.offer_messages import (
     GATE_HELLO_ID,
     OFFER_DECODERS,
     OFFER_FRAME_BYTES,

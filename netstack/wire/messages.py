@@ -4,7 +4,7 @@ Side:       pure.
 Invariants: a message is immutable.  The buffer of a ``BufferResponse`` belongs to whoever holds the message.
 Units:      credit and backlog in buffers, sizes in bytes.
 Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  ``Hello``, ``Proof`` and ``Ready`` are ours (ids from 64 on), as those of
-            ``offers``.
+            ``offer_messages``.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from enum import IntEnum, unique
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from netstack.ids import InputChannelID, ResultPartitionID
-from netstack.wire.offers import GateHello, OfferRefused, PartitionOffer
+from netstack.wire.offer_messages import GateHello, OfferRefused, PartitionOffer
 
 
 @unique

@@ -5,7 +5,7 @@ import pytest
 from bench.jobs.pipeline import Run
 from bench.profile_parts import BENCH, UNKNOWN, USER, ns_per_record, part_of
 
-TASK = "run (/home/me/src/flowlet/task/mailbox_processor.py:166)"
+TASK = "run (/home/me/src/flowlet/mailbox/mailbox_processor.py:166)"
 
 
 @pytest.mark.parametrize(
@@ -15,12 +15,12 @@ TASK = "run (/home/me/src/flowlet/task/mailbox_processor.py:166)"
         (["parse_hit (/src/bench/jobs/program_records.py:40)", "match (/usr/lib/python3.11/re/__init__.py:166)"], USER),
         (["copy_values (/src/flowlet/operators/copying.py:52)", "deepcopy (/usr/lib/python3.11/copy.py:146)"], "copy"),
         (["dumps (/venv/lib/python3.11/site-packages/cloudpickle/cloudpickle.py:1544)"], "pickle"),
-        (["run (/src/flowlet/operators/<generated 1>.py:3)"], "flowlet: generated loops"),
+        (["run (/src/flowlet/chain/<generated 1>.py:3)"], "flowlet: generated loops"),
         (["values (/src/flowlet/records.py:64)"], "flowlet: records"),
         (["encode (/src/flowlet/serde/columns.py:85)"], "flowlet: serde"),
         (["send (/src/netstack/channel/protocol.py:8)"], "netstack"),
-        (["looked_up (/src/bench/jobs/checked_work.py:45)"], BENCH),
-        (["select (/usr/lib/python3.11/selectors.py:9)"], "flowlet: task"),
+        (["in_chunks (/src/bench/jobs/checked_work.py:45)"], BENCH),
+        (["select (/usr/lib/python3.11/selectors.py:9)"], "flowlet: mailbox"),
     ],
 )
 def test_a_sample_belongs_to_the_innermost_frame_that_has_a_part(innermost: list[str], part: str) -> None:
@@ -38,4 +38,4 @@ def test_parts_share_the_cpu_of_the_run_without_what_came_before_the_clock() -> 
 
     parts = ns_per_record([f"{user} 6", f"{TASK} 2", f"{made} 2"], run, num_records=1_000_000)
 
-    assert parts == {USER: pytest.approx(1200), "flowlet: task": pytest.approx(400)}
+    assert parts == {USER: pytest.approx(1200), "flowlet: mailbox": pytest.approx(400)}

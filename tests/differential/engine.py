@@ -12,12 +12,13 @@ from typing import Any, Final
 
 import pytest
 
+from flowlet.chain import record_shape
 from flowlet.common import Time
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import AsyncDataStream, CloseableIterator, StreamExecutionEnvironment
 from flowlet.datastream.data_stream import DataStream
 from flowlet.errors import FlowletError
-from flowlet.operators import record_shape, source
+from flowlet.operators import source_operator
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.differential import worlds
 from tests.differential.functions import function as function_named
@@ -79,7 +80,7 @@ def _eager_loops(num_records: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if num_records:
             patch.setattr(record_shape, "MIN_OTHERS", 1)
-            patch.setattr(source, "MAX_CHUNK_RECORDS", num_records)
+            patch.setattr(source_operator, "MAX_CHUNK_RECORDS", num_records)
         yield
 
 

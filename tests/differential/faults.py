@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from flowlet.operators.preview import preview
+from flowlet.chain.preview import preview
 from flowlet.records import MAX_TIMESTAMP
 from tests.differential import interpreter
 from tests.differential.engine import Actual

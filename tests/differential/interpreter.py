@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from flowlet.chain.preview import preview
 from flowlet.datastream import OutputTag
-from flowlet.operators.preview import preview
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.differential import worlds
 from tests.differential.functions import function as function_named

@@ -14,10 +14,10 @@ from bench.memory import Held
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
 from flowlet.client.remote import RemoteTarget
+from flowlet.connectors.sinks import DiscardSink
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.operators.sinks import DiscardSink
-from flowlet.operators.transform import MapOperator
+from flowlet.operators.map_operator import MapOperator
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
 from tests.flowlet.client.jobs import mapped, source, vertex
@@ -29,7 +29,8 @@ pytestmark = pytest.mark.slow
 NUM_TASKS = 1000
 NUM_WARM_UP_ROUNDS = 3
 MEMORY = NetstackConfig(network_memory_bytes=4 * 1024 * 1024)
-WATCHED = ("netstack.", "flowlet.task.", "flowlet.tm.", "flowlet.operators.", "flowlet.serde.")
+WATCHED_PACKAGES = ("async_io", "chain", "connectors", "io", "mailbox", "operators", "serde", "task", "timers", "tm", "watermarks")
+WATCHED = ("netstack.", *(f"flowlet.{package}." for package in WATCHED_PACKAGES))
 VALUES = list(range(20))
 
 

@@ -3,10 +3,13 @@
 import asyncio
 import socket
 import threading
+from typing import Any
 
 import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.channel.client import connect
+from netstack.channel.protocol import NetworkChannel
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConnectError, ConnectionLostError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
@@ -235,6 +238,31 @@ async def test_close_while_connecting_ends_the_attempt() -> None:
     await consumer.close()
     await server.close()
     assert peer.received == []
+
+
+async def test_close_just_when_the_attempt_succeeded_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt is over, and whoever made it has not been told; on Python 3.12 and newer nothing is left to wait for."""
+    consumer, peer = Consumer(), Peer()
+    server, address = await serve(peer)
+    channels, closings = [], []
+
+    async def connect_while_it_is_closed(*args: Any, **options: Any) -> NetworkChannel:
+        channels.append(await connect(*args, **options))
+        closings.append(asyncio.create_task(consumer.manager.close()))
+        await asyncio.sleep(0)  # one turn: the manager has begun to close, the connection has not
+        return channels[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("netstack.connection_manager.connect", connect_while_it_is_closed)
+        gate = consumer.gate(address)
+        await until(lambda: bool(closings))
+        await closings[0]
+
+    assert not channels[0].is_active
+    with pytest.raises(ResourceClosedError):
+        gate.poll_next()
+    await consumer.close()
+    await server.close()
 
 
 async def test_connections_are_closed_together() -> None:

@@ -19,7 +19,6 @@ from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.compression import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.segment import NetworkBuffer
-from netstack.buffer.wakeups import run_all
 from netstack.channel.protocol import NetworkChannel
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
@@ -32,6 +31,7 @@ from netstack.partition.pipelined import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop, _ManualLoop
 from netstack.testing.manual_clock import ManualClock
+from netstack.wakeups import run_all
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, EndOfPartition, Event, StopMode
 from tests.sim.streams import RangeStream, Stream, marked
 from tests.sim.transport import SimTransport

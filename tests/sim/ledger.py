@@ -12,7 +12,7 @@ from netstack.buffer.segment import FREEING_RECYCLER, NetworkBuffer
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import OutboundBuffer, OutboundRun
 from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.handlers.request_queue import PartitionRequestQueue
+from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.ids import InputChannelID
 from netstack.wire.codec import BUFFER_RESPONSE_HEADER
 from netstack.wire.messages import (

@@ -36,8 +36,8 @@ from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
-from netstack.handlers.request_queue import PartitionRequestQueue
-from netstack.handlers.request_server import PartitionRequestServerHandler
+from netstack.handlers.partition_request_queue import PartitionRequestQueue
+from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
 from netstack.partition.bounded_blocking import BoundedBlockingResultPartition
 from netstack.partition.manager import ResultPartitionManager

@@ -36,7 +36,7 @@ class ParquetBulkWriters:
         Raises:
             JobGraphError: it is no row type, or Parquet has no column for a field.
         """
-        from flowlet.serde.arrow_types import arrow_type_of  # with it comes pyarrow, which most programs do without
+        from flowlet.serde.types.arrow_types import arrow_type_of  # with it comes pyarrow, which most programs do without
 
         if isinstance(row_type, TupleTypeInfo):
             row_type = RowTypeInfo(row_type.get_field_types())

@@ -15,8 +15,8 @@ from bench.jobs.checked import (
     check_last_values,
     check_num_outputs,
 )
+from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns import columns_of
-from flowlet.operators.base import OperatorContext
 from flowlet.records import Chunk
 from flowlet.testing.recording_output import RecordingOutput
 

@@ -1,13 +1,19 @@
 """The peers give what the plain loop gives for programs and queries, where they are installed."""
 
+import itertools
+import multiprocessing
+import os
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import nexmark, programs
+from bench.jobs import checked_work
 from bench.jobs.work import Work
-from bench.peers import bytewax, bytewax_work, flink_cluster, loop_work, nexmark_flink, pyflink_work
+from bench.peers import by_hand, bytewax, bytewax_work, flink_cluster, loop_of_calls, loop_work, nexmark_flink, pyflink_work
 
 WORKS = [
     *(programs.work_of(program, form, 2_000) for program in programs.PROGRAMS for form in programs.FORMS),
@@ -18,10 +24,45 @@ OF_PYFLINK = [programs.work_of("two_streams", "friendly", 2_000), nexmark.work_o
 pytestmark = pytest.mark.slow
 
 
-def test_the_loop_runs_in_a_process_of_its_own() -> None:
-    run = loop_work.run_once(WORKS[0])
+@pytest.mark.parametrize("form", loop_work.Form)
+def test_the_loop_runs_in_a_process_of_its_own(form: loop_work.Form) -> None:
+    run = loop_work.run_once(WORKS[0], form)
 
     assert run.rate == pytest.approx(2_000 / run.seconds)
+
+
+@pytest.mark.parametrize("work", [work for work in WORKS if by_hand.is_there_for(work)], ids=lambda work: work.name)
+def test_two_processes_by_hand_give_the_same(work: Work) -> None:
+    _, _, found = by_hand.run(work)
+
+    assert found == checked_work.expected(work)
+
+
+def test_a_process_that_fails_ends_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one would wait for its records for ever."""
+
+    def fails_once(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+        if "process-1" in multiprocessing.current_process().name.lower():
+            os._exit(3)
+        return iter([(line, {}) for line in lines][:0])
+
+    made = by_hand._PROGRAMS["json_dicts"][1]
+    monkeypatch.setitem(by_hand._PROGRAMS, "json_dicts", (fails_once, made))
+    monkeypatch.setattr("multiprocessing.process._process_counter", itertools.count(1))
+
+    with pytest.raises(ChildProcessError, match="ended with 3"):
+        by_hand.run(WORKS[0])
+
+
+@pytest.mark.parametrize("work", [work for work in WORKS if loop_of_calls.can_call(work)], ids=lambda work: work.name)
+def test_a_loop_of_calls_gives_the_same(work: Work) -> None:
+    assert loop_of_calls.loop_of(work)(*[each.records() for each in work.inputs]) == checked_work.expected(work)
+
+
+def test_there_is_a_loop_of_calls_for_all_but_timers_and_joins() -> None:
+    missing = {work.program for work in WORKS if not loop_of_calls.can_call(work)}
+
+    assert missing == {"two_streams_twin", "q3", "q8", "q11"}
 
 
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)

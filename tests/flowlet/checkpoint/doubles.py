@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 
 from flowlet.checkpoint.checkpoint_error import CheckpointError
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata, CheckpointMetrics, OperatorSnapshot, SubtaskState
-from flowlet.task.mailbox import TaskMailbox
-from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.task_mailbox import TaskMailbox
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ResourceClosedError

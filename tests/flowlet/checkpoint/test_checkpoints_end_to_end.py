@@ -17,8 +17,8 @@ from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.checkpoint.task_outputs import CheckpointedOutput, TaskOutputs
-from flowlet.task.mailbox import MAX_PRIORITY
-from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.partition.channel_state import InputChannelInfo

@@ -20,16 +20,16 @@ from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
 from flowlet.columns import CodedColumn, Columns, Shape
 from flowlet.graph.partitioner import Global
-from flowlet.key_columns import ChannelTable
+from flowlet.io import input_processor
+from flowlet.io.input_processor import InputProcessor
+from flowlet.io.key_dictionary import ChannelCodes, KeyDictionary
+from flowlet.keys.key_columns import ChannelTable
 from flowlet.records import Chunk
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task import input_processor
-from flowlet.task.input_processor import InputProcessor
-from flowlet.task.key_dictionary import ChannelCodes, KeyDictionary
+from flowlet.task.create_stream_task import create_stream_task
 from flowlet.task.one_input_stream_task import OneInputStreamTask
-from flowlet.task.stream_task import create_stream_task
-from flowlet.task.stream_task_base import StreamTask
+from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec
 from netstack.gate.input_gate import SingleInputGate

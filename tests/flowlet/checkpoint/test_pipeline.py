@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.barrier_aligner import BarrierMode
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
@@ -25,14 +26,13 @@ from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState, Subt
 from flowlet.datastream import KeyedProcessFunction
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.keyed import KeyedSumOperator
-from flowlet.operators.process import ProcessOperator
-from flowlet.operators.running import RunningState
-from flowlet.operators.source import Source, SourceOperator, SourceReader
+from flowlet.operators.keyed_aggregation_operator import RunningState
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.process_operator import ProcessOperator
+from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.task.stream_task import StreamTask, create_stream_task
+from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.errors import ProducerFailedError
 from netstack.partition.result_partition import ResultPartition

@@ -17,8 +17,8 @@ from flowlet.checkpoint.responder import MeasuringResponder
 from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
-from flowlet.task.mailbox import MAX_PRIORITY
-from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY
 from netstack.wire.events import (
     CancelCheckpointMarker,
     CheckpointOptions,

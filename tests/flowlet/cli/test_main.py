@@ -166,6 +166,13 @@ def test_processes_are_started_by_the_same_command(command: str, ready: str, tmp
 
 
 @pytest.mark.slow
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "flowlet", "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
+
+    assert (done.returncode, done.stdout) == (0, f"flowlet {installed_version()}\n")
+
+
+@pytest.mark.slow
 def test_options_of_a_process_are_its_own(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "flowlet.cli.main", "tm", "--help"], capture_output=True, text=True, timeout=PATIENCE_S)
 

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.connectors.sinks import DiscardSink
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Rebalance
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.chain import ChainedOperator
-from flowlet.operators.keyed import KeyedSumOperator
-from flowlet.operators.sinks import DiscardSink
-from flowlet.operators.source import CollectionSource, Source, SourceOperator
-from flowlet.operators.transform import FlatMapOperator, MapOperator
+from flowlet.operators.flat_map_operator import FlatMapOperator
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.records import Chunk
 from tests.waiting import PATIENCE_S
 

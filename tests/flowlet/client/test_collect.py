@@ -14,8 +14,8 @@ from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Forward
-from flowlet.operators.transform import MapOperator
-from flowlet.task.record_writer_base import MAX_PENDING_RECORDS
+from flowlet.io.record_writer import MAX_PENDING_RECORDS
+from flowlet.operators.map_operator import MapOperator
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.jobs import (
     ctrl_c_inside,

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from flowlet.client.executor import RemoteTarget, execute, to_message
+from flowlet.connectors.sinks import DiscardSink
+from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups, Rebalance
-from flowlet.operators.sinks import DiscardSink
-from flowlet.operators.source import SourceOperator
-from flowlet.operators.text_source import TextLineSource
-from flowlet.operators.transform import MapOperator
-from flowlet.rpc.messages import JobGraphMessage
+from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.splits.file_split import FileSet
 from tests.flowlet.client.jobs import source, vertex, word_count

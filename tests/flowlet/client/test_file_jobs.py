@@ -14,6 +14,7 @@ import pytest
 
 from flowlet.common import WatermarkStrategy
 from flowlet.common.job_status import JobStatus
+from flowlet.connectors.text_line_source import TextLineReader
 from flowlet.datastream import (
     CloseableIterator,
     DataStream,
@@ -24,7 +25,6 @@ from flowlet.datastream import (
 )
 from flowlet.datastream.connectors import DiscardingSink, FileSource, StreamFormat
 from flowlet.errors import JobExecutionError
-from flowlet.operators.text_source import TextLineReader
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.testing.mini_cluster import MiniCluster
 from netstack.availability import AvailabilityFuture

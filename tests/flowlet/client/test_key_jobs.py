@@ -9,7 +9,7 @@ import pytest
 from flowlet.common import Configuration
 from flowlet.datastream import KeyedCoProcessFunction, KeyedProcessFunction, KeyedStream, StreamExecutionEnvironment
 from flowlet.errors import JobExecutionError
-from flowlet.keys import exact_key
+from flowlet.keys.exact_keys import exact_key
 from tests.flowlet.keys_of_every_type import GOLDEN
 
 KEYS = [key for key, _ in GOLDEN]

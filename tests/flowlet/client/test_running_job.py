@@ -9,11 +9,11 @@ import pytest
 from flowlet.client.interrupts import Latch
 from flowlet.client.running_job import RunningJob, describe_end
 from flowlet.common.job_status import JobStatus
+from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
-from flowlet.operators.sinks import DiscardSink
-from flowlet.rpc.messages import FailureInfo
+from flowlet.rpc.control_messages import FailureInfo
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.jobs import (
     ctrl_c_inside,

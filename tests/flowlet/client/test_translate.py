@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.chain.operator_chain import OperatorChain
+from flowlet.chain.stream_operator import EdgeOutput, OperatorContext
 from flowlet.client.executor import EmbeddedTarget
 from flowlet.client.translate import embedded_target, operator_of, translate
 from flowlet.common import Row, Types, WatermarkStrategy
@@ -20,9 +22,7 @@ from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.stream_graph import StreamGraph, StreamNode
 from flowlet.graph.transformation import ChainingStrategy, Transformation
-from flowlet.operators.base import EdgeOutput, OperatorContext
-from flowlet.operators.chain import OperatorChain
-from flowlet.operators.source import SourceOperator
+from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from tests.flowlet.operators.local_splits import serve_splits
 

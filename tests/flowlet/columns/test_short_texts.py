@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import ShortTextColumn
-from flowlet.columns.short_texts import HEAD_BYTES, HeadArray, differ, texts_of, try_short_texts
+from flowlet.columns.short_texts import PACKED16_BYTES, Packed16Array, differ, texts_of, try_short_texts
 
 # A NUL may be inside of a text, not at its end.
-SHORT = st.text(st.characters(max_codepoint=127), max_size=HEAD_BYTES).map(lambda text: text.rstrip("\0"))
+SHORT = st.text(st.characters(max_codepoint=127), max_size=PACKED16_BYTES).map(lambda text: text.rstrip("\0"))
 
 
-def heads_of(texts: list[str]) -> HeadArray:
-    return np.array([text.encode() for text in texts] or [b""], f"S{HEAD_BYTES}").view(np.uint64).reshape(-1, 2)[: len(texts)]
+def heads_of(texts: list[str]) -> Packed16Array:
+    return np.array([text.encode() for text in texts] or [b""], f"S{PACKED16_BYTES}").view(np.uint64).reshape(-1, 2)[: len(texts)]
 
 
 @given(st.lists(SHORT, max_size=20))
@@ -19,7 +19,7 @@ def test_texts_come_back(texts: list[str]) -> None:
     """NULs inside of them too."""
     column = ShortTextColumn(heads_of(texts))
 
-    assert (len(column), column.to_list(), texts_of(column.heads)) == (len(texts), texts, texts)
+    assert (len(column), column.to_list(), texts_of(column.packed16)) == (len(texts), texts, texts)
 
 
 @given(st.lists(st.tuples(SHORT, SHORT), min_size=1, max_size=20))
@@ -38,7 +38,7 @@ def test_texts_without_a_nul_are_short_texts(texts: list[str]) -> None:
     assert (column is not None) == (not any("\0" in text for text in texts))
     if column is not None:
         assert (len(column), column.to_list()) == (len(texts), texts)
-        assert column.heads.tolist() == heads_of(texts).tolist()
+        assert column.packed16.tolist() == heads_of(texts).tolist()
 
 
 @pytest.mark.parametrize("odd", ["longer than sixteen", "x" * 17, "é", "水", "\0", "a\0", "\0a", "a\0b"])
@@ -52,7 +52,7 @@ def test_one_other_text_and_there_are_no_short_texts(odd: str, position: int) ->
 
 
 def test_the_longest_short_texts_fit() -> None:
-    texts = ["x" * HEAD_BYTES, "", "y" * HEAD_BYTES]
+    texts = ["x" * PACKED16_BYTES, "", "y" * PACKED16_BYTES]
 
     column = try_short_texts(texts)
 

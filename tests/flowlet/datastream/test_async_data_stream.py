@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.client.translate import operator_of
 from flowlet.common import Time, Types
 from flowlet.common.job_client import SubmittedJob
@@ -14,7 +15,6 @@ from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import AsyncWaitTransformation
-from flowlet.operators.async_wait import AsyncWaitOperator
 
 METHODS = ["ordered_wait", "unordered_wait", "ordered_wait_with_retry", "unordered_wait_with_retry"]
 RETRY = AsyncRetryStrategy.fixed_delay(3, 10, empty_result_predicate, None)

@@ -24,7 +24,7 @@ from flowlet.graph.execution_graph import (
     is_symptom,
 )
 from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, ExecutionState
-from flowlet.rpc.messages import FailureInfo
+from flowlet.rpc.control_messages import FailureInfo
 
 A, B, C = b"a" * 40, b"b" * 40, b"c" * 40  # two tasks of vertex v, one of vertex w
 PLACES = {A: "tm-1", B: "tm-2", C: "tm-1"}

@@ -45,8 +45,8 @@ from flowlet.ingest import (
 )
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
-from netstack.flow.gate_access import GateIdentity
-from netstack.offering import OfferedPartition
+from netstack.offering_network import OfferedPartition
+from netstack.wire.gate_access import GateIdentity
 from tests.flowlet.client.jobs import hold, reached, released
 from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, push, write_secret
 from tests.flowlet.ingest.cut import Cut

@@ -23,3 +23,25 @@ def test_a_stall_is_reported_once_and_the_next_one_again() -> None:
     watch.mark_start()
     now_s += 11
     assert watch.overdue_s() == 11
+
+
+def test_a_wait_that_begins_while_the_one_before_is_reported_is_reported_too() -> None:
+    """The writer goes on and waits again between two steps of the look."""
+    now_s, writes = 0.0, False
+
+    def clock() -> float:
+        nonlocal writes
+        if writes:
+            writes = False
+            watch.mark_end()
+            watch.mark_start()
+        return now_s
+
+    watch = StallWatch(clock)
+    watch.mark_start()
+    now_s = WARN_AFTER_S
+    writes = True
+    assert watch.overdue_s() == WARN_AFTER_S
+    now_s += WARN_AFTER_S
+
+    assert watch.overdue_s() == WARN_AFTER_S

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest_asyncio
 
-from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.job_manager import JobManager
+from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.rpc.http import RpcClient
 from tests.flowlet.jm.scripted_task_manager import SECRET, ScriptedTaskManager
 

@@ -7,8 +7,7 @@ import aiohttp
 import msgspec
 
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.http import RpcClient
-from flowlet.rpc.messages import (
+from flowlet.rpc.control_messages import (
     CancelTask,
     DeployTask,
     EdgeMessage,
@@ -25,6 +24,7 @@ from flowlet.rpc.messages import (
     ToTaskManager,
     VertexMessage,
 )
+from flowlet.rpc.http import RpcClient
 from tests.waiting import PATIENCE_S
 
 SECRET = b"s" * 32

@@ -6,7 +6,7 @@ from flowlet.errors import JobGraphError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.dispatcher import DuplicateJobError
 from flowlet.jm.job_manager import JobManager
-from flowlet.rpc.messages import Heartbeat, RegistrationRefused, TaskMetrics, TaskReport, TaskStateChanged
+from flowlet.rpc.control_messages import Heartbeat, RegistrationRefused, TaskMetrics, TaskReport, TaskStateChanged
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, ScriptedTaskManager, registration, user_failure, word_count
 

@@ -5,8 +5,8 @@ import pytest
 from flowlet.errors import FlowletError
 from flowlet.graph.execution_graph import is_symptom
 from flowlet.jm import failures
-from flowlet.jm.deployment import TaskManagerLocation
-from flowlet.rpc.messages import FailureInfo
+from flowlet.jm.deployment_plan import TaskManagerLocation
+from flowlet.rpc.control_messages import FailureInfo
 
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
 

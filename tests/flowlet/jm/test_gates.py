@@ -2,10 +2,10 @@
 
 import base64
 
-from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.gates import TOKEN_LIFETIME_MS, GateEnd, gate_document, gate_names, gate_vertex
-from flowlet.rpc.messages import GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
-from netstack.flow.gate_access import GateIdentity, gate_token
+from flowlet.rpc.control_messages import GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
+from netstack.wire.gate_access import GateIdentity, gate_token
 
 SECRET = b"s" * 32
 GATE = RemoteGateMessage("clicks", "Long", b"F" * 16, b"type", b"key", 2)

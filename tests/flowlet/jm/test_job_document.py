@@ -7,10 +7,10 @@ import pytest
 
 from flowlet.graph.execution_graph import CancelRequested, ExecutionGraph, ExecutionReported, SlotsAllocated
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_document import JobView, job_document, job_overview_item, vertex_status
 from flowlet.jm.scheduler import attempt_id, execution_vertices
-from flowlet.rpc.messages import OperatorMetrics, TaskMetrics
+from flowlet.rpc.control_messages import OperatorMetrics, TaskMetrics
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, user_failure, word_count
 
 JOB = word_count(sinks=2)

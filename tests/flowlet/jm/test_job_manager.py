@@ -7,9 +7,9 @@ import pytest
 
 from flowlet.errors import ConfigError
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.dispatcher import BusyError
 from flowlet.jm.job_manager import JobManager
+from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.rpc.http import RpcClient
 from tests.flowlet.jm.conftest import Connect
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, word_count

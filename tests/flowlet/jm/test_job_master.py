@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.deployment import TaskManagerLocation
+from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
-from flowlet.rpc.messages import (
+from flowlet.rpc.control_messages import (
     SourceWatermarkReported,
     SplitsRequested,
     TaskDeploymentDescriptor,

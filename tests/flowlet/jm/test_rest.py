@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.rpc.control_messages import TaskDeploymentDescriptor, TaskMetrics
 from flowlet.rpc.http import RpcClient, RpcResponse
-from flowlet.rpc.messages import TaskDeploymentDescriptor, TaskMetrics
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import (
     COLLECT_ID,

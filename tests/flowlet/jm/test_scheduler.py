@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flowlet.jm.scheduler import SlotPool, assign_tasks, attempt_id, execution_vertices, needed_slots, slot_indices, slots_by_group
-from flowlet.rpc.messages import JobGraphMessage
+from flowlet.rpc.control_messages import JobGraphMessage
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SINK_ID, SOURCE_ID, vertex, word_count
 
 

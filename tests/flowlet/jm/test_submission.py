@@ -8,7 +8,7 @@ import pytest
 from flowlet.errors import JobGraphError
 from flowlet.jm import submission
 from flowlet.jm.submission import check_job_graph, without_code
-from flowlet.rpc.messages import JobGraphMessage, WatermarkAlignmentMessage
+from flowlet.rpc.control_messages import JobGraphMessage, WatermarkAlignmentMessage
 from flowlet.splits.file_split import FileSet
 from tests.flowlet.jm.scripted_task_manager import EDGE_ID, SINK_ID, SOURCE_ID, edge, word_count
 

@@ -10,18 +10,18 @@ from aiohttp import web
 
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm import taskmanager_session
-from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.job_manager import JobManager
+from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.taskmanager_session import TaskManagerSession, decode
 from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.http import RpcClient
-from flowlet.rpc.messages import (
+from flowlet.rpc.control_messages import (
     Heartbeat,
     Registered,
     RegisterTaskManager,
     RegistrationRefused,
     TaskMetrics,
 )
+from flowlet.rpc.http import RpcClient
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, ScriptedTaskManager, registration, user_failure, word_count
 from tests.waiting import Stopwatch

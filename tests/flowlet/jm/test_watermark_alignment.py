@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.jm.watermark_alignment import MaxAllowedWatermark, ReportedWatermark, SourceSubtask, WatermarkAlignmentGroups
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.task.source_alignment import SourceAlignment
+from flowlet.watermarks.source_alignment import SourceAlignment
 
 DRIFT = 1000
 

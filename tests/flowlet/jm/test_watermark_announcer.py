@@ -7,7 +7,7 @@ import msgspec
 from flowlet.jm.watermark_alignment import SourceSubtask
 from flowlet.jm.watermark_announcer import WatermarkAnnouncer
 from flowlet.records import MAX_TIMESTAMP
-from flowlet.rpc.messages import JobGraphMessage, WatermarkAlignmentMessage
+from flowlet.rpc.control_messages import JobGraphMessage, WatermarkAlignmentMessage
 from tests.flowlet.jm.scripted_task_manager import SINK_ID, SOURCE_ID, word_count
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ListColumn, Shape, columns_of
 from flowlet.datastream.aggregations import Extreme
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
-from flowlet.keys import exact_key
+from flowlet.keys.exact_keys import exact_key
 from tests.flowlet.serde.exact import exact
 
 AGGREGATES = list(Aggregate)

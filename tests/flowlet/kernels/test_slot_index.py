@@ -15,7 +15,7 @@ from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Const
 from flowlet.columns.short_texts import try_short_texts
 from flowlet.kernels import slot_index
 from flowlet.kernels.slot_index import SlotIndex
-from flowlet.keys import exact_key
+from flowlet.keys.exact_keys import exact_key
 from tests.flowlet.keys_of_every_type import GOLDEN
 
 INTS = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)

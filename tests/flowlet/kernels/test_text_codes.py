@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.columns.short_texts import HeadArray, mixed
+from flowlet.columns.short_texts import Packed16Array, mixed
 from flowlet.kernels import text_codes
 from flowlet.kernels.text_codes import TextCodes
 from tests.flowlet.columns.test_short_texts import SHORT, heads_of
@@ -17,7 +17,7 @@ def test_codes_count_texts_in_the_order_of_first_sight(num_hashes: int, chunks: 
     """However they lie in the table."""
     expected: dict[str, int] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_codes, "mixed", lambda heads: np.uint64(2**64 - 1) - mixed(heads) % np.uint64(num_hashes))
+        patch.setattr(text_codes, "mixed", lambda packed16: np.uint64(2**64 - 1) - mixed(packed16) % np.uint64(num_hashes))
         codes = TextCodes()
         for texts in chunks:
             found = codes.add(heads_of(texts)).tolist()
@@ -40,6 +40,6 @@ def test_tables_grow() -> None:
 
 def test_codes_are_indices_for_numpy() -> None:
     """Narrower ones would be converted by each that uses them."""
-    empty: HeadArray = heads_of([])
+    empty: Packed16Array = heads_of([])
 
     assert TextCodes().add(empty).dtype == np.intp

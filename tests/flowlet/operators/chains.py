@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowlet.operators.base import EdgeOutput, OperatorContext, OperatorCounters, StreamOperator
-from flowlet.operators.chain import ChainedOperator, OperatorChain
-from flowlet.operators.emitter import Emitter
-from flowlet.operators.key_taking import KeyTaker
-from flowlet.operators.loop_code import LoopCode
-from flowlet.operators.outputs import OperatorOutput
-from flowlet.operators.record_loop import RecordLoop
-from flowlet.operators.time_services import KeyContext
+from flowlet.chain.emitter import Emitter
+from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.operator_output import OperatorOutput
+from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.stream_operator import EdgeOutput, OperatorContext, OperatorCounters, StreamOperator
 from flowlet.records import Chunk
+from flowlet.timers.time_services import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.harness import RecordingOutput
 

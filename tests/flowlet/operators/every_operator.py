@@ -15,12 +15,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from flowlet.column_key import ColumnKey
+from flowlet.async_io.async_wait_operator import AsyncWaitOperator
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.time import Duration
 from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
+from flowlet.connectors.parquet_sink import ParquetSink
+from flowlet.connectors.sinks import DiscardSink, FunctionSink, PrintSink
 from flowlet.datastream import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -37,17 +40,17 @@ from flowlet.datastream import (
 from flowlet.datastream.aggregations import extreme_of
 from flowlet.datastream.async_retry_predicates import has_exception_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
-from flowlet.operators.async_wait import AsyncWaitOperator
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
+from flowlet.keys.column_key import ColumnKey
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
-from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
-from flowlet.operators.keyed_count import KeyedCountOperator
-from flowlet.operators.parquet_sink import ParquetSink
-from flowlet.operators.process import CoProcessOperator, ProcessOperator
-from flowlet.operators.sinks import DiscardSink, FunctionSink, PrintSink
-from flowlet.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from flowlet.operators.transform import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.filter_operator import FilterOperator
+from flowlet.operators.flat_map_operator import FlatMapOperator
+from flowlet.operators.keyed_count_operator import KeyedCountOperator
+from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
+from flowlet.operators.record_batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
+from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 
 MakeRecord = Callable[[random.Random], Any]
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flowlet.operators.time_services import KeyContext, Triggerable, WatermarkOutput
 from flowlet.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from flowlet.timers.time_services import KeyContext, Triggerable, WatermarkOutput
 
 
 class FakeTimer(NamedTuple):

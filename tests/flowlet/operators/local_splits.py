@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from flowlet.operators.assigned_splits import SplitReceiver
-from flowlet.operators.source import SourceOperator, enumerator_of
+from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.splits.enumerator import SplitEnumerator
 
 

@@ -16,11 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import flowlet.async_io
+import flowlet.chain
+import flowlet.connectors
 import flowlet.operators
+import flowlet.watermarks
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.multi_input import MultipleInputStreamOperator
-from flowlet.operators.source import SourceOperator
+from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
+from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import ACTIVE, IDLE, LatencyMarker
 from flowlet.testing.operator_harness import OperatorHarness
 from flowlet.testing.recording_output import StreamRecord
@@ -205,10 +209,10 @@ def test_an_operator_does_the_same_with_one_very_big_chunk(name: str) -> None:
 def test_every_operator_has_a_case() -> None:
     """An operator that is new must be added to ``every_operator``; sources read no records."""
     found: set[type[StreamOperator]] = set()
-    for module in pkgutil.iter_modules(flowlet.operators.__path__):
-        for value in vars(importlib.import_module(f"flowlet.operators.{module.name}")).values():
-            if isinstance(value, type) and issubclass(value, StreamOperator):
-                found.add(value)
+    for package in (flowlet.async_io, flowlet.chain, flowlet.connectors, flowlet.operators, flowlet.watermarks):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            members = vars(importlib.import_module(module.name)).values()
+            found |= {each for each in members if isinstance(each, type) and issubclass(each, StreamOperator)}
     leaves = {kind for kind in found if not any(other is not kind and issubclass(other, kind) for other in found)}
 
     tested = {type(case.make()) for case in CASES.values()}

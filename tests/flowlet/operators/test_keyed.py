@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.types import Row
 from flowlet.errors import JobGraphError, KeyTypeError, UserFunctionError
-from flowlet.keys import exact_key
-from flowlet.operators.base import OperatorContext
-from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
+from flowlet.keys.exact_keys import exact_key
+from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk
 from tests.flowlet.operators.harness import Harness, RecordingOutput, results
 from tests.flowlet.serde.exact import exact

@@ -6,8 +6,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.keyed import KeyedReduceOperator, KeyedSumOperator
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from tests.flowlet.operators.harness import Harness
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from flowlet.operators.base import OperatorContext, StreamOperator
-from flowlet.operators.chain import ChainedOperator, OperatorChain
-from flowlet.operators.transform import MapOperator
+from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.operators.map_operator import MapOperator
 from flowlet.records import Chunk
 from tests.flowlet.operators.harness import RecordingOutput
 

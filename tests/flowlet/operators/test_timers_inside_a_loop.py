@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
+from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.common.watermark_generator import WatermarkGenerator
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
 from flowlet.datastream import KeyedProcessFunction
-from flowlet.operators.base import OperatorContext, StreamOperator
-from flowlet.operators.chain import ChainedOperator, OperatorChain
-from flowlet.operators.process import ProcessOperator
-from flowlet.operators.time_services import KeyContext
-from flowlet.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from flowlet.operators.process_operator import ProcessOperator
+from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import Chunk
+from flowlet.timers.time_services import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.harness import RecordingOutput
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import JobSubmissionError
 from flowlet.graph.partitioner import KeyGroups, Rebalance
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.chain import ChainedOperator
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner, load_chain, load_partitioner
 from tests.waiting import PATIENCE_S
 

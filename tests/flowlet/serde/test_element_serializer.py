@@ -21,8 +21,8 @@ from flowlet.records import (
 )
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.serde.record_pickle import dumps_record
-from flowlet.serde.serializers import serializer_for
+from flowlet.serde.pickles.record_pickle import dumps_record
+from flowlet.serde.types.serializers import serializer_for
 from tests.flowlet.serde.exact import INTS, columns, exact
 
 KEYS = st.text(max_size=3) | st.integers(-3, 3) | st.booleans() | st.tuples(st.text(max_size=2), st.integers(0, 3)) | st.none()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, NameTable, Shape, columns_of
+from flowlet.columns.unchanging import UNCHANGING
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk
@@ -38,7 +39,10 @@ def table(*fields: Column, shape: Shape = Shape.TUPLE, names: tuple[str, ...] = 
 
 @given(columns(), st.booleans(), st.booleans())
 def test_records_come_back_exactly_whether_sent_as_list_or_as_columns(values: list[Any], is_timed: bool, as_columns: bool) -> None:
-    """Of lists, the reader gets columns all the same, where records have fields and there are more than a few."""
+    """Of lists, the reader gets columns all the same, where records have plain fields and there are more than a few.
+
+    Others may be one object in two places, which only a pickle of the list keeps.
+    """
     timestamps = list(range(len(values))) if is_timed else None
     in_columns = columns_of(values)
     chunk = Chunk(values, timestamps) if in_columns is None or not as_columns else Chunk.of_columns(in_columns, timestamps)
@@ -46,8 +50,12 @@ def test_records_come_back_exactly_whether_sent_as_list_or_as_columns(values: li
     received = sent(chunk)
 
     assert (len(received), exact(received.values), received.timestamps) == (len(values), exact(values), timestamps)
-    if in_columns is not None and in_columns.shape is Shape.TUPLE and (as_columns or len(values) > 16):
+    if in_columns is not None and in_columns.shape is Shape.TUPLE and (as_columns or (len(values) > 16 and have_plain_fields(values))):
         assert received.columns is not None
+
+
+def have_plain_fields(records: list[tuple[Any, ...]]) -> bool:
+    return UNCHANGING.issuperset(type(field) for record in records for field in record)
 
 
 @pytest.mark.parametrize("dtype", ["b", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "datetime64[us]", "?"])

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.graph.partitioner import Forward, Partitioner
-from flowlet.operators.base import OperatorContext, StreamOperator
-from flowlet.operators.source import Source, SourceReader
+from flowlet.operators.source_operator import Source, SourceReader
 from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
 from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.task.stream_task import OutputEdge, TaskEnvironment
+from flowlet.task.create_stream_task import OutputEdge, TaskEnvironment
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel

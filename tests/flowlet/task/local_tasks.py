@@ -1,10 +1,10 @@
 """Makes, runs and single-steps tasks over a local network."""
 
+from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.chain import ChainedOperator
-from flowlet.operators.source import SourceOperator
-from flowlet.task.stream_task import OutputEdge, StreamTask, create_stream_task
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.task.create_stream_task import OutputEdge, StreamTask, create_stream_task
 from netstack.gate.input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import LocalNetwork, ScriptedSource, Thread

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from flowlet.task.mailbox import TaskMailbox
-from flowlet.task.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.task_mailbox import TaskMailbox
 
 _NS_PER_MS = 1_000_000
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from flowlet.async_io.async_wait_operator import AsyncWaitOperator
+from flowlet.async_io.shared_async_loop import PROCESS_ASYNC_LOOP
 from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.operators.async_wait import AsyncWaitOperator
 from flowlet.records import MAX_WATERMARK
-from flowlet.task.async_loop import PROCESS_ASYNC_LOOP
-from flowlet.task.stream_task import create_stream_task
+from flowlet.task.create_stream_task import create_stream_task
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source
 from tests.waiting import PATIENCE_S, spin_until

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from flowlet.operators.key_taking import KeyTaker
-from flowlet.task.keyed_records import beside_keys, sendable
+from flowlet.chain.key_taker import KeyTaker
+from flowlet.io.keyed_records import beside_keys, sendable
 from tests.flowlet.operators.chains import Emission, KeyedRecordingOutput
 
 

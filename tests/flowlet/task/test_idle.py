@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from flowlet.errors import TaskCancelled
+from flowlet.mailbox.mailbox_processor import MailboxController
+from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.mailbox_processor import MailboxController
-from flowlet.task.stream_task import StreamTask
-from flowlet.task.task_timings import TaskTimings
+from flowlet.task.create_stream_task import StreamTask
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Clock, Tasks, source
@@ -22,7 +22,7 @@ NS_PER_S = 1_000_000_000
 
 
 @pytest.fixture(autouse=True)
-def _no_time_slice_comes_to_the_rescue() -> None:
+def no_time_slice_comes_to_the_rescue() -> None:
     """Here the slices are what is tested."""
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from flowlet.io import input_processor
+from flowlet.io.input_processor import InputProcessor
+from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task import input_processor
-from flowlet.task.input_processor import InputProcessor
-from flowlet.task.input_selection import InputStatus
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.gate_api import BufferOrEvent
 from netstack.gate.input_gate import SingleInputGate

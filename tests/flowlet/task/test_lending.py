@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 
 from flowlet.errors import TaskCancelled
-from flowlet.task.mail import MIN_PRIORITY, Mail
-from flowlet.task.mailbox import TaskMailbox
-from flowlet.task.mailbox_processor import MailboxController, MailboxProcessor, Suspension
-from flowlet.task.task_timings import TaskTimings, WaitKind
+from flowlet.mailbox.mail import MIN_PRIORITY, Mail
+from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
+from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from tests.flowlet.task.watchdog import tiny_switch_interval, watchdog
 from tests.stress import Opponent, num_rounds
 from tests.waiting import spin_tightly_until

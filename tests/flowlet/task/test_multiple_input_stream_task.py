@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from flowlet.operators.input_selection import FIRST, SECOND, InputSelection
-from flowlet.operators.multi_input import MultipleInputStreamOperator
+from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, Watermark
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.one_input_stream_task import MultipleInputStreamTask
-from flowlet.task.stream_task import StreamTask, create_stream_task
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, edge

@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
+from flowlet.connectors.blocking_source import BlockingSource
 from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
-from flowlet.operators.blocking_source import BlockingSource
-from flowlet.operators.source import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk
+from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTask
-from flowlet.task.stream_task import StreamTask
 from netstack.wire.events import EndOfData, StopMode
-from tests.flowlet.operators.test_blocking_source import Emitting
+from tests.flowlet.connectors.test_blocking_source import Emitting
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, is_parked, source, step_until_idle
 from tests.waiting import PATIENCE_S, spin_until

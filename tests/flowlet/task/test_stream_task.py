@@ -1,223 +1,377 @@
-import sys
-from collections import Counter
-
 import pytest
 
+from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.graph.partitioner import KeyGroups
-from flowlet.operators.keyed import KeyedSumOperator
-from flowlet.operators.source import CollectionSource, SourceOperator
-from flowlet.operators.transform import FlatMapOperator, MapOperator
-from flowlet.records import MAX_WATERMARK
+from flowlet.io import record_writer
+from flowlet.mailbox.task_mailbox import MailOptions
+from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.records import MAX_WATERMARK, Chunk
 from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
-from flowlet.task.stream_task import OutputEdge, create_stream_task
-from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
-from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source
+from netstack.errors import NetstackError
+from netstack.partition.result_partition import ResultPartition
+from netstack.wire.events import EndOfData, EndOfPartition, StopMode
+from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
+from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, source, step_until_idle
 from tests.waiting import spin_until
 
 
-class TestPipeline:
-    @pytest.mark.parametrize("num_consumers", [1, 3])
-    @pytest.mark.parametrize("buffer_timeout_ms", [0, -1])
-    def test_words_are_counted(self, network: LocalNetwork, tasks: Tasks, num_consumers: int, buffer_timeout_ms: int) -> None:
-        """Two sources, n consumers, more data than all buffers hold: the counts are those of a Counter."""
-        lines = [f"w{number % 97} w{number % 7} w{number}" for number in range(3_000)]
-        keyed = KeyGroups(lambda word: word[0])
-        producers = []
-        sources = []
-        for half in (lines[::2], lines[1::2]):
-            partition = network.partition(num_consumers, max_buffers=num_consumers + 3)
-            producers.append(partition)
-            split = FlatMapOperator(lambda line: [(word, 1) for word in line.split()])
-            output = OutputEdge(1, partition, keyed, buffer_timeout_ms)
-            sources.append(tasks.source(SourceOperator(CollectionSource(half)), split, outputs=[output]))
-        recorders = [Recorder() for _ in range(num_consumers)]
-        sinks = []
-        for index, recorder in enumerate(recorders):
-            environment = network.environment(
-                "count", gates=[network.gate(*producers, subpartition=index)], subtask=index, parallelism=num_consumers
-            )
-            sinks.append(create_stream_task(environment, chain(KeyedSumOperator(lambda record: record[0], 1), recorder)))
-
-        run(*sources, *sinks)
-
-        counts: dict[str, int] = {}
-        for recorder in recorders:
-            owned = dict(recorder.values)
-            assert not owned.keys() & counts.keys()
-            counts |= owned
-        assert counts == Counter(word for line in lines for word in line.split())
-        assert sum(sink.metrics().num_records_in for sink in sinks) == 9_000
-
-    def test_everything_of_a_task_happens_on_its_thread(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Open, records, watermarks, finish and close."""
+class TestFinishHandshake:
+    def test_the_end_goes_step_by_step(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Records, last watermark, end of data; end of partition only after the consumer acknowledged."""
         partition = network.partition()
-        first, second = Recorder(), Recorder()
-        producer = tasks.source(source([1, 2], [3]), first, outputs=[edge(partition, source=1)])
-        consumer = tasks.sink(second, producers=[partition])
-        threads = [Thread(producer.invoke), Thread(consumer.invoke)]
-        for thread in threads:
+        reader = network.reader(partition)
+        task = tasks.restored(tasks.source(source([1, 2]), outputs=[edge(partition)]))
+
+        step_until_idle(task)
+        elements = reader.read()
+        events_before = list(reader.events)
+        assert "to process all data" in (task.waiting_for or "")
+        reader.view.acknowledge_all_data_processed()
+        step_until_idle(task)
+        tasks.finish(task)
+
+        assert elements == [Chunk([1, 2]), MAX_WATERMARK]
+        assert events_before == [EndOfData(StopMode.DRAIN)]
+        reader.read()
+        assert reader.events[1:] == [EndOfPartition()]
+        reader.view.release()
+
+    def test_a_consumer_waits_for_the_end_of_its_partitions(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Its own end of data goes out before, its own end of partition after."""
+        upstream, downstream = network.partition(), network.partition()
+        reader = network.reader(downstream)
+        task = tasks.task("middle", Recorder(), gates=[network.gate(upstream)], outputs=[edge(downstream)])
+        tasks.restored(task)
+        upstream.notify_end_of_data(StopMode.DRAIN)
+
+        step_until_idle(task)
+        reader.read()
+        assert reader.events == [EndOfData(StopMode.DRAIN)]
+        assert "end of partition" in (task.waiting_for or "")
+        reader.view.acknowledge_all_data_processed()
+        step_until_idle(task)
+        assert "end of partition" in (task.waiting_for or "")
+        upstream.finish()
+        step_until_idle(task)
+        tasks.finish(task)
+
+        reader.read()
+        assert reader.events == [EndOfData(StopMode.DRAIN), EndOfPartition()]
+        reader.view.release()
+
+    def test_stopping_without_draining_finishes_nothing(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """No last watermark, no finish(); the mode is passed on."""
+        upstream, downstream = network.partition(), network.partition()
+        reader = network.reader(downstream)
+        recorder = Recorder()
+        task = tasks.task("middle", recorder, gates=[network.gate(upstream)], outputs=[edge(downstream)])
+        tasks.restored(task)
+        upstream.notify_end_of_data(StopMode.NO_DRAIN)
+
+        step_until_idle(task)
+        reader.read()
+
+        assert recorder.calls == ["open"]
+        assert reader.events == [EndOfData(StopMode.NO_DRAIN)]
+        reader.view.release()
+
+    def test_mails_run_before_the_operators_finish(self, tasks: Tasks) -> None:
+        """Also deferrable ones: they were skipped once, and windows never fired (FLINK-39481)."""
+        recorder = Recorder()
+        order: list[str] = []
+
+        def post() -> None:
+            executor = task.mailbox_processor.executor(1)
+            executor.execute(lambda: order.append(f"mail after {recorder.calls}"), "late", options=MailOptions.DEFERRABLE)
+
+        class LastWords:
+            """Posts a mail and ends with the same call."""
+
+            def poll_chunk(self) -> None:
+                post()
+
+            def close(self) -> None:
+                pass
+
+        class LastWordsSource(Source):
+            def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+                return LastWords()
+
+        task = tasks.source(SourceOperator(LastWordsSource()), recorder)
+        task.invoke()
+
+        assert order == ["mail after ['open']"]
+        assert recorder.calls[-2:] == ["finish", "close"]
+
+    @pytest.mark.parametrize("depth", range(1, 6))
+    def test_mails_posted_at_the_very_end_still_run(self, tasks: Tasks, depth: int) -> None:
+        """A mail that posts a mail that posts a mail, from finish() on (FLINK-24846)."""
+        recorder = Recorder()
+        ran: list[int] = []
+
+        def post(level: int) -> None:
+            if level <= depth:
+                task.mailbox_processor.executor().execute(lambda: (ran.append(level), post(level + 1)), "mail %d", level)  # type: ignore[func-returns-value]
+
+        class Last(Recorder):
+            def finish(self) -> None:
+                post(1)
+
+        task = tasks.source(source(), Last(), recorder)
+        task.invoke()
+
+        assert ran == list(range(1, depth + 1))
+
+
+class TestWaiting:
+    def test_a_task_without_input_is_idle_and_costs_nothing(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Parked once; woken by data; only the parked time is idle."""
+        partition = network.partition()
+        recorder = Recorder()
+        environment = network.environment("sink", gates=[network.gate(partition)])
+        task = OneInputStreamTask(environment, chain(recorder), timings=TaskTimings(tasks.clock))
+        thread = Thread(task.invoke)
+        spin_until(lambda: is_parked(task))
+        tasks.clock.now_ns += 42_000_000
+
+        metrics = task.metrics()
+        assert (metrics.accumulated_idle_ms, metrics.accumulated_busy_ms, metrics.accumulated_back_pressured_ms) == (42, 0, 0)
+        assert "data on 1 of 1 gates" in (metrics.waiting_for or "")
+        assert "sink (1/1) RUNNING" in repr(task)
+        task.cancel()
+        with pytest.raises(TaskCancelled):
+            thread.result()
+        assert task.mailbox.statistics().num_rescued_wakeups == 0
+
+    def test_the_time_of_mails_is_not_idle(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """42 ms parked, 44 ms in a mail."""
+        partition = network.partition()
+        environment = network.environment("sink", gates=[network.gate(partition)])
+        task = OneInputStreamTask(environment, chain(Recorder()), timings=TaskTimings(tasks.clock))
+        thread = Thread(task.invoke)
+        spin_until(lambda: is_parked(task))
+        tasks.clock.now_ns += 42_000_000
+
+        def work() -> None:
+            tasks.clock.now_ns += 44_000_000
+
+        task.mailbox_processor.executor().submit(work, "work").result()
+        metrics = task.metrics()
+        task.cancel()
+        with pytest.raises(TaskCancelled):
             thread.result()
 
-        assert [first.threads, second.threads] == [{thread.ident} for thread in threads]
-        for recorder in (first, second):
-            assert recorder.calls[0] == "open"
-            assert recorder.calls[-3:] == ["watermark", "finish", "close"]
-            assert recorder.values == [1, 2, 3]
-            assert recorder.controls == [MAX_WATERMARK]
+        assert (metrics.accumulated_idle_ms, metrics.accumulated_busy_ms) == (42, 44)
 
-    def test_a_task_in_the_middle_passes_everything_on(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Source, map, sink: three tasks."""
-        first, second = network.partition(), network.partition()
+    def test_a_task_without_room_for_output_is_backpressured(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """42 ms parked for a buffer count as soft backpressure; reading makes it go on."""
+        partition = network.partition(max_buffers=2)
+        reader = network.reader(partition)
+        full = "x" * (SEGMENT_BYTES - 100)
+        environment = network.environment("source", outputs=[edge(partition)])
+        task = SourceStreamTask(environment, chain(source(*([full] for _ in range(10)))), timings=TaskTimings(tasks.clock))
+        thread = Thread(task.invoke)
+        spin_until(lambda: is_parked(task))
+        tasks.clock.now_ns += 42_000_000
+        metrics = task.metrics()
+
+        received: list[object] = []
+        while len(received) < 10:
+            received += reader.read_values()
+        spin_until(lambda: "process all data" in (task.waiting_for or ""))
+        reader.read()
+        reader.view.acknowledge_all_data_processed()
+        thread.result()
+        reader.view.release()
+
+        assert (metrics.accumulated_idle_ms, metrics.accumulated_back_pressured_ms) == (0, 42)
+        assert (metrics.accumulated_soft_back_pressured_ms, metrics.accumulated_hard_back_pressured_ms) == (42, 0)
+        assert metrics.is_back_pressured
+        assert "a free buffer for partition" in (metrics.waiting_for or "")
+        assert received == [full] * 10
+
+    def test_a_task_that_waits_inside_a_write_is_hard_backpressured(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """A record larger than all buffers: 42 ms of hard backpressure, none of soft, and after 5 s nothing else."""
+        partition = network.partition(max_buffers=2)
+        reader = network.reader(partition)
+        large = "x" * 5 * SEGMENT_BYTES
+        environment = network.environment("source", outputs=[edge(partition)])
+        task = SourceStreamTask(environment, chain(source([large])), timings=TaskTimings(tasks.clock))
+        thread = Thread(task.invoke)
+        spin_until(lambda: "wait for a buffer" in repr(partition))
+        tasks.clock.now_ns += 42_000_000
+        early = task.metrics()
+        tasks.clock.now_ns += 4_958_000_000
+        late = task.metrics()
+
+        received: list[object] = []
+        while not received:
+            received += reader.read_values()
+        spin_until(lambda: "process all data" in (task.waiting_for or ""))
+        reader.read()
+        reader.view.acknowledge_all_data_processed()
+        thread.result()
+        reader.view.release()
+
+        assert (early.accumulated_soft_back_pressured_ms, early.accumulated_hard_back_pressured_ms) == (0, 42)
+        assert (early.accumulated_back_pressured_ms, early.accumulated_busy_ms) == (42, 0)
+        assert early.is_back_pressured
+        assert (late.hard_back_pressured_ms_per_second, late.busy_ms_per_second, late.max_hard_back_pressure_ms) == (1_000, 0, 5_000)
+        assert received == [large]
+
+    def test_output_is_looked_at_before_input(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """With data waiting and no room for results, nothing is read."""
+        upstream, downstream = network.partition(), network.partition(max_buffers=2)
+        reader = network.reader(downstream)
         recorder = Recorder()
-        middle = tasks.task("map", MapOperator(lambda value: value * 2), gates=[network.gate(first)], outputs=[edge(second)])
+        task = tasks.task("middle", recorder, gates=[network.gate(upstream)], outputs=[edge(downstream)])
+        blocker = "x" * (SEGMENT_BYTES - 100)
+        tasks.restored(task)
+        source_task = tasks.restored(tasks.source(source([blocker], [blocker], [blocker], [1]), outputs=[edge(upstream)]))
+        while len(recorder.values) < 2:
+            source_task.mailbox_processor.run_mailbox_step()
+            step_until_idle(task)
 
-        run(
-            tasks.source(SourceOperator(CollectionSource(range(10_000))), outputs=[edge(first)]),
-            middle,
-            tasks.sink(recorder, producers=[second]),
-        )
+        step_until_idle(source_task)
+        step_until_idle(task)
 
-        assert recorder.values == list(range(0, 20_000, 2))
-        assert recorder.controls == [MAX_WATERMARK]
-        assert (middle.metrics().num_records_in, middle.metrics().num_records_out) == (10_000, 10_000)
+        assert "a free buffer" in (task.waiting_for or "")
+        assert recorder.values == [blocker] * 2
+        reader.view.release()
+        step_until_idle(task)
+        assert recorder.values[-1] == 1
 
-    def test_two_outputs_of_two_operators(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Each edge gets what its operator emits."""
-        raw, doubled = network.partition(), network.partition()
-        recorders = [Recorder(), Recorder()]
-        outputs = [edge(raw, source=0), edge(doubled, source=1)]
-
-        run(
-            tasks.source(source([1, 2]), MapOperator(lambda value: value * 2), outputs=outputs),
-            tasks.sink(recorders[0], producers=[raw]),
-            tasks.sink(recorders[1], producers=[doubled]),
-        )
-
-        assert [recorder.values for recorder in recorders] == [[1, 2], [2, 4]]
-
-    def test_a_union_of_gates(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Two edges into one chain: the task sleeps on both and ends with both."""
-        first, second = network.partition(), network.partition()
-        recorder = Recorder()
-        consumer = tasks.task("union", recorder, gates=[network.gate(first), network.gate(second)], outputs=[])
-
-        run(
-            tasks.source(SourceOperator(CollectionSource(range(5_000))), outputs=[edge(first)]),
-            tasks.source(SourceOperator(CollectionSource(range(5_000, 10_000))), outputs=[edge(second)]),
-            consumer,
-        )
-
-        assert sorted(recorder.values) == list(range(10_000))
-        assert recorder.controls == [MAX_WATERMARK]
-
-    def test_consumers_may_start_before_their_producers_exist(self, network: LocalNetwork, tasks: Tasks) -> None:
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_data_that_comes_around_the_suspension_is_not_missed(self, network: LocalNetwork, tasks: Tasks, is_late: bool) -> None:
+        """The forced interleavings: between the empty poll and the suspension, and between suspension and watching."""
         partition = network.partition()
         recorder = Recorder()
-        consumer = tasks.sink(recorder, producers=[partition])
-        thread = Thread(consumer.invoke)
-        spin_until(lambda: is_parked(consumer))
+        task = tasks.sink(recorder, producers=[partition])
+        tasks.restored(task)
+        feeder = tasks.restored(tasks.source(source([1]), outputs=[edge(partition)]))
+        processor = task.mailbox_processor
+        suspend = processor.suspend_default_action
 
-        run(tasks.source(source([1]), outputs=[edge(partition)]))
-        thread.result()
+        def suspend_around(*args: object) -> object:
+            if is_late:
+                suspension = suspend(*args)  # type: ignore[arg-type]  # passed on
+                Thread(lambda: feeder_step()).result()
+                return suspension
+            Thread(lambda: feeder_step()).result()
+            return suspend(*args)  # type: ignore[arg-type]  # passed on
+
+        def feeder_step() -> None:
+            partition.flush_all()
+
+        feeder.mailbox_processor.run_mailbox_step()
+        processor.suspend_default_action = suspend_around  # type: ignore[method-assign, assignment]  # the seam of the interleaving
+        for _ in range(4):
+            processor.run_mailbox_step()
 
         assert recorder.values == [1]
 
-    def test_the_states_of_a_task(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Created, initializing while it opens, running when it says so, finished."""
-        recorder = Recorder()
-        task = tasks.source(source(), recorder)
-        seen = [task.state]
-        recorder.on_open = lambda: seen.append(task.state)
-        task.on_running = lambda: seen.append(task.state)
+    def test_a_released_partition_ends_the_task_instead_of_spinning(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Not available, and never again: writing says why."""
+        partition = network.partition()
+        task = tasks.source(source([1], [2]), outputs=[edge(partition)])
+        partition.release()
 
-        task.invoke()
-
-        states = ExecutionState
-        assert [*seen, task.state] == [states.CREATED, states.INITIALIZING, states.RUNNING, states.FINISHED]
-
-    def test_a_task_runs_once(self, tasks: Tasks) -> None:
-        task = tasks.source(source())
-        task.invoke()
-
-        with pytest.raises(RuntimeError, match="twice"):
+        with pytest.raises(NetstackError, match="released"):
             task.invoke()
 
-    def test_the_context_of_an_operator(self, network: LocalNetwork) -> None:
-        """Names and numbers come from the environment."""
-        recorder = Recorder("second")
-        create_stream_task(network.environment("source", subtask=1, parallelism=4), chain(source(), recorder))
 
-        ctx = recorder.ctx
-        assert (ctx.task_name, ctx.operator_name, ctx.subtask, ctx.parallelism, ctx.max_parallelism) == ("source", "second", 1, 4, 128)
-        assert ctx.attempt == 3
-
-    def test_the_kind_of_task_follows_from_the_head(self, network: LocalNetwork, tasks: Tasks) -> None:
+class TestFlushing:
+    def test_the_timer_makes_a_lone_record_visible(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Not before it fires."""
         partition = network.partition()
+        reader = network.reader(partition)
+        task = tasks.source(source([1], [2]), outputs=[edge(partition, buffer_timeout_ms=100)])
+        tasks.restored(task)
 
-        assert isinstance(tasks.source(source()), SourceStreamTask)
-        assert isinstance(tasks.sink(Recorder(), producers=[partition]), OneInputStreamTask)
+        task.mailbox_processor.run_mailbox_step()
+        before = reader.num_notifications
+        assert len(network.timer.armed) == 1
+        network.timer.fire()
 
+        assert (before, reader.num_notifications) == (0, 1)
+        assert reader.read() == [Chunk([1])]
+        reader.view.release()
 
-class TestMetrics:
-    def test_before_and_after(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Zero before; the final numbers stay."""
+    def test_a_failed_flush_fails_the_task(self, network: LocalNetwork, tasks: Tasks) -> None:
         partition = network.partition()
-        producer = tasks.source(source([1, 2], [3]), outputs=[edge(partition)])
-        consumer = tasks.sink(Recorder(), producers=[partition])
-        before = producer.metrics()
+        error = OSError("no flush today")
+        task = tasks.source(source([1], lambda: network.timer.fire(), [2]), outputs=[edge(partition, buffer_timeout_ms=100)])
 
-        run(producer, consumer)
+        def fail() -> None:
+            raise error
 
-        assert (before.num_records_out, before.accumulated_busy_ms, before.waiting_for) == (0, 0, None)
-        out, into = producer.metrics(), consumer.metrics()
-        assert (out.num_records_in, out.num_records_out) == (0, 3)
-        assert (into.num_records_in, into.num_records_out) == (3, 0)
-        assert out.num_bytes_out > 0
-        assert into.num_bytes_in_local >= out.num_bytes_out
-        assert into.num_bytes_in_remote == into.num_credits_granted == 0
-        assert into.num_buffers_in >= out.num_buffers_out > 0
-        assert into.current_input_watermark == MAX_WATERMARK.timestamp
+        partition.flush_all = fail  # type: ignore[method-assign]  # nothing in memory fails to flush by itself
+        with pytest.raises(OSError, match="no flush today"):
+            task.invoke()
 
-    def test_they_may_be_asked_for_at_any_time(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """From another thread, while the task runs."""
+        assert task.state is ExecutionState.FAILED
+
+    def test_records_of_one_action_leave_with_it(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """Timeout 0: one default action, one flush."""
         partition = network.partition()
-        producer = tasks.source(SourceOperator(CollectionSource(range(5_000))), outputs=[edge(partition)])
-        consumer = tasks.sink(Recorder(), producers=[partition])
-        threads = [Thread(producer.invoke), Thread(consumer.invoke)]
-        seen = []
-        while any(thread.is_alive() for thread in threads):
-            seen.append(consumer.metrics().num_records_in)
-        for thread in threads:
-            thread.result()
+        reader = network.reader(partition)
+        task = tasks.restored(tasks.source(source([1], [2]), outputs=[edge(partition)]))
 
-        assert seen == sorted(seen)
-        assert consumer.metrics().num_records_in == 5_000
+        task.mailbox_processor.run_mailbox_step()
+
+        assert reader.read() == [Chunk([1])]
+        reader.view.release()
 
 
-@pytest.mark.slow
-def test_a_pipeline_under_constant_thread_switches_loses_nothing() -> None:
-    """Few buffers, two producers, two consumers, every kind of wait: all records once, no rescued wake-up, no buffer left."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with LocalNetwork() as network:
-            tasks = Tasks(network)
-            partitions = [network.partition(2, max_buffers=4) for _ in range(2)]
-            keyed = KeyGroups(lambda value: value)
-            sources = [
-                tasks.source(source(*([v, v + 2, v + 4] for v in range(start, 6_000, 6))), outputs=[edge(partition, keyed)])
-                for start, partition in enumerate(partitions)
-            ]
-            recorders = [Recorder(), Recorder()]
-            sinks = []
-            for index, recorder in enumerate(recorders):
-                environment = network.environment("sink", gates=[network.gate(*partitions, subpartition=index)], subtask=index)
-                sinks.append(create_stream_task(environment, chain(recorder)))
-            run(*sources, *sinks)
-    finally:
-        sys.setswitchinterval(interval)
+class TestStopping:
+    """Between two buffers the default action looks around."""
 
-    assert sorted(value for recorder in recorders for value in recorder.values) == list(range(6_000))
-    assert all(task.mailbox.statistics().num_rescued_wakeups == 0 for task in (*sources, *sinks))
+    def feed(self, tasks: Tasks, partition: ResultPartition, num_buffers: int) -> str:
+        """Fill ``num_buffers`` buffers with one record each; returns the record."""
+        record = "x" * (SEGMENT_BYTES - 100)
+        feeder = tasks.restored(tasks.source(source(*([record] for _ in range(num_buffers))), outputs=[edge(partition)]))
+        for _ in range(num_buffers):
+            feeder.mailbox_processor.run_mailbox_step()
+        return record
+
+    def test_a_mail_waits_for_one_buffer_only(self, network: LocalNetwork, tasks: Tasks) -> None:
+        upstream = network.partition()
+        recorder = Recorder()
+        task = tasks.restored(tasks.sink(recorder, producers=[upstream]))
+        self.feed(tasks, upstream, 6)
+        seen: list[int] = []
+
+        def post(chunk: Chunk) -> None:
+            if not seen and not task.mailbox.has_mail:
+                task.mailbox_processor.executor().execute(lambda: seen.append(len(recorder.values)), "how many")
+
+        recorder.on_chunk = post
+        step_until_idle(task)
+
+        assert seen == [1]
+        assert len(recorder.values) == 6
+
+    def test_a_task_stops_reading_when_its_output_is_full(
+        self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It waits in its mailbox, where a cancel or a mail reaches it, not inside the write."""
+        monkeypatch.setattr(record_writer, "MAX_PENDING_RECORDS", 0)
+        monkeypatch.setattr(record_writer.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk.values, None, None))
+        upstream, downstream = network.partition(), network.partition(max_buffers=2)
+        reader = network.reader(downstream)
+        recorder = Recorder()
+        task = tasks.task("middle", recorder, gates=[network.gate(upstream)], outputs=[edge(downstream)])
+
+        def run_all() -> None:
+            tasks.restored(task)
+            self.feed(tasks, upstream, 6)
+            step_until_idle(task)
+
+        Thread(run_all).result()
+
+        assert "a free buffer" in (task.waiting_for or "")
+        assert len(recorder.values) == 2
+        assert downstream.statistics().hard_blocked_ns == 0
+        reader.view.release()

@@ -7,10 +7,10 @@ import pytest
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
-from flowlet.operators.source import SourceOperator
+from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.stream_task import StreamTask, create_stream_task
+from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, EndOfData, StopMode

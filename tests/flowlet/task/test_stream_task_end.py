@@ -5,9 +5,9 @@ import pytest
 
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.source import CollectionSource, SourceOperator
-from flowlet.operators.transform import MapOperator
-from flowlet.task.stream_task import StreamTask
+from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.source_operator import CollectionSource, SourceOperator
+from flowlet.task.create_stream_task import StreamTask
 from netstack.errors import ProducerFailedError
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge

@@ -10,9 +10,9 @@ from flowlet.checkpoint.checkpoint_error import CheckpointError
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.source import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import Chunk
-from flowlet.task.stream_task import StreamTask, create_stream_task
+from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import (

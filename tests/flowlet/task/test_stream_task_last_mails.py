@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.records import Chunk, Watermark
-from flowlet.task.mailbox_executor import MailboxExecutor
-from flowlet.task.processing_time_service import ScheduledCallback, ServiceState, SystemProcessingTimeService
 from flowlet.task.source_stream_task import SourceStreamTask
+from flowlet.timers.processing_time_service import ScheduledCallback, ServiceState, SystemProcessingTimeService
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, is_parked, source, step_until_idle

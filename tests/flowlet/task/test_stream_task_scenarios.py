@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from flowlet.errors import TaskCancelled
+from flowlet.io import input_processor
+from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, StreamElement, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task import input_processor
+from flowlet.task.create_stream_task import create_stream_task
 from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
-from flowlet.task.stream_task import create_stream_task
-from flowlet.task.task_timings import TaskTimings
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge

@@ -7,10 +7,10 @@ import pytest
 
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.mailbox.task_mailbox import MailboxState
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.mailbox import MailboxState
-from flowlet.task.stream_task import StreamTask
+from flowlet.task.create_stream_task import StreamTask
 from netstack.wire.events import StopMode
 from tests.flowlet.task.local_network import LocalNetwork, Recorder
 from tests.flowlet.task.local_tasks import Tasks, source

@@ -8,17 +8,17 @@ from typing import Any
 
 from flowlet.common import WatermarkStrategy
 from flowlet.datastream import KeyedProcessFunction
-from flowlet.operators.process import ProcessOperator
-from flowlet.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MailOptions
+from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.operators.process_operator import ProcessOperator
+from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.mailbox import MAX_PRIORITY, MailOptions
+from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
-from flowlet.task.stream_task import StreamTask
-from flowlet.task.task_timings import TaskTimings, WaitKind
-from flowlet.task.watermark_watch import STALL_NS
+from flowlet.watermarks.watermark_watch import STALL_NS
 from netstack.partition.result_partition import ResultPartition
-from tests.flowlet.operators.test_multi_input import Tagging
+from tests.flowlet.operators.test_multiple_input_operator import Tagging
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, step_until_idle
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from flowlet.datastream import KeyedProcessFunction
-from flowlet.operators.process import ProcessOperator
+from flowlet.mailbox.task_mailbox import MailOptions
+from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.mailbox import MailOptions
 from tests.flowlet.task.local_network import LocalNetwork, edge
 from tests.flowlet.task.local_tasks import Tasks, step_until_idle
 

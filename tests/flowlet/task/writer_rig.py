@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flowlet.graph.partitioner import Partitioner
-from flowlet.keys import key_group, operator_index
+from flowlet.io.create_record_writer import RecordWriter, create_record_writer
+from flowlet.keys.key_groups import key_group, operator_index
 from flowlet.records import Chunk
-from flowlet.task.record_writer import RecordWriter, create_record_writer
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import LocalNetwork, SubpartitionReader
 

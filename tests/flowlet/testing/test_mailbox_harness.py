@@ -3,8 +3,8 @@
 import pytest
 
 from flowlet.errors import MailboxClosedError
-from flowlet.task.mailbox import MailOptions
-from flowlet.task.mailbox_processor import MailboxController
+from flowlet.mailbox.mailbox_processor import MailboxController
+from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.testing.mailbox_harness import MailboxHarness
 
 

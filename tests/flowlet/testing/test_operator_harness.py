@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import flowlet.testing
+from flowlet.async_io.async_wait_operator import AsyncWaitOperator
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream import (
     AsyncFunction,
     CoProcessFunction,
@@ -22,13 +24,12 @@ from flowlet.datastream import (
     TimeDomain,
 )
 from flowlet.errors import JobGraphError, JobSubmissionError, UserFunctionError
-from flowlet.keys import key_group
-from flowlet.operators.async_wait import AsyncWaitOperator
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.keyed import KeyedReduceOperator
-from flowlet.operators.transform import FlatMapOperator, MapOperator
+from flowlet.keys.key_groups import key_group
+from flowlet.mailbox.mail import MailOptions
+from flowlet.operators.flat_map_operator import FlatMapOperator
+from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.map_operator import MapOperator
 from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, Watermark
-from flowlet.task.mail import MailOptions
 from flowlet.testing import (
     KeyedOneInputOperatorHarness,
     KeyedTwoInputOperatorHarness,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.rpc.messages import FailureInfo, TaskDeploymentDescriptor
+from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
 from flowlet.tm.failure import failure_info, format_thread_stack
 
 DESCRIPTOR = TaskDeploymentDescriptor("ab" * 16, "job", "cd" * 16, "split", 1, 2, 128, bytes(40), b"", [], [])

@@ -8,8 +8,7 @@ import pytest_asyncio
 import structlog
 from aiohttp import WSMsgType, web
 
-from flowlet.rpc.http import AuthenticatingServer, RpcClient
-from flowlet.rpc.messages import (
+from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
@@ -22,6 +21,7 @@ from flowlet.rpc.messages import (
     ToJobManager,
     ToTaskManager,
 )
+from flowlet.rpc.http import AuthenticatingServer, RpcClient
 from flowlet.splits.file_split import FileSplit
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig, heartbeat_interval_s
 from tests.waiting import PATIENCE_S

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from flowlet.errors import ConfigError
+from flowlet.tm.latency.switch_interval import apply_switch_interval
 from flowlet.tm.process_model import (
     DEFAULT_GC_THRESHOLD,
     GarbageCollectorTuning,
     ParentWatch,
     TaskScheduling,
-    apply_switch_interval,
     apply_task_scheduling,
     pin_to_cpu,
 )

@@ -11,14 +11,14 @@ import pytest
 import pytest_asyncio
 import structlog
 
+from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.base import StreamOperator
-from flowlet.operators.chain import ChainedOperator
-from flowlet.operators.sinks import DiscardSink
-from flowlet.operators.source import SourceOperator
-from flowlet.operators.transform import MapOperator
-from flowlet.rpc.messages import (
+from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.rpc.control_messages import (
     InputChannelDescriptor,
     InputGateDescriptor,
     TaskDeploymentDescriptor,

@@ -10,13 +10,14 @@ import pytest_asyncio
 
 from flowlet.client.executor import to_message
 from flowlet.client.remote import JobManagerApi
-from flowlet.jm.config import JobManagerConfig
 from flowlet.jm.job_manager import JobManager
+from flowlet.jm.job_manager_config import JobManagerConfig
+from flowlet.rpc.control_messages import CancelTask
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.messages import CancelTask
-from flowlet.tm import task_executor
-from flowlet.tm.busy_tasks import BusyTasks, TaskLoad
 from flowlet.tm.jobmanager_connection import ReconnectConfig
+from flowlet.tm.latency import latency_policy
+from flowlet.tm.latency.busy_tasks import BusyTasks, TaskLoad
+from flowlet.tm.latency.latency_policy import LatencyPolicy
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
 from netstack.errors import ConfigError
@@ -174,16 +175,16 @@ class AlwaysBusy(BusyTasks):
         return CROWDED
 
 
-@pytest.mark.parametrize("watches_tasks", [False, True])
+@pytest.mark.parametrize("follows_load", [False, True])
 @pytest.mark.parametrize("busy_poll_us", [0, 1000])
 async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_them_the_core(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, busy_poll_us: int, *, watches_tasks: bool
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, busy_poll_us: int, *, follows_load: bool
 ) -> None:
     """Some times per second, and when the last one ended; nobody looks where nobody wants to know."""
-    monkeypatch.setattr(task_executor, "BusyTasks", AlwaysBusy)
+    monkeypatch.setattr(latency_policy, "BusyTasks", AlwaysBusy)
     await cluster.start_job_manager()
-    network = replace(CONFIG.network, busy_poll_us=busy_poll_us)
-    executor = await cluster.start_executor(replace(CONFIG, network=network, watches_tasks=watches_tasks))
+    policy = LatencyPolicy(follows_load=follows_load, busy_poll_us=busy_poll_us)
+    executor = await cluster.start_executor(replace(CONFIG, latency=policy))
     await registered(executor)
     job = to_message(mapped([1, 2], lambda value: hold("map", value))[0])
     job = type(job)(job.job_id, job.name, job.vertices, [])  # nobody reads the results
@@ -191,7 +192,7 @@ async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_the
 
     await cluster.api.submit(job)
     await until_reached("map")
-    if watches_tasks or busy_poll_us:
+    if follows_load or busy_poll_us:
         async with asyncio.timeout(PATIENCE_S):
             await hooks.is_loaded.wait()
         assert set(hooks.loads) == {CROWDED}
@@ -200,7 +201,7 @@ async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_the
     async with asyncio.timeout(PATIENCE_S):
         await hooks.is_idle.wait()
 
-    assert hooks.loads[-1:] == ([TaskLoad()] if watches_tasks or busy_poll_us else [])
+    assert hooks.loads[-1:] == ([TaskLoad()] if follows_load or busy_poll_us else [])
     assert poller is None or "held" not in repr(poller)
 
 

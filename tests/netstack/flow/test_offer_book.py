@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from netstack.flow import offer_book
 from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts, Refusal
-from netstack.wire.offers import PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 from tests.netstack.wire.samples import PARTITION
 
 TYPE = b"T" * 16

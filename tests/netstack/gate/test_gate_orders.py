@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
+from netstack.buffer.buffer_debloater import BufferDebloater
 from netstack.buffer.compression import BufferCompressor, BufferDecompressor
-from netstack.buffer.debloater import BufferDebloater
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectError, LocalProtocolError, RemoteProtocolError, ResourceClosedError, TransportError

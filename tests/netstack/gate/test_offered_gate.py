@@ -5,13 +5,13 @@ from netstack.errors import ConnectionLostError
 from netstack.flow.offer_book import GateShape, OfferCounts
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.offered_gate import OfferedInputGate
+from netstack.gate.partition_request_client import OfferedPartitionClient
 from netstack.gate.producer_quota import ProducerQuota
 from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.handlers.offers import OfferedPartitionClient
 from netstack.ids import InputChannelID
 from netstack.wire.events import EndOfPartition, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
-from netstack.wire.offers import PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 from tests.netstack.wire.samples import PARTITION
 
 TYPE = b"T" * 16

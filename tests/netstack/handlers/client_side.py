@@ -7,7 +7,7 @@ from netstack.config import NetstackConfig
 from netstack.gate.input_channel import PartitionStateChecker
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
+from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.security import SecurityConfig
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop

@@ -3,8 +3,8 @@
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.message_codec import MessageEncoder
 from netstack.config import NetstackConfig
-from netstack.handlers.request_queue import PartitionRequestQueue
-from netstack.handlers.request_server import PartitionRequestServerHandler
+from netstack.handlers.partition_request_queue import PartitionRequestQueue
+from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition

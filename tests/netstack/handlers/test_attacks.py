@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from netstack.channel.authentication_handler import AuthenticationHandler
 from netstack.channel.client import connect
 from netstack.channel.message_codec import MessageDecoder
 from netstack.channel.server import NetworkServer
 from netstack.errors import AuthenticationError, ConfigError, ConnectError, NetstackError, RemoteProtocolError
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
-from netstack.handlers.auth import AuthenticationHandler
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
 from netstack.testing.embedded_channel import EmbeddedChannel

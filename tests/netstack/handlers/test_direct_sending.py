@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from netstack.channel.direct_writer import DirectWriter
-from netstack.handlers import request_queue
+from netstack.handlers import partition_request_queue
 from netstack.partition.pipelined import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
@@ -127,7 +127,7 @@ def test_without_credit_the_loop_sends_when_some_comes(server: DirectServer) -> 
 
 
 def test_what_is_not_little_is_the_loops(server: DirectServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_queue, "MAX_DIRECT_BYTES", 100)
+    monkeypatch.setattr(partition_request_queue, "MAX_DIRECT_BYTES", 100)
     partition = server.partition()
     server.receive(request(credit=9))
 

@@ -6,14 +6,14 @@ import pytest
 
 from netstack.buffer.segment import NetworkBuffer
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.channel.limits import MAX_WAITING_REPLIES
 from netstack.channel.message_codec import MessageDecoder
 from netstack.errors import ConnectionLostError, NetstackError, PartitionNotFoundError, RemoteProtocolError, TransportError
 from netstack.gate.input_channel import ProducerState
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
-from netstack.handlers.limits import MAX_WAITING_REPLIES
-from netstack.handlers.request_client import CreditBasedPartitionRequestClientHandler
+from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ResultPartitionID
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
@@ -486,7 +486,7 @@ def test_a_server_that_sends_to_strangers_and_reads_nothing_is_cut_off(client: C
 
 def test_a_stranger_that_was_forgotten_is_told_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of them is bounded."""
-    monkeypatch.setattr("netstack.handlers.request_client._MAX_CANCELLED", 10)
+    monkeypatch.setattr("netstack.handlers.partition_request_client_handler._MAX_CANCELLED", 10)
     for number in range(20):
         client.connection.write_inbound(response(10 + number))
         client.connection.flush_outbound()

@@ -10,8 +10,8 @@ from netstack.channel.message_codec import MessageDecoder, MessageEncoder
 from netstack.channel.server import NetworkServer
 from netstack.errors import ConnectionLostError, LocalProtocolError, NetstackError, TransportError
 from netstack.eventloop import EventLoopThread
-from netstack.handlers.request_queue import PartitionRequestQueue
-from netstack.handlers.request_server import PartitionRequestServerHandler
+from netstack.handlers.partition_request_queue import PartitionRequestQueue
+from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.codec import encode
 from netstack.wire.messages import ErrorCode, ErrorResponse, PartitionRequest

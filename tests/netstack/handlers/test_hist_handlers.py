@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from netstack.errors import NetstackError, RemoteProtocolError, TransportError
-from netstack.handlers.request_queue import PartitionRequestQueue
+from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.partition.manager import ResultPartitionManager
 from netstack.wire.codec import BUFFER_RESPONSE_HEADER, encode

@@ -302,6 +302,21 @@ def test_release_without_a_cause_still_gives_readers_one(it: Setup) -> None:
     assert "released before it was consumed" in str(it.views[0].failure_cause)
 
 
+def test_the_text_of_a_failure_is_asked_for_outside_the_lock(it: Setup) -> None:
+    """It can be a user's exception, whose ``__str__`` may ask the partition."""
+
+    class Curious(Exception):
+        def __str__(self) -> str:
+            reader = threading.Thread(target=it.partition.check_invariants, daemon=True)  # takes the lock
+            reader.start()
+            reader.join(5)
+            return f"waits: {reader.is_alive()}"
+
+    it.partition.fail(Curious())
+
+    assert "Curious: waits: False" in str(it.views[0].failure_cause)
+
+
 def test_a_producer_failure_is_not_wrapped_twice(it: Setup) -> None:
     """The cause that is one already is passed on."""
     cause = ProducerFailedError("upstream of upstream")

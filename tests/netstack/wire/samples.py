@@ -1,8 +1,8 @@
 """One or more messages of every kind, with the frame that each one has on the wire."""
 
-from netstack.flow.gate_access import GateIdentity
 from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
 from netstack.wire.codec import encode, encode_buffer_response_header
+from netstack.wire.gate_access import GateIdentity
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -23,7 +23,7 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
-from netstack.wire.offers import GateHello, OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import GateHello, OfferRefused, PartitionOffer, RefusalCode
 
 GATE = GateIdentity(b"J" * 16, "clicks", 9)
 RECEIVER = input_channel_id(1, 2)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
-from netstack.flow.gate_access import GateIdentity
 from netstack.ids import (
     ExecutionAttemptID,
     InputChannelID,
@@ -16,6 +15,7 @@ from netstack.ids import (
     input_channel_id,
 )
 from netstack.wire.codec import FRAME_BYTES, MAX_FRAME_BYTES, MAX_PARTIAL_SIZES, decode_body, encode, encode_buffer_response_header
+from netstack.wire.gate_access import GateIdentity
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -35,7 +35,7 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
-from netstack.wire.offers import GateHello, OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import GateHello, OfferRefused, PartitionOffer, RefusalCode
 from tests.netstack.wire.samples import CONTROL_MESSAGES, PARTITION, RECEIVER, response
 from tests.netstack.wire.throwables import FRAMES_THAT_FLINK_READS, THROWABLES_OF_FLINK
 

@@ -1,0 +1,80 @@
+"""A user's async function: called on the loop, opened and closed where its author wants.
+
+Side:       task.
+Source:     PyFlink ``AsyncFunction``.  ``open``, ``close`` and ``timeout`` may be coroutine functions too: they then run on the loop of the
+            calls, which client libraries need to make and close their sessions.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from flowlet.async_io.async_calls import AsyncFunctionCall, CallRunner
+from flowlet.chain.preview import preview
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.errors import JobGraphError, UserFunctionError
+from flowlet.operators.user_function import RuntimeContext
+
+
+class AsyncUserFunction:
+    """An object with a coroutine method ``async_invoke(value)``, or a coroutine function.
+
+    Raises:
+        JobGraphError: it is neither.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._is_object = callable(getattr(function, "async_invoke", None)) and not isinstance(function, type)
+        if not self._is_object and not inspect.iscoroutinefunction(function):
+            raise JobGraphError(
+                f"expected a coroutine function of one record or an object with 'async def async_invoke', got {preview(function)} "
+                f"of type {type(function).__name__}"
+            )
+
+    def __repr__(self) -> str:
+        return f"<AsyncUserFunction {preview(self._function)}>"
+
+    @property
+    def invoke(self) -> AsyncFunctionCall:
+        """What to call with the record."""
+        call: AsyncFunctionCall = self._function.async_invoke if self._is_object else self._function
+        return call
+
+    @property
+    def timeout(self) -> Callable[[Any], Any] | None:
+        """What to call with a record that has no result in time; None if the user has nothing to say."""
+        found = self._method("timeout")
+        return found if callable(found) else None
+
+    def open(self, ctx: OperatorContext, calls: CallRunner) -> None:
+        """Call the object's ``open``, if it has one.
+
+        Raises:
+            UserFunctionError: it failed.
+        """
+        self._run("open", ctx, calls, RuntimeContext(ctx))
+
+    def close(self, ctx: OperatorContext, calls: CallRunner) -> None:
+        """Call the object's ``close``, if it has one.
+
+        Raises:
+            UserFunctionError: it failed.
+        """
+        self._run("close", ctx, calls)
+
+    def _method(self, name: str) -> Any:
+        return getattr(self._function, name, None) if self._is_object else None
+
+    def _run(self, name: str, ctx: OperatorContext, calls: CallRunner, *args: Any) -> None:
+        step = self._method(name)
+        if not callable(step):
+            return
+        try:
+            if inspect.iscoroutinefunction(step):
+                calls.run(step, *args)
+            else:
+                step(*args)
+        except Exception as error:
+            error.add_note(f"raised by {name}()")
+            raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error

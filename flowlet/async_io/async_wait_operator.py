@@ -1,0 +1,221 @@
+"""Calls a coroutine for every record and emits what they return, without waiting for one before the next.
+
+Side:       task.  The coroutines run on the shared loop; everything here runs as input or as a mail of this operator.
+Invariants: at most ``capacity`` records, watermarks and statuses are inside; nothing is emitted on another thread; nothing of the user's
+            runs after ``close``.
+Units:      milliseconds.
+Source:     Flink ``AsyncWaitOperator``.  A chunk enters in as many batches as the free places ask for.  A status waits its turn as a
+            watermark does: in Flink it overtakes records, and the watermarks among them are then dropped as idle.
+Absent:     attempts and deadlines do not survive a restart: every record of a snapshot begins anew, as in Flink.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from flowlet.async_io.async_calls import AsyncCalls, CallRunner
+from flowlet.async_io.async_queue import AsyncQueue, Control, create_async_queue
+from flowlet.async_io.async_requests import AsyncRequests
+from flowlet.async_io.async_retry import RetryPolicy
+from flowlet.async_io.async_user_function import AsyncUserFunction
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.errors import MailboxClosedError
+from flowlet.records import Chunk, Watermark, WatermarkStatus
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncWaitStatistics:
+    """What is inside, and counts since the operator was opened."""
+
+    num_in_queue: int
+    num_retries: int
+    num_timeouts: int
+
+
+class AsyncWaitOperator(StreamOperator):
+    """``ordered_wait`` and ``unordered_wait``.
+
+    Threading: task thread.
+    Life cycle: as every operator; restored records are called again in ``open``.
+
+    Args:
+        function: an object with a coroutine method ``async_invoke(value)`` that returns a list, or a coroutine function that does.
+        timeout_ms: for all attempts of one record together; 0: none.
+        capacity: places for records and watermarks; while all are taken, new input waits and runs this operator's mails.
+        is_ordered: whether results keep the order of the records.
+        retry_strategy: PyFlink's ``AsyncRetryStrategy``; None: the first outcome counts.
+        name: for people.
+        create_calls: makes what runs the calls, from what to tell of outcomes; tests bring their own.
+
+    Raises:
+        JobGraphError: the function is not asynchronous.
+    """
+
+    waits = True  # while all places are taken
+
+    def __init__(
+        self,
+        function: Any,
+        *,
+        timeout_ms: int,
+        capacity: int,
+        is_ordered: bool,
+        retry_strategy: Any = None,
+        name: str = "async wait operator",
+        create_calls: Callable[[Callable[[], None]], CallRunner] = AsyncCalls,
+    ) -> None:
+        self.name = name
+        self._function = AsyncUserFunction(function)
+        self._timeout_ms = timeout_ms
+        self._retry = None if retry_strategy is None else RetryPolicy(retry_strategy)
+        self.create_calls = create_calls  # may be replaced before open
+        self._queue: AsyncQueue = create_async_queue(capacity, is_ordered=is_ordered)
+        self._restored: Sequence[Chunk | Control] = ()
+        self._requests: AsyncRequests | None = None  # While open.
+        self._resources: ExitStack | None = None  # What ``open`` took, in reverse order.
+
+    def statistics(self) -> AsyncWaitStatistics:
+        """Counts; task thread."""
+        requests = self._requests
+        if requests is None:
+            return AsyncWaitStatistics(len(self._queue), 0, 0)
+        return AsyncWaitStatistics(len(self._queue), requests.num_retries, requests.num_timeouts)
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of queue and requests."""
+        self._queue.check_invariants()
+        if self._requests is not None:
+            self._requests.check_invariants()
+
+    # -- life
+
+    def initialize_state(self, state: object | None) -> None:
+        """Keep the elements of the snapshot for ``open``."""
+        if state is not None:
+            assert isinstance(state, list), f"a snapshot of {self.name!r} is a list, this is a {type(state).__name__}"
+            self._restored = state
+
+    def open(self) -> None:
+        """Open the function, then call it again for every record of the snapshot.
+
+        Raises:
+            UserFunctionError: ``open`` of the function failed, or a call for a restored record did.
+        """
+        resources = self._resources = ExitStack()
+        calls = self.create_calls(self._notify)
+        resources.callback(calls.close)
+        # Before the call: what a failing open() took must be given back too.
+        resources.callback(self._function.close, self.ctx, calls)
+        self._function.open(self.ctx, calls)
+        self._requests = AsyncRequests(
+            self.ctx,
+            self._function,
+            calls,
+            timeout_ms=self._timeout_ms,
+            retry=self._retry,
+            complete=self._queue.complete,
+            on_timer=self._emit_completed,
+        )
+        resources.callback(self._requests.stop)
+        restored, self._restored = self._restored, ()
+        for element in restored:
+            if isinstance(element, Chunk):
+                self.process_chunk(element)
+            else:
+                self._process_control(element)
+
+    def end_input(self, input_id: int) -> None:
+        """Wait for all results; a record that waits for its next attempt gets it now, and it is the last."""
+        self._drain()
+
+    def finish(self) -> None:
+        """As ``end_input``, for what came after it."""
+        self._drain()
+
+    def close(self) -> None:
+        """Interrupt the calls, close the function, give the loop back.
+
+        Raises:
+            UserFunctionError: ``close`` of the function failed.
+            FlowletError: calls do not end.
+        """
+        resources, self._resources = self._resources, None
+        if resources is not None:
+            resources.close()
+        self._requests = None
+
+    def snapshot_state(self, checkpoint_id: int) -> object | None:
+        """Everything inside, as it came in."""
+        return self._queue.elements() or None
+
+    def _drain(self) -> None:
+        assert self._requests is not None, "only what is open is drained"
+        self._requests.retry_now()
+        while len(self._queue):
+            self.ctx.mailbox_executor.yield_()
+
+    # -- input
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Begin a call for every record.
+
+        Raises:
+            UserFunctionError: a call for this or an earlier record failed.
+        """
+        assert self._requests is not None, "only what is open gets input"
+        values, timestamps = chunk.values, chunk.timestamps
+        start = 0
+        while start < len(values):
+            self._wait_for_room()
+            batch = slice(start, start + self._queue.num_free)
+            self._requests.begin(self._queue.put_records(values[batch], None if timestamps is None else timestamps[batch]))
+            start = batch.stop
+
+    def process_record(self, record: Any, timestamp: int | None) -> None:
+        """Begin a call for one record."""
+        assert self._requests is not None, "only what is open gets input"
+        self._wait_for_room()
+        self._requests.begin(self._queue.put_records((record,), None if timestamp is None else (timestamp,)))
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Pass it on behind the results of the records before it."""
+        self._process_control(watermark)
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """Pass it on behind the results of the records before it."""
+        self._process_control(status)
+
+    def _process_control(self, control: Control) -> None:
+        self._wait_for_room()
+        self._queue.put_control(control)
+        self._emit_completed()
+
+    def _wait_for_room(self) -> None:
+        while not self._queue.num_free:
+            self.ctx.mailbox_executor.yield_()
+
+    # -- results
+
+    def _notify(self) -> None:
+        """Outcomes came; loop thread."""
+        # A task whose mailbox is closed wants no results any more.
+        with suppress(MailboxClosedError):
+            self.ctx.mailbox_executor.execute(self._use_outcomes, "results of %s", self.name)
+
+    def _use_outcomes(self) -> None:
+        if self._requests is not None:
+            self._requests.process_outcomes()
+            self._emit_completed()
+
+    def _emit_completed(self) -> None:
+        while (element := self._queue.next_element()) is not None:
+            match element:
+                case Chunk():
+                    self.output.collect(element)
+                case Watermark():
+                    self.output.emit_watermark(element)
+                case WatermarkStatus():
+                    self.output.emit_watermark_status(element)
+                case _:
+                    assert_never(element)

@@ -1,0 +1,317 @@
+"""Where records leave a chain one by one, and go on in chunks.
+
+An emitter stands before each consumer that takes chunks: the record writer of an edge, or a chained operator on columns.  The loop of the
+chain appends to it.  Keys are taken here, once per record and when the record is emitted: the selector is a user's function like any other.
+
+Hot path.  Per record: the call of the key selector, a look at the types, one append per field (bench: wordcount, programs).
+
+Side:       task.
+Invariants: whatever is emitted reaches the consumer in order, before any watermark, status or latency marker that comes after it, and as it
+            was when it was emitted (``settling``).  After a run of a loop nothing waits here.
+Source:     Flink ``RecordWriterOutput``, ``ChannelSelectorRecordWriter.emit``.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from flowlet.chain.key_taker import MIN_COLUMN_ROWS, KeyTaker
+from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.record_shape import RecordShape, ShapeWatch, fields_of
+from flowlet.chain.settling import settled, unsettled
+from flowlet.chain.stream_operator import EdgeOutput
+from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, Shape, column_of, columns_of
+from flowlet.columns.inspection import is_constant
+from flowlet.columns.unchanging import UNCHANGING, are_unchanging, has_unchanging_fields, is_unchanging
+from flowlet.records import Chunk, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
+
+# Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements); also what one generator may give before the
+# consumers have their turn.
+MAX_WAITING: Final = 2_000
+
+
+class TakesPickled(Protocol):
+    """What a consumer may be that does not need ``PickledRecord`` s unpickled."""
+
+    takes_pickled_records: bool
+
+
+class Emitter:
+    """Records on their way to one consumer.
+
+    Threading: task thread.
+
+    Args:
+        target: takes the chunks.
+        keys: takes the keys; None: nobody needs any.
+    """
+
+    def __init__(self, target: EdgeOutput, keys: KeyTaker | None = None) -> None:
+        self.target = target
+        self.keys = keys
+        self.num_emitted = 0  # ever
+        self.shape: RecordShape | None = None  # for which loops look
+        self.key_position: int | None = None  # of the field that is the key, in records of that shape
+        self._takes_pickled = bool(getattr(target, "takes_pickled_records", False))
+        self._has_timestamps = False
+        self._timestamps: list[int] = []
+        self._fields: list[list[Any]] = []  # of records of the shape, if that is a tuple or a value
+        self._values: list[Any] = []  # any others
+        self._keys: list[Any] = []  # where the key is no field
+        self._has_pickled = False
+        self._has_others = False  # whether a record that waits in ``_values`` is not of the shape
+        self._has_columns = False  # whether records of the shape are kept by field: the key is one of them, or there is none
+        self._watch = ShapeWatch()
+        self._outer_timestamps: list[bool] = []  # of the runs that are not at their end, whether records had timestamps before each
+        self._num_choices = 0  # of shapes
+        self._last_key: Any = None  # of the last record that was not of the shape
+
+    def __repr__(self) -> str:
+        return f"<Emitter into {self.target!r}: {self._num_waiting} records wait>"
+
+    # ---------------------------------------------------------------- the text of the loop
+
+    @property
+    def text_key(self) -> tuple[Any, ...]:
+        """A loop whose text was written for another one must be written anew."""
+        return (self._num_choices,)
+
+    def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
+        """The statements that emit the record in a variable."""
+        shape = self.shape
+        code.at_start(f"{code.bind(self.expect_timestamps, 'expect')}(has_timestamps={timestamp is not None})")
+        if shape is None:
+            self._write_add(code, record, None if self.keys is None else self.keys.write(code, record), timestamp, None)
+            return
+        # Of a tuple, ``itemgetter`` gives the very field: it need not be called.
+        is_asked = self.keys is not None and not (shape.kind is tuple and self.keys.field == self.key_position is not None)
+        key = self.keys.write(code, record) if self.keys is not None and is_asked else None
+        is_open = code.variable("open")
+        code.at_start(f"{is_open} = {code.bind(self.begin, 'begin')}()")
+        with code.block(f"if {is_open} and {shape.type_test(code, record)}:"):
+            fields, tests = shape.write_fields(code, record)
+            tests += self._tests(code, shape, record, fields, key)
+            if not tests:
+                self._write_appends(code, record, fields, key, timestamp)
+            else:
+                with code.block(f"if {' and '.join(tests)}:"):
+                    self._write_appends(code, record, fields, key, timestamp)
+                with code.block("else:"):
+                    self._write_add(code, record, key, timestamp, is_open)
+        with code.block("else:"):
+            self._write_add(code, record, key, timestamp, is_open)
+
+    def _write_add(self, code: LoopCode, record: str, key: str | None, timestamp: str | None, is_open: str | None) -> None:
+        if key is None and self.keys is not None:
+            key = self.keys.write(code, record)
+        arguments = ", ".join(name for name in (record, key or "None", timestamp) if name is not None)
+        call = f"{code.bind(self.add, 'emit')}({arguments})"
+        code.line(call if is_open is None else f"{is_open} = {call}")
+
+    def _tests(self, code: LoopCode, shape: RecordShape, record: str, fields: list[str], key: str | None) -> list[str]:
+        tests: list[str] = []
+        if key is not None and self.key_position is not None:
+            tests.append(f"{(fields or [record])[self.key_position]} is {key}")
+        elif key is not None:
+            tests.append(f"type({key}) in {code.bind(UNCHANGING, 'unchanging')}")
+        flat = None if shape.field_types is not None else shape.flat_test(code, record)
+        return tests if flat is None else [*tests, flat]
+
+    def _write_appends(self, code: LoopCode, record: str, fields: Sequence[str], key: str | None, timestamp: str | None) -> None:
+        assert self.shape is not None, "the caller has looked"
+        if self._has_columns:
+            for field, values in zip(fields or [record], self._fields, strict=True):
+                code.line(f"{code.bind(values, 'field')}.append({field})")
+        else:
+            code.line(f"{code.bind(self._values, 'values')}.append({self.shape.owned(code, record, fields)})")
+        if key is not None and not self._has_columns:
+            code.line(f"{code.bind(self._keys, 'keys')}.append({key})")
+        if timestamp is not None:
+            code.line(f"{code.bind(self._timestamps, 'timestamps')}.append({timestamp})")
+
+    def write_limit(self, code: LoopCode) -> None:
+        """The statements that pass on what waits, if that is enough for a chunk; for the end of an inner loop."""
+        waiting = self._fields[0] if self._has_columns and self._fields else self._values
+        with code.block(f"if len({code.bind(waiting, 'waiting')}) >= {MAX_WAITING}:"):
+            code.line(f"{code.bind(self.drain, 'drain')}()")
+
+    # ---------------------------------------------------------------- called by the loop
+
+    def expect_timestamps(self, *, has_timestamps: bool) -> None:
+        """A loop begins, in which the records that come here have timestamps or have none."""
+        if has_timestamps is not self._has_timestamps:
+            self.drain()
+            self._has_timestamps = has_timestamps
+
+    def begin(self) -> bool:
+        """Whether the loop may look for the shape."""
+        return self.shape is not None and not (self._has_columns and self._values)
+
+    def add(self, record: Any, key: Any = None, timestamp: int | None = None) -> bool:
+        """Emit a record of any shape; whether the loop may go on looking for the shape, with the records in order."""
+        if self._fields and self._fields[0]:
+            self._drain_columns()
+        value = record if type(record) in UNCHANGING else settled(record)
+        if type(value) is PickledRecord:
+            self._has_pickled = True
+        self._has_others = True
+        self._values.append(value)
+        if self.keys is not None:
+            self._keys.append(key if is_unchanging(key) else self.keys.settled(key))
+        if timestamp is not None:
+            self._timestamps.append(timestamp)
+        self._watch.note(record)
+        self._last_key = key
+        if len(self._values) >= MAX_WAITING:
+            self.drain()
+        return not self._has_columns
+
+    def drain(self) -> None:
+        """Pass on what waits."""
+        if self._fields and self._fields[0]:
+            self._drain_columns()
+        if self._values:
+            self._drain_values()
+
+    # ---------------------------------------------------------------- chunks
+
+    @property
+    def calls_users(self) -> bool:
+        """Whether a function of the user's is called for each record."""
+        return self.keys is not None and self.keys.field is None
+
+    @property
+    def _num_waiting(self) -> int:
+        return len(self._values) + (len(self._fields[0]) if self._fields else 0)
+
+    def try_whole(self, chunk: Chunk) -> Chunk | None:
+        """A chunk for ``collect``, which then does what emitting record by record does: no function sees a record, and none can change."""
+        if chunk.columns is not None:
+            is_seen = self.calls_users and chunk.columns.shape is Shape.ROW  # and a Row can be changed
+            return chunk.without_keys() if has_unchanging_fields(chunk.columns) and not is_seen else None
+        if self.calls_users:
+            return None
+        columns = columns_of(chunk.values) if len(chunk) >= MIN_COLUMN_ROWS else None
+        if columns is None:
+            return chunk.without_keys() if are_unchanging(chunk.values) else None
+        return Chunk.of_columns(columns, chunk.timestamps) if has_unchanging_fields(columns) else None
+
+    def collect(self, chunk: Chunk) -> None:
+        """Pass on a chunk whose records no function sees any more; takes it over."""
+        self.drain()
+        self.num_emitted += len(chunk)
+        self.target.collect(chunk if self.keys is None else self.keys.keyed(chunk))
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Behind what was emitted before."""
+        self.drain()
+        self.target.emit_watermark(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Behind what was emitted before."""
+        self.drain()
+        self.target.emit_watermark_status(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Behind what was emitted before."""
+        self.drain()
+        self.target.emit_latency_marker(marker)
+
+    def _drain_columns(self) -> None:
+        shape = self.shape
+        assert shape is not None, "there are fields"
+        types = shape.field_types or (shape.kind,)
+        num_rows = len(self._fields[0])
+        timestamps = self._take_timestamps(num_rows)
+        if num_rows < MIN_COLUMN_ROWS and not getattr(self.target, "has_waiting_columns", False):
+            values = shape.columns([ListColumn(field) for field in self._fields], None).to_list()
+            chunk = Chunk(values, timestamps)
+            if self.key_position is not None:
+                chunk.keys = self._fields[self.key_position].copy()
+        else:
+            chunk = Chunk.of_columns(shape.columns(list(map(_typed_column, self._fields, types)), self.key_position), timestamps)
+        for field in self._fields:
+            field.clear()
+        self.num_emitted += num_rows
+        self.target.collect(chunk)
+
+    def _drain_values(self) -> None:
+        values = self._values.copy()
+        self._values.clear()
+        if self._has_pickled and not self._takes_pickled:
+            values = unsettled(values)
+        chunk = Chunk(values, self._take_timestamps(len(values)))
+        if self._keys:
+            chunk.keys = self._keys.copy()
+            chunk.key_field = None if self._has_others or self.shape is None else self.shape.key_field(self.key_position)
+            self._keys.clear()
+        self._has_pickled = self._has_others = False
+        self.num_emitted += len(values)
+        self.target.collect(chunk if self.keys is None else self.keys.checked(chunk))
+
+    def _take_timestamps(self, num_records: int) -> list[int] | None:
+        if not self._has_timestamps:
+            return None
+        timestamps = self._timestamps[:num_records]
+        del self._timestamps[:num_records]
+        return timestamps
+
+    # ---------------------------------------------------------------- which shape to look for
+
+    def enter_loop(self) -> None:
+        """A run begins: look for what came lately, unless this is inside of another run, whose text is for the shape that there is.
+
+        A run may begin inside of another one: a watermark that a function emitted fires timers, whose results go through the same chain.
+        """
+        self._outer_timestamps.append(self._has_timestamps)
+        if len(self._outer_timestamps) == 1:
+            self._choose_shape()
+
+    def leave_loop(self) -> None:
+        """The run ended, and nothing of it waits."""
+        had_timestamps = self._outer_timestamps.pop()
+        if self._outer_timestamps:
+            self._has_timestamps = had_timestamps
+
+    def _choose_shape(self) -> None:
+        if not self._watch.is_due:
+            return
+        record, key, self._last_key = self._watch.last, self._last_key, None
+        shape = self._watch.chosen(self.shape)
+        position = None if shape is None else self._position_of(key, record, shape)
+        if (shape, position) == (self.shape, self.key_position):
+            return
+        self._num_choices += 1  # not the shape itself: it may come back, and has other lists then
+        self.shape, self.key_position = shape, position
+        self._has_columns = shape is not None and shape.is_by_column and (self.keys is None or position is not None)
+        width = len(shape.field_types or (1,)) if shape is not None else 0
+        self._fields = [[] for _ in range(width)] if self._has_columns else []
+
+    def _position_of(self, key: Any, record: Any, shape: RecordShape) -> int | None:
+        """Which field of the record is the very key; None if none is, or nobody looks at the fields."""
+        if self.keys is None or not self.keys.makes_keys or not (shape.is_scalar or shape.field_types is not None):
+            return None
+        return next((position for position, field in enumerate(fields_of(record, shape)) if field is key), None)
+
+
+def _typed_column(values: list[Any], kind: type | None) -> Column:
+    """The column of values that all have a type, if it is given; copies them."""
+    if kind is None:
+        return column_of(values)
+    if kind in _CONSTANT_TYPES and is_constant(values):
+        return ConstantColumn(values[0], len(values))
+    if kind is int:
+        try:
+            return ArrayColumn(np.frombuffer(struct.pack(f"={len(values)}q", *values), np.int64))
+        except struct.error:  # beyond 64 bits
+            return ListColumn(values.copy(), int)
+    if kind is float:
+        return ArrayColumn(np.frombuffer(struct.pack(f"={len(values)}d", *values), np.float64))
+    if kind is bool:
+        return ArrayColumn(np.frombuffer(bytes(values), np.bool_))
+    return ListColumn(values.copy(), kind)
+
+
+_CONSTANT_TYPES: Final = frozenset({int, str, bool, bytes})

@@ -1,0 +1,115 @@
+"""The way into a chained operator behind a ``key_by``.
+
+Where one subtask feeds one subtask, there is nothing to exchange, so both are one task and one loop.  What an exchange does for the user's
+functions is done here: the key is taken once per record, and the functions on both sides have no record in common that could be changed.
+
+Hot path.  Per record: the call of the key selector, and a look at the record as an emitter's, but nothing waits (bench: programs).
+
+Side:       task.
+Invariants: whoever emitted a record may change it afterwards, and does not see what is done with it behind the ``key_by``.
+Source:     Flink serializes a record on its way through a ``KeyGroupStreamPartitioner``, to whichever subtask.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.preview import preview
+from flowlet.chain.record_loop import LoopEnd, write_into
+from flowlet.chain.record_shape import RecordShape, ShapeWatch
+from flowlet.chain.settling import settled, unsettled
+from flowlet.chain.stream_operator import OperatorCounters, StreamOperator
+from flowlet.columns.unchanging import UNCHANGING, is_unchanging
+from flowlet.errors import KeyTypeError, UserFunctionError
+from flowlet.keys.exact_keys import exact_key
+
+_KEYS: Final = frozenset({str, int, bool, bytes})  # keys that need no further look
+
+
+class KeyedConsumer:
+    """A chained operator that takes records one by one, each with its key.
+
+    Threading: task thread.
+
+    Args:
+        operator: the operator.
+        emitters: of its output.
+        counters: of the operator.
+        keys: takes the keys.
+    """
+
+    def __init__(self, operator: StreamOperator, emitters: Sequence[LoopEnd], counters: OperatorCounters, keys: KeyTaker) -> None:
+        self.operator = operator
+        self._behind = emitters
+        self.emitters: list[LoopEnd] = [self, *emitters]
+        self.counters = counters
+        self.keys = keys
+        self.shape: RecordShape | None = None
+        self._watch = ShapeWatch()
+        self.emit_watermark = operator.process_watermark
+        self.emit_watermark_status = operator.process_watermark_status
+        self.emit_latency_marker = operator.process_latency_marker
+
+    def __repr__(self) -> str:
+        return f"<KeyedConsumer {self.operator!r}>"
+
+    @property
+    def text_key(self) -> tuple[Any, ...]:
+        """A loop whose text was written for another one must be written anew."""
+        return (self.shape,)
+
+    def enter_loop(self) -> None:
+        """A run begins: look for what came lately."""
+        self.shape = self._watch.chosen(self.shape)
+
+    def leave_loop(self) -> None:
+        """Nothing waits."""
+
+    def drain(self) -> None:
+        """Nothing waits."""
+
+    def write_limit(self, code: LoopCode) -> None:
+        """Nothing waits."""
+
+    def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
+        """The statements that process the record in a variable."""
+        key = self.keys.write(code, record)
+        # Another variable is another holder for whoever looks behind here.
+        owned = code.variable("v") if code.is_shared(record) else record
+        checked = f"{key} = {code.bind(self.checked, 'checked')}({key}, {record})"
+        code.line(f"if type({key}) not in {code.bind(_KEYS, 'KEYS')}: {checked}")
+        isolated = f"{owned} = {code.bind(self.isolated, 'isolated')}({record})"
+        shape = self.shape
+        if shape is None:
+            code.line(isolated)
+        else:
+            with code.block(f"if {shape.type_test(code, record)}:"):
+                fields, tests = shape.write_fields(code, record)
+                flat = None if shape.field_types is not None else shape.flat_test(code, record)
+                tests += [] if flat is None else [flat]
+                with code.block(f"if {' and '.join(tests) or 'True'}:"):
+                    isolated_one = shape.owned(code, record, fields)
+                    code.line("pass" if isolated_one == owned else f"{owned} = {isolated_one}")
+                with code.block("else:"):
+                    code.line(isolated)
+            with code.block("else:"):
+                code.line(isolated)
+        write_into(self.operator, self._behind, code, owned, timestamp, key)
+
+    def checked(self, key: Any, record: Any) -> Any:
+        """The key as it is now.
+
+        Raises:
+            UserFunctionError: it cannot be a key; shows its record.
+        """
+        try:
+            exact_key(key)
+        except KeyTypeError as error:
+            raise UserFunctionError(self.keys.name, self.keys.subtask, preview(record)) from error
+        return key if is_unchanging(key) else self.keys.settled(key)
+
+    def isolated(self, record: Any) -> Any:
+        """The record if it cannot change, else a new one that equals it."""
+        self._watch.note(record)
+        return record if type(record) in UNCHANGING else unsettled([settled(record)])[0]

@@ -1,0 +1,229 @@
+"""The operators of one task, wired to each other.
+
+Side:       task.
+Invariants: an operator's consumers come after it in the chain; every operator that was opened is closed, whatever the others raise.
+Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``; made and opened from the last to the first, finished and closed from the
+            first to the last.  Chained operators hand records on as they are (``operator_output``), as PyFlink's Python operators do.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowlet.chain.emitter import Emitter
+from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.keyed_consumer import KeyedConsumer
+from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput
+from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
+from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedOperator:
+    """An operator and what it reads.
+
+    Args:
+        operator: the operator.
+        parent: the index in the chain of the operator that it reads; -1 for the head.
+        tag: the side output of the parent that it reads; None: the main one.
+        key_selector: of the ``key_by`` between the two: a callable, or an object with ``get_key(value)``; None: there is none.
+    """
+
+    operator: StreamOperator
+    parent: int = -1
+    tag: str | None = None
+    key_selector: Any = None
+
+
+# The outputs of the task by the index of the operator and the side output (None: the main one) that feeds them.
+EdgeOutputs = Mapping[tuple[int, str | None], Sequence[EdgeOutput]]
+
+
+class HeadInput:
+    """One input of the head: counts what comes in."""
+
+    __slots__ = ("_counters", "_pass_watermark", "_process", "current_watermark", "process_latency_marker", "process_watermark_status")
+
+    def __init__(self, head_input: Input, counters: OperatorCounters) -> None:
+        self._counters = counters
+        self._process = head_input.process_chunk
+        self._pass_watermark = head_input.process_watermark
+        self.current_watermark = MIN_TIMESTAMP  # Written by the task thread; read anywhere, one watermark stale is fine.
+        self.process_watermark_status: Callable[[WatermarkStatus], None] = head_input.process_watermark_status
+        self.process_latency_marker: Callable[[LatencyMarker], None] = head_input.process_latency_marker
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Count and process."""
+        self._counters.num_records_in += len(chunk)
+        self._process(chunk)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Remember and process."""
+        self.current_watermark = watermark.timestamp
+        self._pass_watermark(watermark)
+
+
+class ChunkInput:
+    """The way into a chained operator that takes chunks: counts what comes in."""
+
+    __slots__ = ("_counters", "_operator", "emit_latency_marker", "emit_watermark", "emit_watermark_status")
+
+    def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
+        self._operator = operator
+        self._counters = counters
+        self.emit_watermark = operator.process_watermark
+        self.emit_watermark_status = operator.process_watermark_status
+        self.emit_latency_marker = operator.process_latency_marker
+
+    def __repr__(self) -> str:
+        return f"<ChunkInput of {self._operator!r}>"
+
+    def collect(self, chunk: Chunk) -> None:
+        """Count and process."""
+        self._counters.num_records_in += len(chunk)
+        self._operator.process_chunk(chunk)
+
+
+class OperatorChain:
+    """Runs the operators of one task.
+
+    Threading: task thread; counters and watermarks anywhere, one chunk stale.
+    Life cycle: ``open`` -> ``process_*`` -> ``finish`` -> ``close``; ``close`` in every state, any number of times.
+
+    Args:
+        chained: the operators, head first, each behind the one it reads.
+        edge_outputs: the outputs of the task.
+        context_factory: makes the context of an operator from its index and name.
+    """
+
+    def __init__(
+        self, chained: Sequence[ChainedOperator], edge_outputs: EdgeOutputs, context_factory: Callable[[int, str], OperatorContext]
+    ) -> None:
+        self.operators = [item.operator for item in chained]
+        self.contexts = [context_factory(index, operator.name) for index, operator in enumerate(self.operators)]
+        self._chained = chained
+        self._with_edges = sorted({index for index, _ in edge_outputs})
+        self._opened: list[StreamOperator] = []
+        self._outputs: dict[int, OperatorOutput] = {}
+        for index in reversed(range(len(chained))):
+            self._outputs[index] = self._output_of(index, edge_outputs)
+            self.operators[index].setup(self.contexts[index], self._outputs[index])
+        counters = self.contexts[0].counters
+        self.head_inputs = [HeadInput(head_input, counters) for head_input in self.head.inputs()]
+        first = self.head_inputs[0]
+        self.process_chunk = first.process_chunk
+        self.process_watermark = first.process_watermark
+        self.process_watermark_status = first.process_watermark_status
+        self.process_latency_marker = first.process_latency_marker
+
+    def __repr__(self) -> str:
+        return f"<OperatorChain {' -> '.join(operator.name for operator in self.operators)}, {len(self._opened)} open>"
+
+    def _output_of(self, index: int, edge_outputs: EdgeOutputs) -> OperatorOutput:
+        """Of an operator whose readers in the chain have theirs."""
+        by_tag: dict[str | None, list[Consumer]] = {None: []}
+        for child, item in enumerate(self._chained):
+            if child > 0 and item.parent == index:
+                by_tag.setdefault(item.tag, []).append(self._consumer(child))
+        for (source, tag), outputs in edge_outputs.items():
+            if source == index:
+                by_tag.setdefault(tag, []).extend([Emitter(output, getattr(output, "keys", None)) for output in outputs])
+        main = by_tag.pop(None)
+        sides = {tag: consumers for tag, consumers in by_tag.items() if tag is not None}
+        return OperatorOutput(self.operators[index].name, main, sides, self.contexts[index].counters)
+
+    def _consumer(self, child: int) -> Consumer:
+        operator, context = self.operators[child], self.contexts[child]
+        selector, counters = self._chained[child].key_selector, context.counters
+        keys = None
+        if selector is not None:
+            keys = KeyTaker(getattr(selector, "get_key", selector), "key_by", context.subtask, selector=selector)
+        if operator.takes_chunks:
+            return Emitter(ChunkInput(operator, counters), keys)
+        if keys is not None:
+            return KeyedConsumer(operator, self._outputs[child].emitters, counters, keys)
+        return ChainedConsumer(operator, self._outputs[child], counters)
+
+    @property
+    def head(self) -> StreamOperator:
+        """The operator that reads the task's input, or is its source."""
+        return self.operators[0]
+
+    @property
+    def num_records_in(self) -> int:
+        """Records that entered the head; 0 for a source."""
+        return self.contexts[0].counters.num_records_in
+
+    @property
+    def num_records_out(self) -> int:
+        """Records that left the task, each once however many edges its operator feeds."""
+        return sum(self.contexts[index].counters.num_records_out for index in self._with_edges)
+
+    @property
+    def current_output_watermark(self) -> int:
+        """The smallest of the last watermarks that operators with an edge emitted."""
+        return min((self._outputs[index].current_watermark for index in self._with_edges), default=MIN_TIMESTAMP)
+
+    def input_watermarks(self, index: int) -> list[int]:
+        """The last watermark of each input of an operator; inside a chain it is what the operator before it emitted."""
+        if index == 0:
+            return [each.current_watermark for each in self.head_inputs]
+        return [self._outputs[self._chained[index].parent].current_watermark]
+
+    def output_watermark(self, index: int) -> int:
+        """The last watermark that an operator emitted."""
+        return self._outputs[index].current_watermark
+
+    def counters(self) -> dict[int, OperatorCounters]:
+        """What each operator counted, by its index in the chain."""
+        return {index: ctx.counters for index, ctx in enumerate(self.contexts)}
+
+    # -- life
+
+    def open(self) -> None:
+        """Open the operators, last to first: nobody emits into one that is not open."""
+        for operator in reversed(self.operators):
+            # Before the call: what a failing open() took must be given back too.
+            self._opened.append(operator)
+            operator.open()
+
+    def end_input(self, input_id: int) -> None:
+        """One input of the head brings no more, and is to be drained."""
+        self.head.end_input(input_id)
+
+    def finish(self, before_finish: Callable[[int], None] | None = None) -> None:
+        """All inputs ended: let the operators emit what is left, first to last.
+
+        Args:
+            before_finish: called with the index of each operator before it finishes; stops its timers and runs the mails that were
+                accepted, deferrable ones too (FLINK-39481).
+        """
+        for index, operator in enumerate(self.operators):
+            if index > 0:
+                operator.end_input(1)
+            if before_finish is not None:
+                before_finish(index)
+            operator.finish()
+
+    def close(self) -> None:
+        """Close what was opened, first to last.
+
+        Raises:
+            Exception: the first one that an operator raised, with notes about the others; all are closed nevertheless.
+        """
+        operators, self._opened = self._opened[::-1], []
+        _run_all(operator.close for operator in operators)
+
+
+def _run_all(steps: Iterable[Callable[[], None]]) -> None:
+    first: BaseException | None = None
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:  # noqa: BLE001 - raised below, after the other steps
+            if first is None:
+                first = error
+            else:
+                first.add_note(f"then {type(error).__name__}: {error}")
+    if first is not None:
+        raise first

@@ -1,0 +1,320 @@
+"""What the records look like that a loop emits, and the look at each whether it does, too.
+
+Hot path: what is written here runs per record that leaves a chain.  A pair of a str and an int costs 35 ns, a dict of six values 250
+(bench: wordcount, programs).
+
+Side:       task.
+Invariants: a record that passes the look holds nothing that can change, or (``is_nested``) has the only reference to each part that can.
+            One that is looked at by field has exactly so many, of exactly the types.  Names and order are looked at when columns are made
+            of records (``flowlet.io.keyed_records``).
+"""
+
+import enum
+import gc
+import keyword
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.settling import ALONE, ALONE_DICT, ALONE_VALUES, can_own_parts, holder_of, owns_parts
+from flowlet.columns import Column, Columns, Shape
+from flowlet.columns.unchanging import UNCHANGING, is_unchanging
+from flowlet.common.types import Row, RowKind
+from flowlet.serde.flat_classes import flat_class_of, instance_maker, slot_names_of
+
+MAX_FIELDS: Final = 16  # of records that are looked at field by field
+# So many records of another shape, and the loop is made for that one.
+MIN_OTHERS: Final = 16
+# A loop is made anew so often at most; then any record is looked at by a function.
+_MAX_SHAPES: Final = 8
+
+
+@dataclass(frozen=True)
+class RecordShape:
+    """One look.
+
+    ``kind``: the exact type.  ``field_types``: of records that are looked at field by field, the type of each, or None for any that cannot
+    change; None for other records.  ``names``: of the fields, if they have any.  ``is_nested``: it holds parts that can change, which only
+    the record refers to.
+    """
+
+    kind: Any
+    field_types: tuple[type | None, ...] | None = None
+    names: tuple[str, ...] | None = None
+    is_nested: bool = False
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the record is a value that cannot change."""
+        return self.kind in UNCHANGING
+
+    @property
+    def is_by_column(self) -> bool:
+        """Whether its records wait field by field.  Others wait as they are: a reader in the same process has no need of columns."""
+        return self.is_scalar or (self.kind is tuple and self.field_types is not None)
+
+    def joined(self, other: "RecordShape") -> "RecordShape":
+        """A shape that has room for records of both, if they are of the same kind; else this one."""
+        types, others = self.field_types, other.field_types
+        if self.kind is not other.kind or self.is_nested:
+            return self
+        if other.is_nested:
+            return other
+        if types is None:
+            return self
+        if others is None or len(types) != len(others) or self._names_read != other._names_read:
+            return self if self.kind is tuple else RecordShape(self.kind)
+        return RecordShape(self.kind, tuple(each if each is its else None for each, its in zip(types, others, strict=True)), self.names)
+
+    @property
+    def _names_read(self) -> tuple[str, ...] | None:
+        """The names of attributes, which are looked up; fields of dicts and rows are counted."""
+        return self.names if self._has_attributes else None
+
+    def key_field(self, position: int | None) -> int | str | None:
+        """How to find the field at a position in any record of the shape: attributes may stand in another order."""
+        if position is None or self.names is None or not self._has_attributes:
+            return position
+        return self.names[position] if self._is_counted or not self.kind.__dictoffset__ else position
+
+    # ---------------------------------------------------------------- the text of the loop
+
+    def type_test(self, code: LoopCode, record: str) -> str:
+        """Whether the variable ``record`` has the exact type."""
+        return f"type({record}) is {code.bind(self.kind, 'kind')}"
+
+    def write_fields(self, code: LoopCode, record: str) -> tuple[list[str], list[str]]:
+        """The statements that take a record of that type apart; returns the variables of the fields, and tests of their types."""
+        if self.field_types is None:
+            return [], []
+        fields = [code.variable("f") for _ in self.field_types]
+        tests: list[str] = []
+        if self._has_attributes:
+            tests += self._write_attributes(code, record, fields)
+            weak = self._reference_test(record)
+            tests += [] if weak is None else [weak]
+        else:
+            if self.kind is dict:
+                tracked, are_plain = code.bind(gc.is_tracked, "is_tracked"), code.bind(UNCHANGING.issuperset, "are_unchanging")
+                # What the collector does not track holds nothing that it would: no key, either, that anybody can change.
+                tests.append(f"(not {tracked}({record}) or {are_plain}(map(type, {record})))")
+            values = f"{record}._values" if self.kind is Row else f"{record}.values()" if self.kind is dict else record
+            # Where there are more or fewer fields, that is an error: a try costs nothing, a look at the length 12 ns.
+            code.line(f"try: {', '.join(fields)}, = {values}")
+            code.line(f"except ValueError: {fields[0]} = {code.bind(_NOTHING, 'NOTHING')}")
+        unchanging = code.bind(UNCHANGING, "unchanging")
+        tests += [
+            f"type({field}) in {unchanging}" if each is None else f"type({field}) is {code.bind(each, 'kind')}"
+            for field, each in zip(fields, self.field_types, strict=True)
+        ]
+        return fields, tests
+
+    def _write_attributes(self, code: LoopCode, record: str, fields: list[str]) -> list[str]:
+        """The statements that look the attributes up; returns tests that there are no others."""
+        assert self.names is not None, "attributes have names"
+        has_dict = bool(self.kind.__dictoffset__)
+        if has_dict and not self._is_counted:
+            attributes = code.variable("d")
+            code.line(f"{attributes} = {record}.__dict__")
+            # By way of a tuple: C takes that apart, and the values of a dict only item by item.
+            code.line(f"if len({attributes}) == {len(fields)}: {', '.join(fields)}, = {code.bind(tuple, 'tuple')}({attributes}.values())")
+            return [f"len({attributes}) == {len(fields)}"]
+        code.line("try:")
+        for field, name in zip(fields, self.names, strict=True):
+            code.line(f"    {field} = {record}.{name}")
+        code.line(f"except AttributeError: {fields[0]} = {code.bind(_NOTHING, 'NOTHING')}")
+        return [f"len({code.bind(gc.get_referents, 'referents')}({record})) == {len(fields) + 1}"] if has_dict else []
+
+    @property
+    def _has_attributes(self) -> bool:
+        return self.names is not None and self.kind is not dict and self.kind is not Row and not issubclass(self.kind, tuple)
+
+    def flat_test(self, code: LoopCode, record: str) -> str | None:
+        """Of a record without columns: whether it holds nothing that can change."""
+        if self.is_nested:
+            if code.is_shared(record):
+                return "False"
+            return f"{code.bind(sys.getrefcount, 'refs')}({record}) <= {ALONE} and {code.bind(owns_parts, 'owns_parts')}({record})"
+        holder = holder_of(self.kind)
+        if holder is None:
+            return None if self.is_scalar else f"{code.bind(is_unchanging, 'is_unchanging')}({record})"
+        values = holder.text.format(v=record, values=code.bind(holder.values, "values"))
+        test = f"{code.bind(UNCHANGING.issuperset, 'are_unchanging')}(map(type, {values}))"
+        return f"{record}.__weakref__ is None and {test}" if holder.has_weak_references else test
+
+    def owned(self, code: LoopCode, record: str, fields: Sequence[str] = ()) -> str:
+        """Of a record that waits as it is: the record if its variable is the only reference, else a copy.
+
+        Args:
+            code: of the loop.
+            record: the variable.
+            fields: those that ``write_fields`` gave.
+        """
+        holder = None if self._is_frozen or self.is_nested else holder_of(self.kind)
+        if holder is None:
+            return record
+        refs = code.bind(sys.getrefcount, "refs")
+        make = self._maker if fields else None
+        copied = f"{code.bind(holder.copy, 'copy')}({record})" if make is None else f"{code.bind(make, 'make')}({', '.join(fields)})"
+        if code.is_shared(record):
+            return copied
+        is_alone = f"{refs}({record}) <= {ALONE}"
+        if holder.has_dict and not self._is_counted:
+            # The variable by which its fields were read holds it, too.
+            is_alone += f" and {refs}({record}.__dict__) <= {ALONE_DICT + (self.field_types is not None)}"
+        if self.kind is Row:  # an iterator holds the values
+            is_alone += f" and {refs}({record}._values) <= {ALONE_VALUES}"
+        return f"({record} if {is_alone} else {copied})"
+
+    def _reference_test(self, record: str) -> str | None:
+        """Whether there is no weak reference, by which a record that waits could be found and changed."""
+        holder = None if self._is_frozen else holder_of(self.kind)
+        return f"{record}.__weakref__ is None" if holder is not None and holder.has_weak_references else None
+
+    @property
+    def _maker(self) -> Callable[..., Any] | None:
+        """What makes a record of its fields, if that is less than a copy of its ``__dict__``."""
+        if self.names is None or not self._has_attributes or not self._is_counted:
+            return None
+        return instance_maker(self.kind, self.names)
+
+    @property
+    def _is_counted(self) -> bool:
+        """Whether the number of its attributes says that an instance has no ``__dict__`` yet, and no other attributes."""
+        return self.field_types is not None and self.names is not None and _can_count_attributes(self.kind, self.names)
+
+    @property
+    def _is_frozen(self) -> bool:
+        """Whether an instance of unchanging values cannot change."""
+        flat_class = None if self.kind in (dict, list, Row) else flat_class_of(self.kind)
+        return flat_class is not None and flat_class.is_frozen
+
+    # ---------------------------------------------------------------- columns
+
+    def columns(self, fields: list[Column], key_position: int | None) -> Columns:
+        """Records of this shape."""
+        num_rows = len(fields[0])
+        shape = Shape.SCALAR if self.is_scalar else Shape.TUPLE
+        return Columns(num_rows, tuple(fields), shape, key_position=key_position)
+
+
+class _Nothing:
+    """Of no type that cannot change."""
+
+
+_NOTHING: Final = _Nothing()
+
+
+@lru_cache(maxsize=1024)
+def _can_count_attributes(kind: Any, names: tuple[str, ...]) -> bool:
+    """Whether an instance has just these attributes if it has all of them and as many.
+
+    On Python 3.11 and 3.12 ``gc.get_referents`` gives the values of an instance whose ``__dict__`` nobody asked for, or else that dict; and
+    the class.  On 3.13 it gives the values in either case, so there the dict must be looked at.  A name that the class has, too, would be
+    found there.
+    """
+    if len(names) < _MIN_COUNTED or any(hasattr(kind, name) for name in names) or not all(map(_is_attribute, names)):
+        return False
+    probe: Any = object.__new__(kind)
+    for name in names:
+        object.__setattr__(probe, name, _NOTHING)
+    is_counted = len(gc.get_referents(probe)) == len(names) + 1
+    vars(probe)
+    return is_counted and len(gc.get_referents(probe)) != len(names) + 1
+
+
+_MIN_COUNTED: Final = 2  # one attribute is as many referents as one ``__dict__``
+
+
+def _is_attribute(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
+
+
+class ShapeWatch:
+    """Which shape to look for, by what came lately that had another one.
+
+    Threading: task thread.
+    """
+
+    def __init__(self) -> None:
+        self._num_others = 0  # records that were not of the shape, since it was chosen
+        self._num_shapes = 0
+        self.last: Any = None  # of those records
+
+    def note(self, record: Any) -> None:
+        """A record that is not of the shape."""
+        self._num_others += 1
+        self.last = record
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there were so many others that another shape is worth a new loop."""
+        return self._num_others >= MIN_OTHERS
+
+    def chosen(self, shape: RecordShape | None) -> RecordShape | None:
+        """The shape to look for from now on, in the place of this one."""
+        if not self.is_due:
+            return shape
+        record, self.last, self._num_others = self.last, None, 0
+        self._num_shapes += 1
+        if self._num_shapes > _MAX_SHAPES:
+            return None
+        found = shape_of(record)
+        return found if found is None or shape is None else found.joined(shape)
+
+
+def fields_of(record: Any, shape: RecordShape) -> tuple[Any, ...]:
+    """The fields of a record of a shape, in order; the record itself if it is a value."""
+    if shape.is_scalar:
+        return (record,)
+    taken = _taken_apart(record)
+    return () if taken is None else taken[1]
+
+
+def shape_of(record: Any) -> RecordShape | None:
+    """The shape of a record for which a loop can look; None for one that is pickled or rare."""
+    kind = type(record)
+    if kind in UNCHANGING:
+        return RecordShape(kind)
+    taken = _taken_apart(record)
+    if taken is not None:
+        names, fields = taken
+        if 0 < len(fields) <= MAX_FIELDS and all(_is_flat(type(field)) for field in fields):
+            return RecordShape(kind, tuple(map(type, fields)), names)
+    if is_unchanging(record):
+        return RecordShape(kind)
+    holder = holder_of(kind)
+    if holder is not None and UNCHANGING.issuperset(map(type, holder.values(record))):
+        return RecordShape(kind)
+    has_keys = kind is not dict or UNCHANGING.issuperset(map(type, record))
+    return RecordShape(kind, is_nested=True) if can_own_parts(kind) and has_keys else None
+
+
+def _is_flat(kind: type) -> bool:
+    return kind in UNCHANGING or issubclass(kind, enum.Enum)
+
+
+def _taken_apart(record: Any) -> tuple[tuple[str, ...] | None, tuple[Any, ...]] | None:
+    """Names and values of the fields; None for a record that has none, or whose class only its pickle knows."""
+    kind: Any = type(record)
+    if kind is tuple:
+        return None, record
+    if kind is dict:
+        names = tuple(record)
+        return (names, tuple(record.values())) if all(type(name) is str for name in names) else None
+    if kind is Row:
+        names = record._fields
+        return None if names is None or record._row_kind is not RowKind.INSERT else (tuple(names), tuple(record._values))
+    if flat_class_of(kind) is None:
+        return None
+    if issubclass(kind, tuple):
+        return None if kind.__dictoffset__ else (kind._fields, tuple(record))
+    if kind.__dictoffset__:
+        return tuple(record.__dict__), tuple(record.__dict__.values())
+    slots = slot_names_of(kind)
+    if slots is None or not all(hasattr(record, name) for name in slots):
+        return None
+    return slots, tuple([getattr(record, name) for name in slots])

@@ -1,0 +1,235 @@
+"""Runs a source function that may block on a thread of its own and hands over what it emits.
+
+Side:       shared.  The helper thread emits, the task thread polls.
+Invariants: records and watermarks keep their order; at most ``MAX_PENDING_RECORDS`` of them wait, then the helper thread; the future is
+            done exactly while something waits, or the function has ended; the user's function runs on no other thread.
+Source:     Flink ``SourceStreamTask.LegacySourceFunctionThread``; it emits into the chain under the checkpoint lock, here it only fills a
+            buffer, so that records enter the chain on the task thread alone.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Final
+
+from flowlet.chain.settling import settled, unsettled
+from flowlet.datastream.source_function import SourceContext, SourceFunction
+from flowlet.errors import FlowletError, TaskCancelled
+from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source, SourceReader
+from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
+from netstack.availability import AvailabilityFuture
+
+MAX_PENDING_RECORDS: Final = 2 * MAX_CHUNK_RECORDS
+# A function that ignores cancel() is reported, and its thread, which nothing can end, left behind.  Not measured.
+CANCEL_TIMEOUT_S: Final = 10.0
+
+_Element = Chunk | Watermark | WatermarkStatus
+
+
+class BlockingSource(Source):
+    """A source of what a ``SourceFunction`` emits.
+
+    Args:
+        function: pickled; every subtask runs one.
+        is_bounded: whether ``run`` returns by itself.
+    """
+
+    def __init__(self, function: SourceFunction, *, is_bounded: bool = False) -> None:
+        self._function = function
+        self.is_bounded = is_bounded
+
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        """A reader with a thread that runs the function."""
+        return BlockingSourceReader(self._function, f"source {subtask + 1}/{parallelism}")
+
+
+class _State(Enum):
+    RUNNING = auto()
+    CANCELLED = auto()
+    ENDED = auto()
+
+
+class BlockingSourceReader:
+    """The buffer between function and task.
+
+    Threading: ``poll_chunk``, ``available_future`` and ``close`` on the task thread.
+    Life cycle: the thread starts with the first poll; ``close`` ends it.
+    """
+
+    def __init__(self, function: SourceFunction, name: str) -> None:
+        self._function = function
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._elements: deque[_Element] = deque()  # Guarded by _lock, as what follows.
+        self._num_pending = 0  # records, watermarks and statuses
+        self._is_idle = False
+        self._state = _State.RUNNING
+        self._error: BaseException | None = None
+        self._available = AvailabilityFuture()  # Replaced by the task thread when everything was taken.
+
+    def __repr__(self) -> str:
+        return f"<BlockingSourceReader {self._name} {self._state.name}, {self._num_pending} elements pending>"
+
+    never_waits = True  # poll_chunk does not; the function may as long as it likes
+
+    # -- task thread
+
+    def poll_chunk(self) -> _Element | None:
+        """What the function emitted next; an empty chunk if there is nothing yet, None when it has returned.
+
+        Raises:
+            Exception: the function did.
+        """
+        if self._thread is None:
+            self._start()
+        with self._lock:
+            element = self._take_locked() if self._elements else None
+            if element is None and self._state is not _State.ENDED:
+                return Chunk([])
+        if element is not None:
+            return self._unpickled(element)
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done while something waits to be polled."""
+        with self._lock:
+            if not self._elements and self._state is not _State.ENDED and self._available.is_done:
+                self._available = AvailabilityFuture()
+            return self._available
+
+    def close(self) -> None:
+        """Cancel the function if it runs, and wait for its thread.
+
+        Raises:
+            FlowletError: the function does not return.
+        """
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        with self._lock:
+            is_running = self._state is _State.RUNNING
+            if is_running:
+                self._state = _State.CANCELLED
+            self._room.notify_all()
+        try:
+            if is_running:
+                self._function.cancel()
+        finally:
+            # Also if that failed: the function sees ``is_cancelled``, or finds out when it emits.
+            thread.join(CANCEL_TIMEOUT_S)
+        if thread.is_alive():
+            raise FlowletError(f"{self._name}: run() did not return within {CANCEL_TIMEOUT_S:g} s after cancel(); it must")
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def _take_locked(self) -> _Element:
+        element = self._elements.popleft()
+        self._num_pending -= len(element) if isinstance(element, Chunk) else 1
+        self._room.notify_all()
+        return element
+
+    @staticmethod
+    def _unpickled(element: _Element) -> _Element:
+        """What the chain gets: records, not their pickles."""
+        if isinstance(element, Chunk):
+            element.values[:] = unsettled(element.values)
+        return element
+
+    # -- helper thread
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._function.run(_Context(self))
+        except TaskCancelled:
+            pass  # thrown by the context; or by the user, who gives up with it
+        except BaseException as raised:  # noqa: BLE001 - raised by poll_chunk, on the task's thread
+            error = raised
+        with self._lock:
+            self._error = None if self._state is _State.CANCELLED else error
+            self._state = _State.ENDED
+            available = self._available
+        available.complete()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the function should return."""
+        return self._state is _State.CANCELLED
+
+    def emit(self, value: Any, timestamp: int | None) -> None:
+        """Append a record as it is now; waits for room."""
+        value = settled(value)
+        with self._lock:
+            self._wait_for_room_locked()
+            self._become_active_locked()
+            self._append_locked(value, timestamp)
+            self._num_pending += 1
+            available = self._available
+        available.complete()
+
+    def emit_control(self, make: Callable[[], Watermark | WatermarkStatus]) -> None:
+        """Append a watermark or a status; waits for room."""
+        with self._lock:
+            self._wait_for_room_locked()
+            element = make()
+            if isinstance(element, WatermarkStatus):
+                if self._is_idle is element.is_idle:
+                    return
+                self._is_idle = element.is_idle
+            else:
+                self._become_active_locked()
+            self._append_control_locked(element)
+            available = self._available
+        available.complete()
+
+    def _become_active_locked(self) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._append_control_locked(ACTIVE)
+
+    def _append_control_locked(self, element: Watermark | WatermarkStatus) -> None:
+        self._elements.append(element)
+        self._num_pending += 1
+
+    def _wait_for_room_locked(self) -> None:
+        while self._num_pending >= MAX_PENDING_RECORDS and self._state is _State.RUNNING:
+            self._room.wait()
+        if self._state is not _State.RUNNING:
+            raise TaskCancelled(f"{self._name} was cancelled")
+
+    def _append_locked(self, value: Any, timestamp: int | None) -> None:
+        last = self._elements[-1] if self._elements else None
+        if not isinstance(last, Chunk) or len(last) >= MAX_CHUNK_RECORDS or (last.timestamps is None) is not (timestamp is None):
+            self._elements.append(Chunk([value], None if timestamp is None else [timestamp]))
+            return
+        last.values.append(value)
+        if last.timestamps is not None and timestamp is not None:
+            last.timestamps.append(timestamp)
+
+
+class _Context(SourceContext):
+    def __init__(self, reader: BlockingSourceReader) -> None:
+        self._reader = reader
+
+    def collect(self, value: Any) -> None:
+        self._reader.emit(value, None)
+
+    def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
+        self._reader.emit(value, timestamp)
+
+    def emit_watermark(self, timestamp: int) -> None:
+        self._reader.emit_control(lambda: Watermark(timestamp))
+
+    def mark_as_temporarily_idle(self) -> None:
+        self._reader.emit_control(lambda: IDLE)
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._reader.is_cancelled

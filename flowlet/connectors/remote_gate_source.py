@@ -1,0 +1,214 @@
+"""Reads what producers outside the cluster push into a gate.
+
+Side:       task.  The source is made in the user's program and pickled; a TaskManager binds each subtask's copy to its gate.
+Invariants: a producer's end of data is acknowledged only after the chain has processed everything before it; a partition counts once its
+            producer knows that every subtask has acknowledged it; what an aborted attempt brought stays processed (at least once).
+            A gate whose type is declared takes plain values only: its token does not let anybody run code here.  One that takes any
+            object trusts whoever has its token as it trusts the job's own program.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
+from flowlet.errors import FlowletError, SerdeError
+from flowlet.graph.partitioner import KeyGroups
+from flowlet.ingest.event_time import EventTimeColumn
+from flowlet.ingest.gate_type import holds_any_object, type_fingerprint
+from flowlet.operators.source_operator import Source, SourceReader
+from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
+from flowlet.rpc.control_messages import GateCounts
+from flowlet.serde.element_deserializer import ElementDeserializer
+from netstack.availability import AvailabilityFuture
+from netstack.channel.limits import RateLimit
+from netstack.errors import RemoteProtocolError
+from netstack.flow.offer_book import GateShape
+from netstack.gate.gate_api import BufferOrEvent
+from netstack.gate.offered_gate import OfferedInputGate
+from netstack.wire.events import EndOfData, EndOfPartition
+
+_log = structlog.get_logger(__name__)
+_LOGS_PER_S: Final = 1.0  # of attempts that producers can abort as often as they like; the gate's counts have them all
+
+
+class RemoteGateSource(Source):
+    """A named gate that any number of producers push into.
+
+    Args:
+        name: by which producers find it; unique among the jobs that run.
+        type_info: of its records.
+        producers: how many partitions there will be; None: it ends when it is told to.
+        key_groups: by what producers route their records to the subtasks; None: in turns.
+        event_time: what gives the records their timestamps; None: those that their producer gave them, if any.
+    """
+
+    is_bounded = False
+
+    def __init__(
+        self,
+        name: str,
+        type_info: TypeInformation,
+        producers: int | None = None,
+        key_groups: KeyGroups | None = None,
+        event_time: EventTimeColumn | None = None,
+    ) -> None:
+        self.name = name
+        self._event_time = event_time
+        self.type_info = type_info
+        self.producers = producers
+        self.key_groups = key_groups
+        self._gate: OfferedInputGate | None = None
+        self._report: Callable[[GateCounts], None] | None = None
+
+    @property
+    def type_name(self) -> str:
+        """The type, for people."""
+        return repr(self.type_info)
+
+    @property
+    def fingerprint(self) -> bytes:
+        """What a producer's type has to have as well, 16 bytes."""
+        return type_fingerprint(self.type_info)
+
+    def shape(self, num_subtasks: int) -> GateShape:
+        """What offers have to agree with."""
+        return GateShape(self.name, self.type_name, self.fingerprint, num_subtasks, self.producers)
+
+    def bind(self, gate: OfferedInputGate, report: Callable[[GateCounts], None] | None = None) -> None:
+        """Read from ``gate``; ``report`` hears, on the task thread, whenever a partition or an attempt came to its end."""
+        self._gate = gate
+        self._report = report
+
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        """The reader of the gate that this copy is bound to.
+
+        Raises:
+            FlowletError: it is bound to none.
+        """
+        if self._gate is None:
+            raise FlowletError(f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster")
+        restore = None if self._event_time is None else self._event_time.stamped
+        if isinstance(self.type_info, ArrowTypeInfo):
+            from flowlet.ingest.batches import batches_of_messages  # with it comes pyarrow, which most jobs do without
+
+            restore = partial(batches_of_messages, schema=self.type_info.schema)
+        return RemoteGateReader(self._gate, self._report, are_producers_trusted=holds_any_object(self.type_info), restore=restore)
+
+
+class RemoteGateReader:
+    """One subtask's reader.
+
+    Threading: the task thread.
+
+    Args:
+        gate: where the records come from.
+        report: see ``RemoteGateSource.bind``.
+        are_producers_trusted: whether they may send any object.
+        restore: makes records of what travelled in their place, or says with a SerdeError what is wrong; None: they are what travelled.
+    """
+
+    never_waits = True
+
+    def __init__(
+        self,
+        gate: OfferedInputGate,
+        report: Callable[[GateCounts], None] | None,
+        *,
+        are_producers_trusted: bool,
+        restore: Callable[[Chunk], Chunk] | None = None,
+    ) -> None:
+        self._gate = gate
+        self._restore = restore
+        self._are_producers_trusted = are_producers_trusted
+        self._report = report
+        self._deserializers: dict[int, ElementDeserializer] = {}  # of open channels that brought something
+        self._elements: deque[StreamElement] = deque()
+        self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
+        gate.request_partitions()
+
+    def __repr__(self) -> str:
+        return f"<RemoteGateReader of {self._gate!r}, {len(self._elements)} elements wait>"
+
+    def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
+        """The next records; an empty chunk if there are none just now, None once the gate is finished."""
+        elements, gate = self._elements, self._gate
+        while not elements:
+            item = gate.poll_next()
+            self._forget_aborted()
+            if item is None:
+                return None if gate.is_finished else Chunk([])
+            self._take(item)
+        element = elements.popleft()
+        assert isinstance(element, Chunk), "nothing else is kept"
+        return element
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done once the gate has something, or is finished."""
+        return self._gate.available_future()
+
+    def close(self) -> None:
+        """Forget what is not complete; the gate is the task's to close."""
+        for deserializer in self._deserializers.values():
+            deserializer.close()
+        self._deserializers.clear()
+
+    def _take(self, item: BufferOrEvent) -> None:
+        index = item.channel_index
+        if item.buffer is not None:
+            try:
+                self._feed(index, item.buffer.view)
+            finally:
+                # Before the records are processed: the credit is on its way while the chain works.
+                item.buffer.recycle()
+        elif isinstance(item.event, EndOfData):
+            self._end_data(index)
+        elif isinstance(item.event, EndOfPartition):
+            self._deserializers.pop(index, None)
+            self._tell()
+        else:
+            self._abort(index, f"it sent {item.event}, which producers have no business to send")
+
+    def _feed(self, index: int, view: memoryview) -> None:
+        deserializer = self._deserializers.get(index)
+        if deserializer is None:
+            name = f"gate {self._gate.shape.name!r}, {self._gate.offer_of(index)}"
+            deserializer = self._deserializers[index] = ElementDeserializer(name, is_sender_trusted=self._are_producers_trusted)
+        try:
+            # Watermarks are the source's business: what producers may say of them is for a later version.
+            chunks = [element for element in deserializer.feed(view) if isinstance(element, Chunk)]
+            if self._restore is not None:
+                chunks = list(map(self._restore, chunks))
+        except SerdeError as error:
+            self._abort(index, str(error))
+            return
+        self._elements.extend(chunks)
+
+    def _end_data(self, index: int) -> None:
+        deserializer = self._deserializers.get(index)
+        if deserializer is not None and deserializer.has_partial:
+            self._abort(index, "its data ended in the middle of a record")
+            return
+        self._gate.acknowledge_all_records_processed(index)
+
+    def _abort(self, index: int, reason: str) -> None:
+        self._gate.abort_channel(index, RemoteProtocolError(f"{self._gate.offer_of(index)}: {reason}"))
+        self._forget_aborted()
+
+    def _forget_aborted(self) -> None:
+        for index, offer, error in self._gate.take_aborted():
+            deserializer = self._deserializers.pop(index, None)
+            if deserializer is not None:
+                deserializer.close()
+            if self._logs.take():
+                _log.warning("an attempt to push a partition was aborted", gate=self._gate.shape.name, offer=str(offer), error=str(error))
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._report is not None:
+            counts = self._gate.counts()
+            self._report(GateCounts(counts.num_open, counts.num_completed, counts.num_aborted, counts.num_refused))

@@ -1,0 +1,1 @@
+"""What stands between the gates, the operators and the partitions of a task."""

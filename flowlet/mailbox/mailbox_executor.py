@@ -1,0 +1,156 @@
+"""How operators and other threads get work done on the task thread.
+
+Side:   shared for ``execute`` and ``submit``, task for everything that runs mails.
+Source: Flink ``MailboxExecutor``, ``MailboxExecutorImpl``.
+Absent: a rejection of its own: a mailbox that takes no more mails raises MailboxClosedError.
+"""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from flowlet.errors import FlowletError
+from flowlet.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
+from flowlet.mailbox.mailbox_future import MailboxFuture, Signal
+from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
+from flowlet.mailbox.task_mailbox import TaskMailbox
+
+T = TypeVar("T")
+
+# Mails may post mails while an operator ends.  More rounds than this: they post themselves for ever.  Not measured.
+_MAX_LAST_ROUNDS = 1_000
+
+
+class _FutureAction(Generic[T]):
+    """A mail's action whose result, or whose being dropped, ends up in a future."""
+
+    __slots__ = ("_command", "future")
+
+    def __init__(self, command: Callable[[], T], future: MailboxFuture[T]) -> None:
+        self._command = command
+        self.future = future
+
+    def __call__(self) -> None:
+        if not self.future.try_start():
+            return
+        try:
+            result = self._command()
+        except BaseException as error:
+            self.future.fail(error)
+            if not isinstance(error, Exception):
+                raise  # a cancellation is the task's own business as well
+        else:
+            self.future.complete(result)
+
+    def cancel(self) -> None:
+        self.future.cancel()
+
+
+class MailboxExecutor:
+    """Puts mails of one priority into a task's mailbox.
+
+    Threading: ``execute`` and ``submit`` from any thread; the rest on the mailbox thread.
+    """
+
+    def __init__(
+        self,
+        mailbox: TaskMailbox,
+        priority: int = MIN_PRIORITY,
+        *,
+        is_idle: Callable[[], bool] = lambda: False,
+        run_mail: Callable[[Mail], None] = Mail.run,
+        action_executor: StreamTaskActionExecutor = IMMEDIATE,
+    ) -> None:
+        self._mailbox = mailbox
+        self._priority = priority
+        self._is_idle = is_idle
+        self._run_mail = run_mail
+        self._action_executor = action_executor
+
+    def __repr__(self) -> str:
+        return f"<MailboxExecutor of priority {self._priority} for {self._mailbox!r}>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the task waits and has no mail."""
+        return self._is_idle()
+
+    @property
+    def should_interrupt(self) -> bool:
+        """Whether an urgent mail waits: long work in one mail, as a thousand timers, should post its rest as a mail (FLINK-20217)."""
+        return self._mailbox.has_urgent_mail
+
+    def execute(self, action: Callable[[], object], description: str, *args: object, options: MailOptions = MailOptions.DEFAULT) -> None:
+        """Have ``action`` run on the mailbox thread; an exception out of it fails the task.
+
+        Raises:
+            MailboxClosedError: the task takes no more mails.
+        """
+        mail = Mail(action, self._priority, description, *args, options=options, action_executor=self._action_executor)
+        self._mailbox.put_threadsafe(mail)
+
+    def submit(
+        self, command: Callable[[], T], description: str, *args: object, options: MailOptions = MailOptions.DEFAULT
+    ) -> MailboxFuture[T]:
+        """As ``execute``; result or exception goes into the future, which is cancelled if the task ends before.
+
+        A coroutine awaits the future, another thread asks for its ``result``, this task's thread calls ``yield_until`` with it.
+
+        Raises:
+            MailboxClosedError: the task takes no more mails.
+        """
+        action = _FutureAction(command, MailboxFuture(lambda: self._mailbox.is_mailbox_thread))
+        self.execute(action, description, *args, options=options)
+        return action.future
+
+    def yield_(self) -> None:
+        """Run one mail of at least this executor's priority; waits for one.
+
+        Raises:
+            MailboxClosedError: the mailbox is closed.
+        """
+        self._run_mail(self._mailbox.take(self._priority))
+
+    def try_yield(self) -> bool:
+        """Run one mail of at least this executor's priority; False when there is none.
+
+        Raises:
+            MailboxClosedError: the mailbox is closed.
+        """
+        mail = self._mailbox.try_take(self._priority)
+        if mail is None:
+            return False
+        self._run_mail(mail)
+        return True
+
+    def yield_until(self, signal: Signal) -> None:
+        """Run mails of at least this executor's priority until the signal is given; sleeps in between.
+
+        Works on a quiesced mailbox too: the signal needs no mail to wake the task (FLINK-14231).
+
+        Raises:
+            MailboxClosedError: the mailbox is closed.
+        """
+        if signal.is_done:
+            return
+        wake = self._mailbox.wake_threadsafe
+        signal.add_done_callback(wake)
+        try:
+            while (mail := self._mailbox.take_until(signal, self._priority)) is not None:
+                self._run_mail(mail)
+        finally:
+            signal.remove_done_callback(wake)
+
+    def run_last_mails(self) -> None:
+        """Run every mail of at least this executor's priority, deferrable ones and those that they post too; for the end of an operator.
+
+        Raises:
+            FlowletError: mails keep posting mails.
+            MailboxClosedError: the mailbox is closed.
+        """
+        for _ in range(_MAX_LAST_ROUNDS):
+            for _ in range(max(1, self._mailbox.num_mails)):
+                mail = self._mailbox.try_take_of_sender(self._priority)
+                if mail is None:
+                    return
+                self._run_mail(mail)
+        raise FlowletError(f"after {_MAX_LAST_ROUNDS} rounds the mails of an operator that ends still post mails: {self._mailbox!r}")

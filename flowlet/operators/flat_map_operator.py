@@ -1,0 +1,71 @@
+"""``flat_map``.
+
+Hot path.  Per record one call of the user's function, and a loop over what it gave (bench: wordcount, programs).
+
+Side:   task.
+Source: Flink ``StreamFlatMap``.  Results get the timestamp of their record.
+"""
+
+from itertools import islice
+from typing import Any, Final
+
+from flowlet.chain.emitter import MAX_WAITING
+from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.preview import preview
+from flowlet.operators.user_function import RecordOperator
+
+
+class FlatMapOperator(RecordOperator):
+    """Any number of records for each.
+
+    An iterator is not read further before its last result went through the chain, so it may give more than fits into memory.
+
+    Args:
+        function: a callable, or an object with ``flat_map(value)``; returns an iterable or is a generator function.
+        name: for people.
+    """
+
+    def __init__(self, function: Any, *, name: str = "Flat Map") -> None:
+        super().__init__(name)
+        self.function = self._add(function, "flat_map")
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Go on with each result."""
+        call = f"{code.bind(self.function.call, 'flat_map')}({record})"
+        write_results(self, code, call, record, lambda result: self.out.write(code, result, timestamp))
+
+
+_END: Final = object()
+
+
+def write_results(operator: RecordOperator, code: LoopCode, call: str, record: str, write: Any) -> None:
+    """The statements that take each result of a flat_map function through the chain.
+
+    A list is read in one loop.  Anything else is read in runs of ``MAX_WAITING``, after each of which what waits is passed on, for it may
+    never end.
+    """
+    results, rest, piece, result = (code.variable(prefix) for prefix in ("results", "rest", "piece", "v"))
+    end, cut = code.bind(_END, "END"), code.bind(islice, "islice")
+    blame = Blame(operator.name, operator.ctx.subtask, record, results, advice)
+    code.line(f"{results} = {call}", Blame(operator.name, operator.ctx.subtask, record))
+    with code.block(f"if type({results}) is list:"):
+        code.line(f"{piece}, {rest} = {results}, None")
+    with code.block("else:"):
+        code.line(f"{rest} = iter({results})", blame)
+        code.line(f"{piece} = {cut}({rest}, {MAX_WAITING})")
+    with code.block("while True:"):
+        code.line(f"{result} = {end}")
+        with code.block(f"for {result} in {piece}:", blame):
+            write(result)
+        operator.out.write_limit(code)
+        with code.block(f"if {rest} is None or {result} is {end}:"):
+            code.line("break")
+        code.line(f"{piece} = {cut}({rest}, {MAX_WAITING})")
+    # Nothing holds what was emitted any more.
+    code.line(f"{results} = {rest} = {piece} = {result} = None")
+
+
+def advice(result: Any) -> TypeError:
+    """What to tell the user about a result that cannot be iterated over."""
+    what = "None" if result is None else f"{preview(result)} of type {type(result).__name__}"
+    return TypeError(f"a flat_map function yields its results or returns a list of them ([] for none, [x] for one); got {what}")

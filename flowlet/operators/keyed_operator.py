@@ -1,0 +1,140 @@
+"""The keys of a chunk.
+
+Hot path.  Nothing per record where the keys came with the records, as they do from every writer by key.  Else (a remote gate whose
+producers route by themselves) one call of the selector per record, and one look at the types.
+
+Side:   task.
+Source: Flink ``KeySelector``, ``setKeyContextElement1`` before the record is processed.
+"""
+
+from typing import Any
+
+from flowlet.chain.key_taker import field_taken_by
+from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.preview import preview
+from flowlet.errors import KeyTypeError, UserFunctionError
+from flowlet.keys.exact_keys import exact_key, exact_keys
+from flowlet.operators.user_function import UserFunctionOperator
+from flowlet.records import Chunk
+
+
+class KeyedInput:
+    """The key selector of one input of an operator.
+
+    Args:
+        operator: opens and closes the selector with its functions.
+        key_selector: a callable, or an object with ``get_key(value)``.
+    """
+
+    def __init__(self, operator: UserFunctionOperator, key_selector: Any) -> None:
+        self._operator = operator
+        self._selector = operator._add(key_selector, "get_key")
+
+    def keys_of(self, chunk: Chunk) -> list[Any]:
+        """The key of each record; not asked for again where the sender took it.
+
+        Raises:
+            UserFunctionError: as ``keys``.
+        """
+        known = _known_keys(chunk)
+        if known is None:
+            return self.keys(chunk.values)
+        self.exact(known, chunk.values)
+        return known
+
+    def exact_keys_of(self, chunk: Chunk) -> list[Any]:
+        """``exact_keys``, of keys that are asked for as ``keys_of`` asks.
+
+        Raises:
+            UserFunctionError: as ``keys``.
+        """
+        known = _known_keys(chunk)
+        return self.exact_keys(chunk.values) if known is None else self.exact(known, chunk.values)
+
+    def keys(self, values: list[Any]) -> list[Any]:
+        """The key of each record, as the user knows it.
+
+        Raises:
+            UserFunctionError: the selector failed, or gave something that cannot be a key.
+        """
+        keys = self.selected(values)
+        self.exact(keys, values)
+        return keys
+
+    def exact_keys(self, values: list[Any]) -> list[Any]:
+        """A stand-in for the key of each record: equal only if the keys are the same, types and all.
+
+        Raises:
+            UserFunctionError: as ``keys``.
+        """
+        return self.exact(self.selected(values), values)
+
+    def write_key(self, code: LoopCode, record: str) -> str:
+        """The statements that take the key of the record in a variable, for an operator that does not head its chain."""
+        key, operator = code.variable("k"), self._operator
+        blame = Blame(operator.name, operator.ctx.subtask, record)
+        code.line(f"{key} = {code.bind(self._selector.call, 'key')}({record})", blame)
+        code.line(f"{code.bind(exact_key, 'exact_key')}({key})", blame)
+        return key
+
+    def selected(self, values: list[Any]) -> list[Any]:
+        """What the selector gives for each record, which may not be keys.
+
+        Raises:
+            UserFunctionError: the selector failed.
+        """
+        records, select = iter(values), self._selector.call
+        try:
+            return [select(record) for record in records]
+        except Exception as error:
+            raise self._operator._failure(values, records) from error
+
+    def exact(self, keys: list[Any], values: list[Any]) -> list[Any]:
+        """The stand-ins of what was selected.
+
+        Raises:
+            UserFunctionError: something cannot be a key.
+        """
+        try:
+            return exact_keys(keys)
+        except KeyTypeError as error:
+            failed = next(record for key, record in zip(keys, values, strict=True) if not _can_be_key(key))
+            raise UserFunctionError(self._operator.name, self._operator.ctx.subtask, preview(failed)) from error
+
+
+class KeyedOperator(UserFunctionOperator):
+    """An operator that sees its records by key.
+
+    Args:
+        key_selector: a callable, or an object with ``get_key(value)``.
+        name: for people.
+    """
+
+    def __init__(self, key_selector: Any, name: str) -> None:
+        super().__init__(name)
+        self._key_input = KeyedInput(self, key_selector)
+        self._key_field = field_taken_by(key_selector)
+
+    def set_key_context(self, record: object) -> None:
+        """Make the record's key the current one."""
+        self.ctx.key_context.current_key = self._key_input.keys([record])[0]
+
+    def _keys(self, values: list[Any]) -> list[Any]:
+        """The exact key of each record."""
+        return self._key_input.exact_keys(values)
+
+
+def _known_keys(chunk: Chunk) -> list[Any] | None:
+    """The keys that the sender took."""
+    columns = chunk.columns
+    if columns is None:
+        return chunk.keys
+    return None if columns.key_position is None else columns.fields[columns.key_position].to_list()
+
+
+def _can_be_key(key: Any) -> bool:
+    try:
+        exact_key(key)
+    except KeyTypeError:
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""``reduce`` per key, record by record; in columns where the records are columns and the aggregation is declared.
+
+Hot path.  One probe, one call of the user's function, and one store per record.
+
+Side:   task.
+Source: Flink ``StreamGroupedReduceOperator``.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.record_loop import RecordLoop
+from flowlet.columns import Column, column_of
+from flowlet.datastream.aggregations import Aggregation, KnownReduction
+from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
+from flowlet.kernels.slot_index import SlotIndex, Slots
+from flowlet.keys.column_key import ColumnKey
+from flowlet.keys.exact_keys import exact_key
+from flowlet.operators.keyed_aggregation_operator import MIN_COLUMN_ROWS, MISSING, KeyedAggregationOperator
+from flowlet.records import Chunk
+
+
+class KeyedReduceOperator(KeyedAggregationOperator):
+    """``reduce``: the first record of a key as it is, then the function's result for the result so far and the next record.
+
+    Args:
+        key_selector: a callable, or an object with ``get_key(value)``.
+        reduce_function: a callable of two records, or an object with ``reduce(value1, value2)``.
+        emit_on_finish: only the last result of each key, at the end (``RuntimeExecutionMode.BATCH``).
+        emits_batches: only the last result of each key in a chunk.
+        name: for people.
+    """
+
+    def __init__(
+        self,
+        key_selector: Any,
+        reduce_function: Any,
+        *,
+        emit_on_finish: bool = False,
+        emits_batches: bool = False,
+        name: str = "Keyed Reduce",
+    ) -> None:
+        known = _known(reduce_function)
+        columnar = None if known is None else _columnar(known)
+        super().__init__(key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar)
+        self._reduce_function = self._add(reduce_function, "reduce")
+        self._allows_null = isinstance(key_selector, ColumnKey)
+        # A declared reduction, and one that emits no single results, is given chunks when it is chained.
+        self.takes_chunks = columnar is not None or emit_on_finish or emits_batches
+        self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)  # while all keys come in columns of one kind
+        self._slots = Slots()  # afterwards: exact key -> slot
+        self._results: list[Any] = []  # by slot; the same list all the time
+
+    def open(self) -> None:
+        """Prepare."""
+        super().open()
+        self._loop = RecordLoop(self.name, self._write_advance, self.out.emitters)
+        self._silent_loop = RecordLoop(self.name, self._write_silent, [])
+        self._silent_results: list[Any] = []
+
+    def _advance_and_emit(self, chunk: Chunk) -> None:
+        self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._state_slots(chunk))
+
+    def _advance_chunk(self, chunk: Chunk, results: list[Any]) -> None:
+        self._silent_results.clear()
+        self._silent_loop.run(chunk.records(), None, len(chunk), self._state_slots(chunk))
+        results += self._silent_results
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Behind another operator of its chain: emit the result after the record."""
+        self._leave_index()
+        if key is None:
+            key = self._key_input.write_key(code, record)
+        slot, state = code.variable("s"), code.bind(self._results, "state")
+        exact = f"{key} if type({key}) is {code.bind(str, 'kind')} else {code.bind(exact_key, 'exact_key')}({key})"
+        code.line(f"{slot} = {code.bind(self._slots, 'slots')}[{exact}]")
+        code.line(f"if {slot} == len({state}): {state}.append({code.bind(MISSING, 'MISSING')})")
+        self.out.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
+
+    def _write_advance(self, code: LoopCode, record: str, timestamp: str | None, slot: str | None) -> None:
+        self.out.write(code, self._write_result(code, record, slot), timestamp, count="num_records")
+
+    def _write_silent(self, code: LoopCode, record: str, timestamp: str | None, slot: str | None) -> None:
+        code.line(f"{code.bind(self._silent_results, 'results')}.append({self._write_result(code, record, slot)})")
+
+    def _write_result(self, code: LoopCode, record: str, slot: str | None) -> str:
+        """The statements that bring the state up to date; returns the variable with the result."""
+        assert slot is not None, "the loop is given slots"
+        state, so_far, result = code.bind(self._results, "state"), code.variable("so_far"), code.variable("v")
+        code.line(f"{so_far} = {state}[{slot}]")
+        with code.block(f"if {so_far} is {code.bind(MISSING, 'MISSING')}:"):
+            code.line(f"{result} = {record}")
+        with code.block("else:"):
+            call = f"{code.bind(self._reduce_function.call, 'reduce')}({so_far}, {record})"
+            code.line(f"{result} = {call}", Blame(self.name, self.ctx.subtask, record))
+        code.line(f"{state}[{slot}] = {result}")
+        return result
+
+    # -- the state: a slot for each key, and a list of results by slot
+
+    def _state_slots(self, chunk: Chunk) -> list[int]:
+        """The slot of each record; there is a place for each."""
+        slots = self._indexed_slots(chunk)
+        num_slots = len(self._slots) if self._index is None else self._index.num_slots
+        if num_slots > len(self._results):
+            self._results.extend([MISSING] * (num_slots - len(self._results)))
+        return slots
+
+    def _indexed_slots(self, chunk: Chunk) -> list[int]:
+        """By the column that is the key, if there is one; else record by record."""
+        column = None if self._index is None else self._known_key_column(chunk)
+        found = None if column is None or self._index is None else self._index.slots(column)
+        if found is not None:
+            slots: list[int] = found.tolist()
+            return slots
+        self._leave_index()
+        return [self._slots[key] for key in self._key_input.exact_keys_of(chunk)]
+
+    def _known_key_column(self, chunk: Chunk) -> Column | None:
+        """The keys as a column; None for a short list in the beginning, for columns cost more than they save for a few records."""
+        if chunk.columns is not None:
+            return self._key_column(chunk.columns)
+        if chunk.key_column is not None:
+            return chunk.key_column
+        is_begun = (self._index is not None and self._index.num_slots > 0) or len(chunk) >= MIN_COLUMN_ROWS
+        return column_of(chunk.keys) if is_begun and chunk.keys is not None else None
+
+    def _leave_index(self) -> None:
+        """From now on keys are looked up one by one: not all are in columns of one kind."""
+        if self._index is not None:
+            self._slots.update(zip(self._index.keys(), range(len(self._results)), strict=False))
+            self._index = None
+
+    def _records(self) -> tuple[list[Any], list[Any]]:
+        keys = list(self._slots) if self._index is None else self._index.keys()
+        # A key whose first record failed has a slot, and no result.
+        kept = [(key, result) for key, result in zip(keys, self._results, strict=False) if result is not MISSING]
+        return [key for key, _ in kept], [result for _, result in kept]
+
+    def _take_records(self, keys: list[Any], records: list[Any]) -> None:
+        self._results[:] = records  # the same list and dictionary: loops hold them
+        self._slots.clear()
+        self._index = SlotIndex(allows_null=self._allows_null)
+        if not self._index.load(keys):
+            self._index = None
+            self._slots.update(zip(keys, range(len(keys)), strict=True))
+
+    def _final_records(self) -> Iterator[Any]:
+        return iter(self._records()[1])
+
+    def close(self) -> None:
+        """Let the state go."""
+        self._take_records([], [])
+        super().close()
+
+
+def _known(function: Any) -> KnownReduction | None:
+    return function.known if isinstance(function, Aggregation) else None
+
+
+def _columnar(known: KnownReduction) -> ColumnarReduction:
+    return ColumnarReduction(Aggregate(known.method), known.field, num_fields=known.num_fields, skips_nulls=known.skips_nulls)

@@ -1,0 +1,340 @@
+"""Process functions: per record, with a context.
+
+Hot path.  Per record: the user's call, one or two stores into the context, and per result one look whether it is a side output's (bench:
+programs).
+
+Side:       task.
+Invariants: while a user's method runs, key, timestamp and context are those of its record; outside, the context refuses to answer.
+            Results have the timestamp of their record or timer.  A generator is resumed when its last result went through the chain.
+Source:     Flink ``ProcessOperator``, ``KeyedProcessOperator``, ``CoProcessOperator``, ``KeyedCoProcessOperator``,
+            ``ProcessFunction.Context``, ``OnTimerContext``.
+Absent:     keyed state.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.preview import preview
+from flowlet.chain.record_loop import RecordLoop
+from flowlet.columns.unchanging import UNCHANGING
+from flowlet.datastream.output_tag import OutputTag
+from flowlet.datastream.time_domain import TimeDomain
+from flowlet.datastream.timerservice import TimerService
+from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.operators.keyed_operator import KeyedInput
+from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
+from flowlet.operators.user_function import UserFunction, UserFunctionOperator
+from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
+from flowlet.timers.time_services import NO_KEY, InternalTimer, InternalTimerService
+
+_TIMERS = "user-timers"  # Flink's name of the timers of process functions
+
+
+class ProcessContext:
+    """What a user's method is given besides its record; one object for all records."""
+
+    __slots__ = ("_domain", "_is_active", "_key_context", "_timers", "record_timestamp")
+
+    def __init__(self, timers: TimerService, operator: UserFunctionOperator) -> None:
+        self._timers = timers
+        self._key_context = operator.ctx.key_context
+        self._is_active = False
+        self.record_timestamp: int | None = None
+        self._domain = TimeDomain.EVENT_TIME
+
+    def enter(self, timestamp: int | None, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
+        """A timer, or a run of records (whose timestamps are stored one by one), begins."""
+        self.record_timestamp = timestamp
+        self._domain = domain
+        self._is_active = True
+
+    def leave(self) -> None:
+        """It ended."""
+        self._is_active = False
+
+    @contextmanager
+    def firing(self, timestamp: int, domain: TimeDomain) -> Iterator[None]:
+        """A timer fires, maybe while a record is processed (whose function emitted the watermark)."""
+        before = self._is_active, self.record_timestamp, self._domain
+        self.enter(timestamp, domain)
+        try:
+            yield
+        finally:
+            self._is_active, self.record_timestamp, self._domain = before
+
+    def timestamp(self) -> int | None:
+        """Of the record or timer."""
+        self._check()
+        return self.record_timestamp
+
+    def timer_service(self) -> TimerService:
+        """Clock and timers."""
+        return self._timers
+
+    def get_current_key(self) -> Any:
+        """The key of the record or timer."""
+        if not self._is_active:
+            self._check()
+        key = self._key_context.current_key
+        return None if key is NO_KEY else key
+
+    def time_domain(self) -> TimeDomain:
+        """Of the timer."""
+        self._check()
+        return self._domain
+
+    def _check(self) -> None:
+        if not self._is_active:
+            raise FlowletError("the context of a process function can only be used while its record is processed")
+
+
+class KeyedTimers(TimerService):
+    """The timers of the current key."""
+
+    def __init__(self, service: InternalTimerService) -> None:
+        self._service = service
+
+    def current_processing_time(self) -> int:
+        """What the clock shows."""
+        return self._service.current_processing_time()
+
+    def current_watermark(self) -> int:
+        """The event time that the operator has reached."""
+        return self._service.current_watermark()
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """For the current key."""
+        self._service.register_processing_time_timer(None, timestamp)
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """For the current key."""
+        self._service.register_event_time_timer(None, timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Of the current key."""
+        self._service.delete_processing_time_timer(None, timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Of the current key."""
+        self._service.delete_event_time_timer(None, timestamp)
+
+
+class UnkeyedTimers(TimerService):
+    """Tells the time; there are no timers without a key."""
+
+    def __init__(self, operator: "_ProcessOperator") -> None:
+        self._operator = operator
+
+    def current_processing_time(self) -> int:
+        """What the clock shows."""
+        return self._operator.ctx.processing_time_service.current_time_ms()
+
+    def current_watermark(self) -> int:
+        """The event time that the operator has reached."""
+        return self._operator.current_watermark
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Refused."""
+        self._refuse()
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Refused."""
+        self._refuse()
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Refused."""
+        self._refuse()
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Refused."""
+        self._refuse()
+
+    def _refuse(self) -> None:
+        raise FlowletError("timers need a keyed stream: call key_by(...) before process(...)")
+
+
+class _ProcessOperator(UserFunctionOperator):
+    """What operators around process functions share."""
+
+    current_watermark = MIN_TIMESTAMP
+    _is_keyed: bool
+    _function: UserFunction
+
+    def open(self) -> None:
+        """Make context and timers, then open the function."""
+        timers = KeyedTimers(self.ctx.timer_service(_TIMERS, self)) if self._is_keyed else UnkeyedTimers(self)
+        self._context = ProcessContext(timers, self)
+        super().open()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Fire timers, then pass it on."""
+        self.current_watermark = watermark.timestamp
+        super().process_watermark(watermark)
+
+    def on_event_time(self, timer: InternalTimer) -> None:
+        """The watermark reached a timer."""
+        self._on_timer(timer, TimeDomain.EVENT_TIME)
+
+    def on_processing_time(self, timer: InternalTimer) -> None:
+        """The clock reached a timer."""
+        self._on_timer(timer, TimeDomain.PROCESSING_TIME)
+
+    def _on_timer(self, timer: InternalTimer, domain: TimeDomain) -> None:
+        on_timer = self._function.method("on_timer")
+        if on_timer is None:
+            return
+        # As in Flink, what a timer of the clock emits has no timestamp.
+        timestamp = timer.timestamp if domain is TimeDomain.EVENT_TIME else None
+        try:
+            with self._context.firing(timer.timestamp, domain):
+                results = self._called(on_timer, timer)
+                if results is not None:
+                    self._emit_each(results, timer, timestamp)
+        finally:
+            self.out.drain()
+
+    def _called(self, on_timer: Any, timer: InternalTimer) -> Iterator[Any] | None:
+        """The results of a timer, if there are any."""
+        try:
+            results = on_timer(timer.timestamp, self._context)
+            return None if results is None else iter(results)
+        except Exception as error:
+            raise self._timer_failure(timer, error) from error
+
+    def _emit_each(self, results: Iterator[Any], timer: InternalTimer, timestamp: int | None) -> None:
+        stamps = None if timestamp is None else (timestamp,)
+        while True:
+            try:
+                result = next(results)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise self._timer_failure(timer, error) from error
+            if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
+                self.out.emit_side(result[0].tag_id, result[1], timestamp)
+            else:
+                self.out.collect_each((result,), stamps, 1)
+
+    def _timer_failure(self, timer: InternalTimer, error: Exception) -> UserFunctionError:
+        error.add_note(f"raised by on_timer() at {timer.timestamp} for the key {preview(timer.key)}")
+        return UserFunctionError(self.name, self.ctx.subtask, None)
+
+    def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None, key: str | None) -> None:
+        """The statements that call a method with the record and its context, and take each result through the chain."""
+        context = code.bind(self._context, "context")
+        code.at_start(f"{context}.enter(None)")
+        code.at_end(f"{context}.leave()")
+        if timestamp is not None:
+            code.line(f"{context}.record_timestamp = {timestamp}")
+        if key is not None:
+            code.line(f"{code.bind(self.ctx.key_context, 'key_context')}.current_key = {key}")
+        results, result = code.variable("results"), code.variable("v")
+        call = Blame(self.name, self.ctx.subtask, record)
+        code.line(f"{results} = {code.bind(method, 'process')}({record}, {context})", call)
+        blame = Blame(self.name, self.ctx.subtask, record, results, _advice)
+        with code.block(f"if {results} is not None:"):
+            with code.block(f"for {result} in {results}:", blame):
+                self._write_result(code, result, timestamp)
+            code.line(f"{results} = {result} = None")
+
+    def _write_result(self, code: LoopCode, result: str, timestamp: str | None) -> None:
+        tag, plain = code.bind(OutputTag, "OutputTag"), code.bind(UNCHANGING, "unchanging")
+        is_pair = f"type({result}) is {code.bind(tuple, 'tuple')} and len({result}) == {_PAIR}"
+        with code.block(f"if {is_pair} and type({result}[0]) not in {plain} and isinstance({result}[0], {tag}):"):
+            id_, value = code.variable("tag"), code.variable("v")
+            code.line(f"{id_}, {value} = {result}[0].tag_id, {result}[1]")
+            self.out.write_side(code, id_, value, timestamp)
+        with code.block("else:"):
+            self.out.write(code, result, timestamp)
+            self.out.write_limit(code)
+
+
+_PAIR = 2
+
+
+def _advice(results: Any) -> TypeError:
+    what = f"{preview(results)} of type {type(results).__name__}"
+    return TypeError(f"a process function yields its results or returns a list of them ([] or None for none, [x] for one); got {what}")
+
+
+class ProcessOperator(_ProcessOperator):
+    """Runs a ``ProcessFunction``, or a ``KeyedProcessFunction`` when there is a key selector.
+
+    Args:
+        function: an object with ``process_element(value, ctx)`` and perhaps ``on_timer(timestamp, ctx)``.
+        key_selector: a callable, or an object with ``get_key(value)``; None for a stream without keys.
+        name: for people.
+    """
+
+    def __init__(self, function: Any, key_selector: Any = None, *, name: str = "Process") -> None:
+        super().__init__(name)
+        self._is_keyed = key_selector is not None
+        self._keys = KeyedInput(self, key_selector) if self._is_keyed else None
+        self._function = self._add(function, "process_element")
+
+    def open(self) -> None:
+        """Make context, timers and the loop, then open the function."""
+        super().open()
+        self._loop = RecordLoop(self.name, self.write_record, self.out.emitters)
+
+    def set_key_context(self, record: object) -> None:
+        """Make the record's key the current one."""
+        if self._keys is not None:
+            self.ctx.key_context.current_key = self._keys.keys([record])[0]
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Call the function for each record."""
+        if len(chunk):
+            keys = None if self._keys is None else self._keys.keys_of(chunk)
+            self._loop.run(chunk.records(), chunk.timestamps, len(chunk), keys)
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Call the function."""
+        if key is None and self._keys is not None:
+            key = self._keys.write_key(code, record)
+        self._write_call(code, self._function.call, record, timestamp, key)
+
+
+class CoProcessOperator(_ProcessOperator, TwoInputStreamOperator):
+    """Runs a ``CoProcessFunction``, or a ``KeyedCoProcessFunction`` when there are key selectors.
+
+    Args:
+        function: an object with ``process_element1(value, ctx)`` and ``process_element2(value, ctx)``.
+        key_selectors: one for each input, or None.
+        name: for people.
+    """
+
+    def __init__(self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, name: str = "Co-Process") -> None:
+        super().__init__(name)
+        self._is_keyed = key_selectors is not None
+        self._keys = None if key_selectors is None else tuple(KeyedInput(self, selector) for selector in key_selectors)
+        self._function = self._add(function, "process_element1", "process_element2")
+
+    def open(self) -> None:
+        """Make context, timers and the loops, then open the function."""
+        super().open()
+        self._loops = [self._loop_of("process_element1"), self._loop_of("process_element2")]
+
+    def process_chunk1(self, chunk: Chunk) -> None:
+        """Call the function for each record of the first input."""
+        self._process_input(0, chunk)
+
+    def process_chunk2(self, chunk: Chunk) -> None:
+        """Call the function for each record of the second input."""
+        self._process_input(1, chunk)
+
+    def _process_input(self, index: int, chunk: Chunk) -> None:
+        if len(chunk):
+            keys = None if self._keys is None else self._keys[index].keys_of(chunk)
+            self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys)
+
+    def _loop_of(self, name: str) -> RecordLoop:
+        method = self._function.method(name)
+        assert method is not None, "checked when it was made"
+
+        def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+            self._write_call(code, method, record, timestamp, key)
+
+        return RecordLoop(f"{self.name}, {name}", write, self.out.emitters)

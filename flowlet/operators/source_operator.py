@@ -1,0 +1,338 @@
+"""Sources: where records come from.
+
+Side:       task.  A ``Source`` is made in the user's program and pickled; its readers live in the tasks.
+Invariants: a reader is made when its task opens and closed once.
+Rules:      a reader knows from its subtask number what is its share, or its source has an enumerator in the JobManager, which hands out the
+            splits on demand (``flowlet/splits/enumerator.py``).
+Source:     Flink ``Source``, ``SourceReader``, ``SourceOperator``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from flowlet.chain.operator_output import output_for
+from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
+from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.operators.assigned_splits import SplitReceiver
+from flowlet.operators.latency_stats import LatencyMarkerEmitter
+from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
+from flowlet.watermarks.source_event_time import SourceEventTime
+from netstack.availability import AvailabilityFuture
+
+# 1,000-2,000 records per chunk are best for records that are Python objects (hot-path measurements).
+MAX_CHUNK_RECORDS = 1_000
+# Flink's pipeline.auto-watermark-interval.
+DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200
+
+
+class SourceReader(Protocol):
+    """Reads one subtask's share.
+
+    A reader that knows how much there is may have an attribute ``progress``: the fraction read so far, 0 to 1, read by any thread.
+    One that may have nothing just now should have a method ``available_future()``: a future that is done once it is worth to poll again;
+    without it the reader is polled again at once.  One whose poll never waits for anything should have an attribute ``never_waits``, which
+    is true: then what several polls gave may go on its way together, which is cheaper; what other readers give goes at once, since the next
+    poll may wait.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.  One whose source has an
+    enumerator must be a ``SplitReceiver``.
+    One that can go on after a restart has ``snapshot_position()``, which gives a value that says what was read so far, and
+    ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
+    """
+
+    def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
+        """The next records, a watermark or status, an empty chunk if there is nothing just now, or None at the end."""
+
+    def close(self) -> None:
+        """Give back files and the like."""
+
+
+class Source(ABC):
+    """Something to read from."""
+
+    is_bounded: bool = True
+
+    @abstractmethod
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        """The reader of subtask ``subtask`` of ``parallelism``; together they read everything once."""
+
+    def create_enumerator(self) -> SplitEnumerator | None:
+        """What hands out the splits, in the JobManager; None: each reader knows its share."""
+        return None
+
+
+def enumerator_of(source: Source) -> SplitEnumerator | None:
+    """A new enumerator of a source, if it has any; a source of a user need not know of them."""
+    create = getattr(source, "create_enumerator", None)
+    return None if create is None else create()
+
+
+class SourceOperator(StreamOperator):
+    """The head of a chain that has no input.
+
+    The task calls ``emit_next`` until it returns False.
+
+    Args:
+        source: makes the reader.
+        strategy: event time; None: that of the reader, if it has any.
+        emits_watermarks: False for a bounded job in batch mode, which needs timestamps only.
+        name: for people.
+    """
+
+    def __init__(
+        self, source: Source, *, strategy: WatermarkStrategy | None = None, emits_watermarks: bool = True, name: str = "Source"
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.latency_tracking_interval_ms = 0  # 0: no markers
+        self.auto_watermark_interval_ms = DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+        self.strategy = strategy
+        self._emits_watermarks = emits_watermarks
+        self._event_time: SourceEventTime | None = None  # from open on, if there is a strategy
+        self._reader: SourceReader | None = None
+        self._receiver: SplitReceiver[SourceSplit] | None = None  # the reader while it is open, if splits are handed out
+        self._last_progress: float | None = None
+        self._has_nothing = False
+        self._never_waits = False  # of the reader
+        self._markers: LatencyMarkerEmitter | None = None
+        self._restored: object | None = None
+
+    def setup(self, ctx: OperatorContext, output: Output) -> None:
+        """Tell the operator where it is and where its results go."""
+        super().setup(ctx, output)
+        self.out = output_for(output, self.name, ctx.counters)
+        self.output = self.out
+
+    def initialize_state(self, state: object | None) -> None:
+        """Keep the position for the reader."""
+        self._restored = state
+
+    def snapshot_state(self, checkpoint_id: int) -> object | None:
+        """How far the reader is, if it can tell."""
+        position = getattr(self._reader, "snapshot_position", None)
+        return None if position is None else position()
+
+    def open(self) -> None:
+        """Make the reader, and start the latency markers if there are to be any."""
+        if self.latency_tracking_interval_ms > 0:
+            self._markers = LatencyMarkerEmitter(
+                self.ctx.processing_time_service,
+                self.output.emit_latency_marker,
+                interval_ms=self.latency_tracking_interval_ms,
+                operator_id=self.ctx.operator_id,
+                subtask=self.ctx.subtask,
+            )
+        with self._reader_errors():
+            self._reader = self.source.create_reader(self.ctx.subtask, self.ctx.parallelism)
+            self._never_waits = bool(getattr(self._reader, "never_waits", False))
+            if self._restored is not None:
+                getattr(self._reader, "restore_position", _ignore)(self._restored)
+            if enumerator_of(self.source) is not None:
+                self._start_receiving(self._reader)
+        if self.strategy is not None:
+            self._event_time = SourceEventTime(
+                self.strategy,
+                self.ctx,
+                self.out,
+                self._reader,
+                auto_watermark_interval_ms=self.auto_watermark_interval_ms,
+                emits_watermarks=self._emits_watermarks,
+            )
+
+    def _start_receiving(self, reader: SourceReader) -> None:
+        if self.ctx.request_splits is None:
+            raise FlowletError(f"source {self.name!r}: only a JobManager hands out its splits; run the job on a cluster")
+        if not isinstance(reader, SplitReceiver):
+            kind = type(reader).__name__
+            raise FlowletError(f"source {self.name!r} has an enumerator, so its {kind} needs start(), add_splits() and no_more_splits()")
+        self._receiver = reader
+        reader.start(self.ctx.request_splits)
+
+    def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
+        """The JobManager gives these to the reader, and keeps so much for all readers together; nothing for a source that has none.
+
+        Raises:
+            FlowletError: the reader said so.
+            UserFunctionError: the reader failed otherwise.
+        """
+        if self._receiver is not None:
+            with self._reader_errors():
+                self._receiver.add_splits(splits, waiting_bytes)
+
+    def no_more_splits(self) -> None:
+        """The JobManager has none left for the reader; nothing for a source that has none.
+
+        Raises:
+            FlowletError: the reader said so.
+            UserFunctionError: the reader failed otherwise.
+        """
+        if self._receiver is not None:
+            with self._reader_errors():
+                self._receiver.no_more_splits()
+
+    @contextmanager
+    def _reader_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FlowletError:
+            raise
+        except Exception as error:
+            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
+
+    def emit_next(self) -> bool:
+        """Emit what comes next, or nothing if there is nothing just now; False when there is no more.
+
+        Raises:
+            FlowletError: the reader said so.
+            UserFunctionError: the reader failed otherwise.
+        """
+        assert self._reader is not None, "opened"
+        event_time = self._event_time
+        if event_time is not None and event_time.must_wait:
+            return True
+        try:
+            element = self._reader.poll_chunk()
+        except FlowletError:
+            raise
+        except Exception as error:
+            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
+        self._has_nothing = False
+        match element:
+            case None:
+                return False
+            case Watermark():
+                self.process_watermark(element)
+            case WatermarkStatus():
+                self.process_watermark_status(element)
+            case Chunk() if len(element):
+                if event_time is None:
+                    self.output.collect(element)
+                else:
+                    event_time.process_chunk(element)
+            case Chunk():
+                self._has_nothing = True
+        return True
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether ``emit_next`` had something, and will not wait for more when it is called at once."""
+        return self._never_waits and not self._has_nothing and not self.is_held_back
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """One that the reader gave; or the last one, which the task gives."""
+        if self._event_time is None:
+            self.output.emit_watermark(watermark)
+        else:
+            self._event_time.process_watermark(watermark)
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """One that the reader gave."""
+        if self._event_time is None:
+            self.output.emit_watermark_status(status)
+        else:
+            self._event_time.process_status(status)
+
+    def allow_watermark(self, max_allowed_ms: int) -> None:
+        """The JobManager said how far the sources of the alignment group may be."""
+        if self._event_time is not None:
+            self._event_time.allow(max_allowed_ms)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the source waits for the others of its alignment group."""
+        return self._event_time is not None and self._event_time.must_wait
+
+    @property
+    def alignment_drift_ms(self) -> int | None:
+        """How far the source is ahead of what its group allows; None without a group.  Any thread."""
+        event_time = self._event_time
+        return None if event_time is None or event_time.alignment is None else event_time.alignment.drift_ms
+
+    def wait_future(self) -> AvailabilityFuture | None:
+        """What to wait for before the next ``emit_next``; None when there is no need, or no way, to wait."""
+        if self._event_time is not None and self._event_time.must_wait:
+            return self._event_time.wait_future
+        if not self._has_nothing:
+            return None
+        available_future = getattr(self._reader, "available_future", None)
+        return None if available_future is None else available_future()
+
+    @property
+    def progress(self) -> float | None:
+        """The fraction that was read, 0 to 1; None if the reader does not tell.  Any thread."""
+        reader = self._reader
+        return self._last_progress if reader is None else getattr(reader, "progress", None)
+
+    def finish(self) -> None:
+        """Nobody has to wait for this source any more."""
+        if self._event_time is not None:
+            self._event_time.finish()
+
+    def close(self) -> None:
+        """Close the reader.
+
+        Raises:
+            FlowletError: the reader said so.
+            UserFunctionError: the reader failed otherwise.
+        """
+        if self._event_time is not None:
+            self._event_time.close()
+        if self._markers is not None:
+            self._markers.close()
+        self._last_progress = self.progress
+        reader, self._reader, self._receiver = self._reader, None, None
+        if reader is None:
+            return
+        try:
+            reader.close()
+        except FlowletError:
+            raise
+        except Exception as error:
+            error.add_note("raised by close()")
+            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
+
+
+class CollectionSource(Source):
+    """The records of a collection; subtask i gets the i-th of ``parallelism`` runs of about the same length.
+
+    Args:
+        values: copied; the records travel with the job.
+    """
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self.values = list(values)
+
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        """A reader of one run."""
+        start, end = (len(self.values) * number // parallelism for number in (subtask, subtask + 1))
+        return _CollectionReader(self.values[start:end])
+
+
+class _CollectionReader:
+    never_waits = True
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+        self._next = 0
+
+    def poll_chunk(self) -> Chunk | None:
+        start = self._next
+        if start >= len(self._values):
+            return None
+        self._next = start + MAX_CHUNK_RECORDS
+        return Chunk(self._values[start : self._next])
+
+    def snapshot_position(self) -> int:
+        return self._next
+
+    def restore_position(self, position: int) -> None:
+        self._next = position
+
+    def close(self) -> None:
+        self._values = []
+
+
+def _ignore(_: object) -> None:
+    return

@@ -1,0 +1,100 @@
+"""Classes as bytes and back, each made once.
+
+Side:       pure.
+Rules:      a class that other processes can import goes by its name; one of the main module, or that is not found under its name, goes by
+            value, as cloudpickle has it.  It goes as it was when it was first sent: what a program changes about a class later stays in
+            its process.
+Invariants: the same bytes are the same class for every record of a process, unless its module is loaded again.
+Units:      the caches hold ``MAX_CLASSES`` each, and begin anew when they are full.
+"""
+
+import functools
+import pickle
+import sys
+from typing import Any, Final
+
+import cloudpickle
+
+from flowlet.errors import SerdeError
+from flowlet.serde.pickles.data_pickle import are_plain_values_alone
+
+MAX_CLASSES: Final = 256
+_MAIN: Final = "__main__"
+_references: Final[dict[type, bytes]] = {}  # Any thread; single dict operations.
+_by_value: Final[set[type]] = set()  # Any thread; single set operations.
+_classes: Final[dict[bytes, type]] = {}  # Any thread; single dict operations.
+
+
+def is_importable(thing: Any) -> bool:
+    """Whether another process finds this class or function by its name."""
+    module_name, qualified_name = getattr(thing, "__module__", None), thing.__qualname__
+    if module_name is None or module_name == _MAIN or is_sent_by_value(module_name):
+        return False
+    try:
+        return functools.reduce(getattr, qualified_name.split("."), sys.modules[module_name]) is thing
+    except (AttributeError, KeyError):
+        return False
+
+
+def is_sent_by_value(module_name: str) -> bool:
+    """Whether the program registered the module, or a package around it, with cloudpickle."""
+    registered = cloudpickle.list_registry_pickle_by_value()
+    return bool(registered) and any(module_name == name or module_name.startswith(name + ".") for name in registered)
+
+
+def class_reference(cls: type) -> bytes:
+    """What brings the class to another process.
+
+    Raises:
+        SerdeError: it cannot be pickled; names it.
+    """
+    reference = _references.get(cls)
+    if reference is None:
+        try:
+            reference = bytes(cloudpickle.dumps(cls, protocol=5))
+        except Exception as error:
+            raise SerdeError(f"class {cls.__qualname__} cannot be pickled to be sent: {type(error).__name__}: {error}") from error
+        if len(_references) >= MAX_CLASSES:
+            _references.clear()
+        _references[cls] = reference
+    return reference
+
+
+def reference_by_value(cls: type) -> bytes | None:
+    """The class as a value; None if it goes by its name.
+
+    Raises:
+        SerdeError: as ``class_reference``.
+    """
+    if cls not in _by_value:
+        if cls.__module__ == "builtins" or is_importable(cls):
+            return None
+        if len(_by_value) >= MAX_CLASSES:
+            _by_value.clear()
+        _by_value.add(cls)
+    return class_reference(cls)
+
+
+def class_of(reference: bytes) -> type:
+    """The class that a reference stands for.
+
+    Raises:
+        SerdeError: it stands for no class, or this sender may send plain values alone.
+    """
+    if are_plain_values_alone():
+        raise SerdeError("objects of a class, which are no plain values, and this sender may send nothing else")
+    cls = _classes.get(reference)
+    if cls is None:
+        try:
+            cls = pickle.loads(reference)  # noqa: S301 - from an authenticated peer of the same cluster
+        except Exception as error:
+            raise SerdeError(f"a class cannot be read: {type(error).__name__}: {error}") from error
+        if not isinstance(cls, type):
+            raise SerdeError(f"a {type(cls).__name__} instead of a class")
+        if is_importable(cls):
+            return cls  # found anew each time: its module may be loaded again
+        if len(_classes) >= MAX_CLASSES:
+            _classes.clear()
+        # Two threads that read the same bytes at the same time keep what the first one got.
+        cls = _classes.setdefault(reference, cls)
+    return cls

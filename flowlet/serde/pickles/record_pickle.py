@@ -1,0 +1,209 @@
+"""One value, of any type, as bytes and back, the fastest way that is exact.
+
+Hot path: one call of C's pickler where all classes can be imported by the reader.  Where one cannot (it is of the main module), C's pickler
+asks about each object, and the classes themselves stay beside the pickle, so that a column of records sends them once.
+
+Side:       pure.
+Invariants: what comes out is what pickle gives, identity within the value included.
+Format:     a pickle, which begins with 0x80; or 0, u32 size of a class table, the table, a pickle.  A class table: for each class u32 size
+            and that many bytes (``class_references``); the pickle names a class by its place.
+"""
+
+import io
+import pickle
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from functools import lru_cache
+from types import FunctionType
+from typing import Any, Final
+
+import cloudpickle
+
+from flowlet.errors import SerdeError
+from flowlet.serde.pickles.class_references import class_of, is_importable, reference_by_value
+from flowlet.serde.pickles.data_pickle import load_values
+
+PROTOCOL: Final = 5
+_WITH_CLASSES: Final = 0
+_HEADER: Final = struct.Struct(">BI")
+_SIZE: Final = struct.Struct(">I")
+_MAIN: Final = b"__main__"
+_MAX_KINDS: Final = 256
+_registered: Final = cloudpickle.list_registry_pickle_by_value  # the modules that the program wants to go by value
+# Whether the main module is the user's, so that pickles may name what is in it.  Where it is ours, C's pickler refuses what goes by value,
+# as it does not find it; and looking through each pickle would take a fifth of its time.
+_is_program: Final = (getattr(sys.modules.get("__main__"), "__package__", None) or "").partition(".")[0] != "flowlet"
+# Types of records in which a class was found last time that goes by value: it saves them the attempt.  Any thread; single operations.
+_with_classes: Final[set[type]] = set()
+_classes_at_hand: ContextVar[tuple[type, ...]] = ContextVar("classes of the pickle that is being read", default=())
+
+
+class PickleWithClasses(bytes):
+    """A pickle that needs classes which go by value.
+
+    Attributes:
+        table: of these; one object for all records of the same classes.
+    """
+
+    table: bytes
+
+
+def dumps_record(value: Any) -> bytes:
+    """The value as it is now: its pickle, which may be a ``PickleWithClasses``.
+
+    Raises:
+        SerdeError: it cannot be pickled; names its type.
+    """
+    if type(value) not in _with_classes:
+        try:
+            data = pickle.dumps(value, PROTOCOL)
+        except Exception:  # noqa: BLE001 - what it refuses is tried in other ways below, which report
+            return _dumps_with_classes(value)
+        if not _is_program or not _names_what_goes_by_value(data):
+            return data
+    return _dumps_with_classes(value)
+
+
+def loads_record(data: bytes) -> Any:
+    """The value that ``dumps_record`` was given.
+
+    Raises:
+        SerdeError: it holds something that this sender may not send.
+        Exception: whatever rebuilding the value raises.
+    """
+    return _load(data, data.table) if type(data) is PickleWithClasses else load_values(data)
+
+
+def dumps_value(value: Any) -> bytes:
+    """The value as bytes alone, its classes in front.
+
+    Raises:
+        SerdeError: as ``dumps_record``.
+    """
+    data = dumps_record(value)
+    if type(data) is not PickleWithClasses:
+        return data
+    return b"".join((_HEADER.pack(_WITH_CLASSES, len(data.table)), data.table, data))
+
+
+def loads_value(data: bytes | memoryview) -> Any:
+    """The value that ``dumps_value`` was given.
+
+    Raises:
+        SerdeError: these are no such bytes, or they hold something that this sender may not send.
+        Exception: whatever rebuilding the value raises.
+    """
+    if not data or data[0] != _WITH_CLASSES:
+        return load_values(data)
+    size = _HEADER.unpack_from(data)[1] if len(data) >= _HEADER.size else len(data)
+    end = _HEADER.size + size
+    if end > len(data):
+        raise SerdeError(f"a class table of {size} bytes in a pickle of {len(data)}")
+    return _load(data[end:], bytes(data[_HEADER.size : end]))
+
+
+def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Sequence[int]) -> list[Any]:
+    """The records of many pickles.
+
+    Args:
+        pickles: of the records.
+        tables: the class tables of those that have one.
+        places: for each record 0, or the place of its table counted from 1; empty: no record has one.
+
+    Raises:
+        as ``loads_record``.
+    """
+    if not places:
+        return list(map(load_values, pickles))
+    classes = [(), *[tuple(map(class_of, _references_in(table))) for table in tables]]
+    values = []
+    token = _classes_at_hand.set(())
+    try:
+        for place, pickled in zip(places, pickles, strict=True):
+            _classes_at_hand.set(classes[place])
+            values.append(load_values(pickled))
+    finally:
+        _classes_at_hand.reset(token)
+    return values
+
+
+def _load(pickled: bytes | memoryview, table: bytes) -> Any:
+    token = _classes_at_hand.set(tuple(map(class_of, _references_in(table))))
+    try:
+        return load_values(pickled)
+    finally:
+        _classes_at_hand.reset(token)
+
+
+def _dumps_with_classes(value: Any) -> bytes:
+    file = io.BytesIO()
+    pickler = _ClassPickler(file)
+    try:
+        pickler.dump(value)
+    except Exception:  # noqa: BLE001 - a lambda, for example: what cloudpickle says about it is reported
+        return _dumps_in_python(value)
+    references = pickler.references
+    if not references:
+        _with_classes.discard(type(value))
+        return file.getvalue()
+    if len(_with_classes) >= _MAX_KINDS:
+        _with_classes.clear()
+    _with_classes.add(type(value))
+    data = PickleWithClasses(file.getbuffer())
+    data.table = _table_of(*references)
+    return data
+
+
+@lru_cache(_MAX_KINDS)
+def _table_of(*references: bytes) -> bytes:
+    return b"".join([part for reference in references for part in (_SIZE.pack(len(reference)), reference)])
+
+
+def _dumps_in_python(value: Any) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(value, protocol=PROTOCOL))
+    except Exception as error:
+        raise SerdeError(f"a value of type {type(value).__name__} cannot be pickled: {type(error).__name__}: {error}") from error
+
+
+def _names_what_goes_by_value(data: bytes) -> bool:
+    """Whether a pickle may name the main module, which is another one for the reader, or a module registered with cloudpickle."""
+    return _MAIN in data or any(name.encode() in data for name in _registered())
+
+
+class _ClassPickler(pickle.Pickler):
+    """C's pickler, which puts classes that go by value aside."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, PROTOCOL)
+        self.references: dict[bytes, int] = {}  # and the place of each
+
+    def reducer_override(self, obj: Any) -> Any:
+        if obj is _class_at:
+            return NotImplemented
+        if issubclass(type(obj), type):  # whatever the object says about its class
+            reference = reference_by_value(obj)
+            if reference is None:
+                return NotImplemented
+            return _class_at, (self.references.setdefault(reference, len(self.references)),)
+        if isinstance(obj, FunctionType) and not is_importable(obj):
+            raise pickle.PicklingError(f"function {obj.__qualname__} goes by value")
+        return NotImplemented
+
+
+def _class_at(place: int) -> type:
+    """The class at this place of the table; called by pickles alone."""
+    return _classes_at_hand.get()[place]
+
+
+def _references_in(table: bytes) -> Iterator[bytes]:
+    position = 0
+    while position < len(table):
+        size = _SIZE.unpack_from(table, position)[0] if position + _SIZE.size <= len(table) else len(table)
+        position += _SIZE.size
+        if position + size > len(table):
+            raise SerdeError(f"a class of {size} bytes in a class table of {len(table)}")
+        yield table[position : position + size]
+        position += size

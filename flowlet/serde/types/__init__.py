@@ -1,0 +1,1 @@
+"""Serializers of single values by their declared types."""

@@ -1,0 +1,137 @@
+"""The serializer of Arrow record batches.
+
+Side:       pure.
+Invariants: a batch that came out was validated: offsets that point outside of it are refused, not followed.
+Format:     i32 size, then the batch as one Arrow IPC message without its schema, which both sides know.
+            Bodies are never compressed: what a few bytes would grow to is not allocated.
+Absent:     dictionaries that go over several batches.  Only jobs that declare such a type import this module, and with it pyarrow.
+"""
+
+import struct
+from typing import Any, Final
+
+import pyarrow as pa
+
+from flowlet.errors import SerdeError
+from flowlet.serde.types.data_view import DataInput, DataOutput
+from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
+
+_U16: Final = struct.Struct("<H")
+_U32: Final = struct.Struct("<I")
+_I32: Final = struct.Struct("<i")
+# Where a table of FlatBuffers says in which place its field is: two bytes each, behind four.  Arrow's Message.fbs.
+_HEADER_OF_MESSAGE: Final = 4 + 2 * 2
+_DATA_OF_DICTIONARY: Final = 4 + 2 * 1
+_COMPRESSION_OF_BATCH: Final = 4 + 2 * 3
+
+
+def message_of_batch(batch: Any, schema: pa.Schema) -> pa.Buffer:
+    """The batch as one Arrow IPC message without its schema.
+
+    Raises:
+        ValueMismatchError: it is no batch of exactly this schema; metadata may differ.  Names the first field that does.
+    """
+    if not isinstance(batch, pa.RecordBatch):
+        raise mismatch(batch, "a pyarrow.RecordBatch")
+    if not batch.schema.equals(schema):
+        raise _schema_mismatch(batch, schema)
+    for field, column in zip(schema, batch.columns, strict=True):
+        if column.null_count and not field.nullable:
+            raise ValueMismatchError(f"holds null, declared is {field}", field.name)
+    return batch.serialize()
+
+
+def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
+    """What ``message_of_batch`` was given, in the memory of ``data``.
+
+    Raises:
+        SerdeError: this is no such message.
+    """
+    try:
+        message = pa.ipc.read_message(data)
+        refuse_compressed(message)
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, EOFError, OSError, ValueError, struct.error) as error:
+        raise SerdeError(f"no record batch of this schema: {type(error).__name__}: {error}") from error
+    for field, column in zip(schema, batch.columns, strict=True):
+        if column.null_count and not field.nullable:
+            raise SerdeError(f"no record batch of this schema: field {field.name!r} holds null")
+    return batch
+
+
+def refuse_compressed(message: Any) -> None:
+    """Refuse a message with a record batch, or a dictionary, whose body has a codec; pyarrow does not tell.
+
+    Raises:
+        SerdeError: it is one.
+        struct.error: its header points outside of it.
+    """
+    metadata = memoryview(message.metadata)
+    batch = _table(metadata, _U32.unpack_from(metadata, 0)[0], _HEADER_OF_MESSAGE)
+    if message.type == "dictionary" and batch is not None:
+        batch = _table(metadata, batch, _DATA_OF_DICTIONARY)
+    if message.type != "schema" and batch is not None and _field(metadata, batch, _COMPRESSION_OF_BATCH) is not None:
+        raise SerdeError(f"a {message.type} that is compressed, which senders do not do")
+
+
+def _table(data: memoryview, table: int, slot: int) -> int | None:
+    """Where the table is that a field of another one refers to; None: the field is not there."""
+    field = _field(data, table, slot)
+    return None if field is None else field + int(_U32.unpack_from(data, field)[0])
+
+
+def _field(data: memoryview, table: int, slot: int) -> int | None:
+    """Where a field of a table is; None: it is not there."""
+    places = table - _I32.unpack_from(data, table)[0]
+    if slot >= _U16.unpack_from(data, places)[0]:
+        return None
+    offset: int = _U16.unpack_from(data, places + slot)[0]
+    return table + offset if offset else None
+
+
+def _schema_mismatch(batch: Any, declared: pa.Schema) -> ValueMismatchError:
+    """Names the first field that differs."""
+    found = batch.schema
+    if found.names != declared.names:
+        return ValueMismatchError(f"a record batch of the fields {found.names!r}, declared are {declared.names!r}")
+    for index, field in enumerate(declared):
+        if not found.field(index).equals(field):
+            values = preview(batch.column(index).slice(0, 3).to_pylist())
+            return ValueMismatchError(f"{values} of type {found.field(index)}, declared is {field}", field.name)
+    raise AssertionError("schemas with equal fields are equal")
+
+
+class ArrowSerializer(TypeSerializer):
+    """``pyarrow.RecordBatch`` of one schema.
+
+    Ownership: what comes back lies in memory of its own.
+    """
+
+    __slots__ = ("_schema",)
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    @property
+    def is_immutable(self) -> bool:
+        """True: Arrow's batches are."""
+        return True
+
+    @property
+    def min_size_bytes(self) -> int:
+        """4."""
+        return 4
+
+    def serialize(self, value: Any, output: DataOutput) -> None:
+        """The batch must have exactly the schema; metadata may differ."""
+        data = message_of_batch(value, self._schema)
+        output.write_int(len(data))
+        output.write(memoryview(data))
+
+    def deserialize(self, source: DataInput) -> Any:
+        """The next batch."""
+        return batch_of_message(pa.py_buffer(source.read(source.read_count("bytes", min_bytes_each=1))), self._schema)
+
+    def __repr__(self) -> str:
+        return f"ArrowSerializer({', '.join(f'{field.name}: {field.type}' for field in self._schema)})"

@@ -1,0 +1,136 @@
+"""Which Arrow type holds the values of a declared type, and columns of exactly those values.
+
+Side:       pure.
+Invariants: nothing is rounded, widened or cut: a value of another class, or beyond the range of its type, is refused.
+Units:      dates in days, times in microseconds; a ``datetime`` without a zone stands for UTC where the column has a zone.
+Absent:     columns for ``Instant``, decimals, maps, and for what is pickled.
+"""
+
+import datetime
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from flowlet.common.typeinfo import (
+    BasicArrayTypeInfo,
+    ListTypeInfo,
+    LocalTimeTypeInfo,
+    ObjectArrayTypeInfo,
+    PrimitiveArrayTypeInfo,
+    RowTypeInfo,
+    TypeInformation,
+    Types,
+)
+from flowlet.common.types import Row
+from flowlet.serde.types.type_serializer import ValueMismatchError, preview
+
+_TimeType = LocalTimeTypeInfo.TimeType
+_LEAVES: Final[Mapping[TypeInformation, pa.DataType]] = {
+    Types.STRING(): pa.string(),
+    Types.BOOLEAN(): pa.bool_(),
+    Types.BYTE(): pa.int8(),
+    Types.SHORT(): pa.int16(),
+    Types.INT(): pa.int32(),
+    Types.LONG(): pa.int64(),
+    Types.FLOAT(): pa.float32(),
+    Types.DOUBLE(): pa.float64(),
+    Types.PRIMITIVE_ARRAY(Types.BYTE()): pa.binary(),
+    Types.SQL_DATE(): pa.date32(),
+    Types.SQL_TIME(): pa.time64("us"),
+    Types.SQL_TIMESTAMP(): pa.timestamp("us"),
+    LocalTimeTypeInfo(_TimeType.LOCAL_DATE): pa.date32(),
+    LocalTimeTypeInfo(_TimeType.LOCAL_TIME): pa.time64("us"),
+    LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME): pa.timestamp("us"),
+}
+# By the id of an Arrow type: units, zones and precisions do not matter.
+_CLASSES: Final[Mapping[int, frozenset[type]]] = {
+    pa.string().id: frozenset({str}),
+    pa.large_string().id: frozenset({str}),
+    pa.bool_().id: frozenset({bool}),
+    **{each.id: frozenset({int}) for each in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    pa.float32().id: frozenset({float}),
+    pa.float64().id: frozenset({float}),
+    pa.binary().id: frozenset({bytes, bytearray}),
+    pa.large_binary().id: frozenset({bytes, bytearray}),
+    pa.date32().id: frozenset({datetime.date}),
+    pa.time64("us").id: frozenset({datetime.time}),
+    pa.timestamp("us").id: frozenset({datetime.datetime}),
+    pa.decimal128(38, 18).id: frozenset({decimal.Decimal}),
+}
+_NONE: Final = frozenset({type(None)})
+
+
+def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
+    """The type of a column of such values; None: there is none."""
+    match type_info:
+        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo() if type_info not in _LEAVES:
+            element = arrow_type_of(type_info.elem_type)
+            return None if element is None else pa.list_(element)
+        case RowTypeInfo():
+            types = [arrow_type_of(each) for each in type_info.get_field_types()]
+            return None if None in types else pa.struct(list(zip(type_info.get_field_names(), types, strict=True)))
+        case _:
+            return _LEAVES.get(type_info)
+
+
+def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
+    """A column of exactly these values, with None for null.
+
+    Raises:
+        ValueMismatchError: a value is not of the type; the message shows it.
+    """
+    allowed = _CLASSES.get(arrow_type.id)
+    if allowed is None:
+        return _composite_array(values, arrow_type)
+    if not set(map(type, values)) - _NONE <= allowed:
+        raise _mismatch(next(value for value in values if value is not None and type(value) not in allowed), arrow_type)
+    try:
+        return pa.array(values, type=arrow_type, from_pandas=False)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        raise _mismatch(next(value for value in values if not _fits(value, arrow_type)), arrow_type) from None
+
+
+def _composite_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
+    """Lists and rows: their parts are columns as well."""
+    if pa.types.is_struct(arrow_type):
+        return _struct_array(values, arrow_type)
+    if not pa.types.is_list(arrow_type):
+        raise _mismatch(next(iter(values), None), arrow_type)
+    offsets: list[int] = [0]
+    items: list[Any] = []
+    for value in values:
+        if value is not None:
+            if not isinstance(value, list | tuple):
+                raise _mismatch(value, arrow_type)
+            items.extend(value)
+        offsets.append(len(items))
+    missing = pa.array([value is None for value in values], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), exact_array(items, arrow_type.value_type), mask=missing)
+
+
+def _struct_array(values: Sequence[Any], arrow_type: pa.StructType) -> pa.Array:
+    width = arrow_type.num_fields
+    empty = (None,) * width
+    rows = []
+    for value in values:
+        if value is not None and not (isinstance(value, Row | tuple | list) and len(value) == width):
+            raise _mismatch(value, arrow_type)
+        rows.append(empty if value is None else tuple(value))
+    fields = list(arrow_type)
+    columns = list(zip(*rows, strict=True)) or [()] * width
+    arrays = [exact_array(column, each.type) for column, each in zip(columns, fields, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array([value is None for value in values], pa.bool_()))
+
+
+def _mismatch(value: Any, arrow_type: pa.DataType) -> ValueMismatchError:
+    return ValueMismatchError(f"{preview(value)} of type {type(value).__name__} is no {arrow_type}")
+
+
+def _fits(value: Any, arrow_type: pa.DataType) -> bool:
+    try:
+        pa.array([value], type=arrow_type, from_pandas=False)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return False
+    return True

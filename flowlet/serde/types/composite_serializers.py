@@ -1,0 +1,296 @@
+"""Serializers of values made of values: tuples, rows, lists, arrays, maps.
+
+Side:       pure.
+Invariants: an error inside a part comes out with the path to it; a count read from bytes reserves nothing before the bytes for it are
+            known to be there; immutable parts are shared between a copy and its original, nothing else is.
+Source:     Flink ``TupleSerializer``, ``RowSerializer``, ``ListSerializer``, ``MapSerializer``, ``GenericArraySerializer``,
+            ``StringArraySerializer`` and the serializers of primitive arrays.
+"""
+
+import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+from flowlet.common.types import Row, RowKind, field_names_of
+from flowlet.errors import SerdeError
+from flowlet.serde.types.basic_serializers import StringSerializer
+from flowlet.serde.types.data_view import DataInput, DataOutput
+from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
+
+_ROW_KIND_BITS: Final = 2
+_ROW_KINDS: Final = tuple(RowKind)
+
+
+class TupleSerializer(TypeSerializer):
+    """``tuple``: field behind field.  Of the fields, only those may be None whose own bytes have a None."""
+
+    __slots__ = ("_fields", "_is_immutable", "_min_size_bytes")
+
+    def __init__(self, fields: Sequence[TypeSerializer]) -> None:
+        self._fields = tuple(fields)
+        self._is_immutable = all(field.is_immutable for field in fields)
+        self._min_size_bytes = sum(field.min_size_bytes for field in fields)
+
+    @property
+    def is_immutable(self) -> bool:
+        """Whether all fields are."""
+        return self._is_immutable
+
+    @property
+    def min_size_bytes(self) -> int:
+        """That of all fields."""
+        return self._min_size_bytes
+
+    def serialize(self, value: Any, output: DataOutput) -> None:
+        """Each field in order."""
+        self._check(value)
+        index = 0
+        try:
+            for index, field in enumerate(self._fields):
+                field.serialize(value[index], output)
+        except ValueMismatchError as error:
+            raise error.within(f"f{index}") from None
+
+    def deserialize(self, source: DataInput) -> tuple[Any, ...]:
+        """Each field in order."""
+        return tuple([field.deserialize(source) for field in self._fields])
+
+    def _copy(self, value: Any) -> tuple[Any, ...]:
+        self._check(value)
+        return tuple([field.copy(item) for field, item in zip(self._fields, value, strict=True)])
+
+    def _check(self, value: Any) -> None:
+        if not isinstance(value, tuple):
+            raise mismatch(value, f"a tuple of {len(self._fields)} fields")
+        if len(value) != len(self._fields):
+            raise ValueMismatchError(f"{preview(value)} has {len(value)} fields, declared are {len(self._fields)}")
+
+    def __repr__(self) -> str:
+        return f"TupleSerializer({', '.join(map(repr, self._fields))})"
+
+
+class RowSerializer(TypeSerializer):
+    """``Row``: a mask of bits (2 of the row kind, then one per field that is None), then the fields that are not.
+
+    What comes back has the declared names.  A row that has names must have these, in this order.
+    """
+
+    __slots__ = ("_fields", "_mask_bytes", "_names")
+
+    def __init__(self, names: Sequence[str], fields: Sequence[TypeSerializer]) -> None:
+        self._names = list(names)
+        self._fields = tuple(fields)
+        self._mask_bytes = (_ROW_KIND_BITS + len(self._fields) + 7) // 8
+
+    @property
+    def min_size_bytes(self) -> int:
+        """That of the mask."""
+        return self._mask_bytes
+
+    def serialize(self, value: Any, output: DataOutput) -> None:
+        """The mask and the fields."""
+        self._check(value)
+        items = list(value)
+        output.write(self._mask(value.get_row_kind(), items))
+        index = 0
+        try:
+            for index, (field, item) in enumerate(zip(self._fields, items, strict=True)):  # noqa: B007 - read below
+                if item is not None:
+                    field.serialize(item, output)
+        except ValueMismatchError as error:
+            raise error.within(self._names[index]) from None
+
+    def deserialize(self, source: DataInput) -> Row:
+        """The mask and the fields."""
+        mask = int.from_bytes(source.read_view(self._mask_bytes), "big")
+        top = 8 * self._mask_bytes - 1
+        if mask & ((1 << (top + 1 - _ROW_KIND_BITS - len(self._fields))) - 1):
+            raise SerdeError("the mask of a row has bits behind those of its fields")
+        kind = (mask >> top & 1) | (mask >> (top - 1) & 1) << 1
+        first = top - _ROW_KIND_BITS
+        values = [None if mask >> (first - index) & 1 else field.deserialize(source) for index, field in enumerate(self._fields)]
+        return self._row(values, _ROW_KINDS[kind], self._names)
+
+    def _mask(self, kind: RowKind, items: Sequence[Any]) -> bytes:
+        top = 8 * self._mask_bytes - 1
+        # The lower bit of the kind comes first.
+        mask = (kind.value & 1) << top | (kind.value >> 1) << (top - 1)
+        first = top - _ROW_KIND_BITS
+        for index, item in enumerate(items):
+            if item is None:
+                mask |= 1 << (first - index)
+        return mask.to_bytes(self._mask_bytes, "big")
+
+    def _copy(self, value: Any) -> Row:
+        self._check(value)
+        items = [field.copy(item) for field, item in zip(self._fields, value, strict=True)]
+        return self._row(items, value.get_row_kind(), field_names_of(value))
+
+    def _row(self, items: Sequence[Any], kind: RowKind, names: list[str] | None) -> Row:
+        row = Row.of_kind(kind, *items)
+        if names is not None:
+            row.set_field_names(names)
+        return row
+
+    def _check(self, value: Any) -> None:
+        if not isinstance(value, Row):
+            raise mismatch(value, f"a Row of {len(self._fields)} fields")
+        if len(value) != len(self._fields):
+            raise ValueMismatchError(f"{preview(value)} has {len(value)} fields, declared are {len(self._fields)}: {self._names!r}")
+        names = field_names_of(value)
+        if names is not None and names != self._names:
+            raise ValueMismatchError(f"{preview(value)} has the fields {names!r}, declared are {self._names!r}")
+
+    def __repr__(self) -> str:
+        fields = (f"{name}: {field!r}" for name, field in zip(self._names, self._fields, strict=True))
+        return f"RowSerializer({', '.join(fields)})"
+
+
+class ListSerializer(TypeSerializer):
+    """``list``: i32 size, then the elements.
+
+    Args:
+        element: of each element.
+        has_null_flags: each element behind a byte that says whether it is there (arrays of objects); else None is what the elements say.
+    """
+
+    __slots__ = ("_element", "_has_null_flags", "_name")
+
+    def __init__(self, element: TypeSerializer, *, has_null_flags: bool = False, name: str = "ListSerializer") -> None:
+        self._element = element
+        self._has_null_flags = has_null_flags
+        self._name = name
+
+    @property
+    def min_size_bytes(self) -> int:
+        """4."""
+        return 4
+
+    def serialize(self, value: Any, output: DataOutput) -> None:
+        """Size and elements."""
+        if not isinstance(value, list):
+            raise mismatch(value, "a list")
+        output.write_int(len(value))
+        index = 0
+        try:
+            for index, item in enumerate(value):  # noqa: B007 - read below
+                if self._has_null_flags:
+                    output.write_boolean(value=item is not None)
+                    if item is None:
+                        continue
+                self._element.serialize(item, output)
+        except ValueMismatchError as error:
+            raise error.within(f"[{index}]") from None
+
+    def deserialize(self, source: DataInput) -> list[Any]:
+        """Size and elements."""
+        read = self._element.deserialize
+        if not self._has_null_flags:
+            count = source.read_count("elements", min_bytes_each=self._element.min_size_bytes)
+            return [read(source) for _ in range(count)]
+        count = source.read_count("elements", min_bytes_each=1)
+        return [read(source) if source.read_boolean() else None for _ in range(count)]
+
+    def _copy(self, value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise mismatch(value, "a list")
+        return self._element.copy_all(value)
+
+    def __repr__(self) -> str:
+        return f"{self._name}({self._element!r})"
+
+
+class MapSerializer(TypeSerializer):
+    """``dict``: i32 size, then key, a byte that says whether the value is None, and the value; in the dict's order."""
+
+    __slots__ = ("_key", "_value")
+
+    def __init__(self, key: TypeSerializer, value: TypeSerializer) -> None:
+        self._key = key
+        self._value = value
+
+    @property
+    def min_size_bytes(self) -> int:
+        """4."""
+        return 4
+
+    def serialize(self, value: Any, output: DataOutput) -> None:
+        """Size and entries."""
+        if not isinstance(value, dict):
+            raise mismatch(value, "a dict")
+        output.write_int(len(value))
+        key = None
+        try:
+            for key, item in value.items():
+                self._key.serialize(key, output)
+                output.write_boolean(value=item is None)
+                if item is not None:
+                    self._value.serialize(item, output)
+        except ValueMismatchError as error:
+            raise error.within(f"[{preview(key)}]") from None
+
+    def deserialize(self, source: DataInput) -> dict[Any, Any]:
+        """Size and entries; a key that comes twice is corrupt."""
+        count = source.read_count("entries", min_bytes_each=self._key.min_size_bytes + 1)
+        entries: dict[Any, Any] = {}
+        for _ in range(count):
+            key = self._key.deserialize(source)
+            entries[key] = None if source.read_boolean() else self._value.deserialize(source)
+        if len(entries) != count:
+            raise SerdeError(f"a map of {count} entries has {len(entries)} different keys")
+        return entries
+
+    def _copy(self, value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise mismatch(value, "a dict")
+        return {self._key.copy(key): self._value.copy(item) for key, item in value.items()}
+
+    def __repr__(self) -> str:
+        return f"MapSerializer({self._key!r}, {self._value!r})"
+
+
+class PrimitiveArraySerializer(ListSerializer):
+    """A list or an ``array.array`` of numbers, booleans or characters, none of them None; what comes back is a list."""
+
+    __slots__ = ()
+
+    def __init__(self, element: TypeSerializer) -> None:
+        super().__init__(element, name="PrimitiveArraySerializer")
+
+    def serialize(self, value: Any, output: DataOutput) -> None:
+        """Size and elements."""
+        super().serialize(value.tolist() if isinstance(value, array.array) else value, output)
+
+    def _copy(self, value: Any) -> Any:
+        return value[:] if isinstance(value, array.array) else super()._copy(value)
+
+
+class BytesSerializer(TypeSerializer):
+    """``bytes`` (or a ``bytearray``, which comes back as ``bytes``): i32 size, then the bytes."""
+
+    __slots__ = ()
+
+    @property
+    def min_size_bytes(self) -> int:
+        """4."""
+        return 4
+
+    def serialize(self, value: Any, output: DataOutput) -> None:
+        """Size and bytes."""
+        if not isinstance(value, bytes | bytearray):
+            raise mismatch(value, "bytes")
+        output.write_int(len(value))
+        output.write(value)
+
+    def deserialize(self, source: DataInput) -> bytes:
+        """Size and bytes."""
+        return source.read(source.read_count("bytes", min_bytes_each=1))
+
+    def _copy(self, value: Any) -> Any:
+        return value if type(value) is bytes else value[:]
+
+
+def array_serializer(element: TypeSerializer) -> ListSerializer:
+    """Arrays of objects, each of which may be None; texts say so themselves."""
+    is_text = isinstance(element, StringSerializer)
+    return ListSerializer(element, has_null_flags=not is_text, name="StringArraySerializer" if is_text else "GenericArraySerializer")

@@ -1,0 +1,1 @@
+"""Timers of the watermark and of the clock, by key."""

@@ -1,0 +1,233 @@
+"""Timers of one name of one operator: per key and namespace, by event time and by processing time.
+
+Side:       task.
+Invariants: one timer per time domain, timestamp, key and namespace; a timer fires once, with its key as the current one; at most one timer
+            of the clock is registered, for the earliest processing time timer; the watermark only rises.
+Units:      timestamps in milliseconds.
+Source:     Flink ``InternalTimerServiceImpl``; FLINK-20217: a long run of timers lets urgent mails pass.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flowlet.keys.key_groups import key_group
+from flowlet.records import MIN_TIMESTAMP
+from flowlet.timers.time_services import NO_KEY, KeyContext, ProcessingTimeService, TimerHandle, Triggerable
+from flowlet.timers.timer_queue import Timer, TimerQueue
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupTimers:
+    """The timers of one service whose keys belong to one key group; nobody changes it any more."""
+
+    event_time: tuple[Timer, ...] = ()
+    processing_time: tuple[Timer, ...] = ()
+
+
+def never() -> bool:
+    """No: for loops that are not to be interrupted."""
+    return False
+
+
+class KeyedTimerService:
+    """Keeps the timers of the keys of one subtask.
+
+    Threading: task thread.
+
+    Args:
+        name: of the service.
+        triggerable: told of each timer that fires.
+        key_context: says whose timer is registered; set to a timer's key while it fires.
+        clock: processing time, and one timer of it.
+        key_groups: those of this subtask.
+        max_parallelism: number of key groups.
+        should_interrupt: whether a run of processing time timers is to let mails pass that cannot wait.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        triggerable: Triggerable,
+        *,
+        key_context: KeyContext,
+        clock: ProcessingTimeService,
+        key_groups: range,
+        max_parallelism: int,
+        should_interrupt: Callable[[], bool] = never,
+    ) -> None:
+        self.name = name
+        self._triggerable = triggerable
+        self._key_context = key_context
+        self._clock = clock
+        self._key_groups = key_groups
+        self._max_parallelism = max_parallelism
+        self._should_interrupt = should_interrupt
+        self._event_time = TimerQueue()
+        self._processing_time = TimerQueue()
+        self._watermark = MIN_TIMESTAMP
+        self._clock_timer: TimerHandle | None = None
+        self._clock_timer_ms = 0  # of _clock_timer
+        self._is_closed = False
+        self.num_fired_timers = 0  # Written by the task thread; read anywhere, one pass stale is fine.
+
+    def __repr__(self) -> str:
+        event, processing = len(self._event_time), len(self._processing_time)
+        return f"<KeyedTimerService {self.name} at {self._watermark}, {event} event time and {processing} processing time timers>"
+
+    def current_processing_time(self) -> int:
+        """Now."""
+        return self._clock.current_time_ms()
+
+    def current_watermark(self) -> int:
+        """The last watermark that reached the operator; -2**63 before the first."""
+        return self._watermark
+
+    @property
+    def num_event_time_timers(self) -> int:
+        """Timers that wait for the watermark."""
+        return len(self._event_time)
+
+    @property
+    def num_processing_time_timers(self) -> int:
+        """Timers that wait for the clock."""
+        return len(self._processing_time)
+
+    # -- the current key's timers
+
+    def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """For the current key; one for the past fires with the next watermark."""
+        self._event_time.add(self._timer(namespace, timestamp))
+
+    def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """For the current key; one for the past fires as soon as the task comes to it."""
+        if self._processing_time.add(self._timer(namespace, timestamp)):
+            self._watch_clock()
+
+    def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Of the current key; nothing if there is none."""
+        self._event_time.remove(self._timer(namespace, timestamp))
+
+    def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Of the current key; nothing if there is none.  A timer of the clock that was registered for it fires in vain."""
+        self._processing_time.remove(self._timer(namespace, timestamp))
+
+    def for_each_event_time_timer(self, consumer: Callable[[Any, int], None]) -> None:
+        """Call ``consumer(namespace, timestamp)`` for every timer of every key, with its key as the current one."""
+        self._for_each(self._event_time, consumer)
+
+    def for_each_processing_time_timer(self, consumer: Callable[[Any, int], None]) -> None:
+        """Call ``consumer(namespace, timestamp)`` for every timer of every key, with its key as the current one."""
+        self._for_each(self._processing_time, consumer)
+
+    def _for_each(self, queue: TimerQueue, consumer: Callable[[Any, int], None]) -> None:
+        for timer in queue:
+            self._with_key(timer, lambda timer: consumer(timer.namespace, timer.timestamp))
+
+    def _timer(self, namespace: Any, timestamp: int) -> Timer:
+        key = self._key_context.current_key
+        if key is NO_KEY:
+            raise RuntimeError(f"timer service {self.name}: there is no current key; only keyed streams have timers")
+        return Timer(timestamp, key, namespace)
+
+    # -- firing
+
+    def advance_watermark(self, timestamp: int) -> None:
+        """Fire every event time timer up to and including ``timestamp``, also those that are registered meanwhile."""
+        self.try_advance_watermark(timestamp, never)
+
+    def try_advance_watermark(self, timestamp: int, should_stop: Callable[[], bool]) -> bool:
+        """As ``advance_watermark``, but asks after each timer whether to stop; False when timers are left that are due.
+
+        At least one timer is fired, so that repeated calls come to an end.
+        """
+        self._watermark = max(self._watermark, timestamp)
+        while (timer := self._event_time.pop_until(timestamp)) is not None:
+            self._fire(timer, self._triggerable.on_event_time)
+            if should_stop():
+                due = self._event_time.next_timestamp()
+                return due is None or due > timestamp
+        return True
+
+    def completed_until(self, timestamp: int) -> int:
+        """The largest time up to ``timestamp`` before and at which no event time timer is left."""
+        due = self._event_time.next_timestamp()
+        return timestamp if due is None else min(timestamp, due - 1)
+
+    def _on_clock(self, timestamp_ms: int) -> None:
+        self._clock_timer = None
+        while (timer := self._processing_time.pop_until(timestamp_ms)) is not None:
+            self._fire(timer, self._triggerable.on_processing_time)
+            if self._should_interrupt():
+                break  # the clock's next timer, which is due at once, comes as a mail behind those that are there
+        self._watch_clock()
+
+    def _fire(self, timer: Timer, trigger: Callable[[Timer], None]) -> None:
+        self.num_fired_timers += 1
+        self._with_key(timer, trigger)
+
+    def _with_key(self, timer: Timer, action: Callable[[Timer], None]) -> None:
+        # Put back: a mail that runs while an operator yields inside a record must not change that record's key.
+        before, self._key_context.current_key = self._key_context.current_key, timer.key
+        try:
+            action(timer)
+        finally:
+            self._key_context.current_key = before
+
+    def _watch_clock(self) -> None:
+        """Have the clock call when the earliest timer is due."""
+        due = self._processing_time.next_timestamp()
+        if due is None or self._is_closed:
+            return
+        if self._clock_timer is not None:
+            if self._clock_timer_ms <= due:
+                return
+            self._clock_timer.cancel()
+        self._clock_timer_ms = due
+        self._clock_timer = self._clock.register_timer(due, self._on_clock)
+
+    # -- state
+
+    def snapshot(self) -> dict[int, KeyGroupTimers]:
+        """All timers by key group; groups without one are left out."""
+        event_time = self._event_time.by_key_group(self._max_parallelism)
+        processing_time = self._processing_time.by_key_group(self._max_parallelism)
+        return {
+            group: KeyGroupTimers(tuple(event_time.get(group, ())), tuple(processing_time.get(group, ())))
+            for group in sorted({*event_time, *processing_time})
+        }
+
+    def restore(self, groups: Mapping[int, KeyGroupTimers]) -> None:
+        """Take over timers out of snapshots, of this subtask's key groups.
+
+        Raises:
+            ValueError: a group, or the key of a timer, belongs to another subtask.
+        """
+        for group, timers in groups.items():
+            if group not in self._key_groups:
+                raise ValueError(f"timer service {self.name}: key group {group} is not in {self._key_groups}")
+            self._check_group(group, (*timers.event_time, *timers.processing_time))
+            self._event_time.extend(timers.event_time)
+            self._processing_time.extend(timers.processing_time)
+        self._watch_clock()
+
+    def _check_group(self, group: int, timers: Iterable[Timer]) -> None:
+        for timer in timers:
+            if (found := key_group(timer.key, self._max_parallelism)) != group:
+                raise ValueError(f"timer service {self.name}: {timer} belongs to key group {found}, not {group}")
+
+    def close(self) -> None:
+        """Fire nothing by the clock any more."""
+        self._is_closed = True
+        if self._clock_timer is not None:
+            self._clock_timer.cancel()
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of the module header."""
+        self._event_time.check_invariants()
+        self._processing_time.check_invariants()
+        if len(self._processing_time) and not self._is_closed:
+            due = self._processing_time.next_timestamp()
+            assert due is not None
+            assert self._clock_timer is not None, "processing time timers without a timer of the clock"
+            assert self._clock_timer_ms <= due, "the clock calls too late"

@@ -1,0 +1,176 @@
+"""From a task's deployment descriptor to a task that can run: partitions, gates, operators.
+
+Side:       shared.  ``create_task_from_descriptor`` runs on the task's own thread: it imports the user's modules.
+Invariants: either everything is made, or nothing is left: on an error the partitions and gates made so far are failed and closed.
+Source:     Flink ``TaskExecutor.submitTask``, ``NettyShuffleEnvironment.createInputGates``.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.connectors.remote_gate_source import RemoteGateSource
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.rpc.control_messages import (
+    GateCounts,
+    InputChannelDescriptor,
+    InputGateDescriptor,
+    ResultPartitionDescriptor,
+    TaskDeploymentDescriptor,
+)
+from flowlet.serde.deploy_blobs import load_chain, load_partitioner
+from flowlet.task.create_stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
+from netstack.environment import ChannelSpec, NetworkEnvironment
+from netstack.errors import ResourceClosedError
+from netstack.eventloop import EventLoopThread
+from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.offered_gate import OfferedInputGate
+from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
+
+
+class LoopTimer:
+    """One call after a delay, on the loop thread.
+
+    Threading: made and cancelled on any thread; a call that has already begun is not waited for.
+    """
+
+    __slots__ = ("_callback", "_handle", "_is_cancelled", "_loop")
+
+    def __init__(self, loop: EventLoopThread, delay_s: float, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._is_cancelled = False  # Set by any thread; read by the loop thread.
+        self._handle: asyncio.TimerHandle | None = None  # Loop thread only.
+        loop.execute_threadsafe(self._arm, delay_s)
+
+    def _arm(self, delay_s: float) -> None:
+        if not self._is_cancelled:
+            self._handle = self._loop.loop.call_later(delay_s, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        if not self._is_cancelled:
+            self._callback()
+
+    def cancel(self) -> None:
+        """Do not call, unless the call has begun."""
+        self._is_cancelled = True
+        try:
+            self._loop.execute_threadsafe(self._disarm)
+        except ResourceClosedError:
+            return  # the loop is gone, and its timers with it
+
+    def _disarm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+def create_task_from_descriptor(
+    descriptor: TaskDeploymentDescriptor,
+    network: NetworkEnvironment,
+    loop: EventLoopThread,
+    tm_id: str,
+    *,
+    report_watermark: Callable[[int], None] | None = None,
+    report_gate: Callable[[GateCounts], None] | None = None,
+    request_splits: Callable[[], None] | None = None,
+    runs_light_tasks: bool = False,
+) -> StreamTask:
+    """Open the blobs, make the partitions and gates, and put the task together; it has not started.
+
+    ``report_watermark`` takes the watermarks of a source that has an alignment group, ``report_gate`` what the gate of a source has taken,
+    ``request_splits`` asks for splits of a source, all on the task thread; None: nobody listens.  ``runs_light_tasks``: on the loop.
+
+    Raises:
+        DeploymentError: the operators or a partitioner could not be loaded.
+        InsufficientNetworkBuffersError: the network memory is too small for the task.
+    """
+    chain = load_chain(descriptor.chain, descriptor.task_name)
+    outputs: list[OutputEdge] = []
+    gates: list[SingleInputGate] = []
+    offered_gate: OfferedInputGate | None = None
+    try:
+        for partition in descriptor.partitions:
+            outputs.append(_create_output(descriptor, partition, network))  # noqa: PERF401 - after a failure we must know what there is
+        for gate in descriptor.gates:
+            gates.append(_create_gate(descriptor, gate, network, tm_id))  # noqa: PERF401
+        offered_gate = _create_offered_gate(descriptor, chain, network, report_gate)
+        environment = _create_environment(descriptor, gates, outputs, loop)
+        environment.offered_gate = offered_gate
+        environment.report_watermark = report_watermark
+        environment.request_splits = request_splits
+        environment.is_loop_thread = loop.is_current_thread if runs_light_tasks else None
+        return create_stream_task(environment, chain)
+    except BaseException as error:
+        _discard([*gates, *([] if offered_gate is None else [offered_gate])], outputs, error)
+        raise
+
+
+def _create_environment(
+    descriptor: TaskDeploymentDescriptor, gates: list[SingleInputGate], outputs: list[OutputEdge], loop: EventLoopThread
+) -> TaskEnvironment:
+    return TaskEnvironment(
+        job_id=descriptor.job_id,
+        job_name=descriptor.job_name,
+        vertex_id=descriptor.vertex_id,
+        task_name=descriptor.task_name,
+        subtask=descriptor.subtask,
+        parallelism=descriptor.parallelism,
+        max_parallelism=descriptor.max_parallelism,
+        attempt=descriptor.attempt,
+        gates=gates,
+        outputs=outputs,
+        schedule_timer=lambda delay_s, callback: LoopTimer(loop, delay_s, callback),
+        gate_inputs=[gate.input_id for gate in descriptor.gates],
+    )
+
+
+def _create_output(descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor, network: NetworkEnvironment) -> OutputEdge:
+    partitioner = load_partitioner(output.partitioner, descriptor.task_name)
+    partition_id = ResultPartitionID(IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt))
+    partition = network.create_result_partition(owner_name(descriptor), partition_id, output.num_subpartitions)
+    return OutputEdge(output.source_operator, partition, partitioner, output.buffer_timeout_ms, output.tag)
+
+
+def _create_gate(
+    descriptor: TaskDeploymentDescriptor, gate: InputGateDescriptor, network: NetworkEnvironment, tm_id: str
+) -> SingleInputGate:
+    return network.create_input_gate(owner_name(descriptor), [channel_spec(channel, tm_id) for channel in gate.channels])
+
+
+def _create_offered_gate(
+    descriptor: TaskDeploymentDescriptor,
+    chain: list[ChainedOperator],
+    network: NetworkEnvironment,
+    report: Callable[[GateCounts], None] | None,
+) -> OfferedInputGate | None:
+    """The gate of a task that begins with one for producers outside the cluster."""
+    head = chain[0].operator
+    source = head.source if isinstance(head, SourceOperator) else None
+    if not isinstance(source, RemoteGateSource):
+        return None
+    job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
+    gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
+    source.bind(gate, report)
+    return gate
+
+
+def channel_spec(channel: InputChannelDescriptor, tm_id: str | None) -> ChannelSpec:
+    """Where a channel reads, seen from TaskManager ``tm_id``: its own partitions need no connection (None: a client, all is remote)."""
+    partition_id = ResultPartitionID(IntermediateResultPartitionID(channel.partition), ExecutionAttemptID(channel.producer))
+    connection = None if channel.tm_id == tm_id else ConnectionID(channel.host, channel.port)
+    return ChannelSpec(partition_id, channel.subpartition, connection)
+
+
+def owner_name(descriptor: TaskDeploymentDescriptor) -> str:
+    """What a person calls the subtask: ``name (2/4)``, counted from one."""
+    return f"{descriptor.task_name} ({descriptor.subtask + 1}/{descriptor.parallelism})"
+
+
+def _discard(gates: list[SingleInputGate], outputs: list[OutputEdge], error: BaseException) -> None:
+    for gate in gates:
+        gate.close()
+    for output in outputs:
+        output.partition.fail(error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
+        output.partition.close()

@@ -1,0 +1,1 @@
+"""Where watermarks are made, joined and held back."""

@@ -1,0 +1,250 @@
+"""Timestamps, watermarks and alignment inside a source.
+
+Hot path; see ``event_time``.  Per chunk of a reader with splits: one comparison of two small sets in addition.
+
+Side:       task.
+Invariants: the watermark is the smallest among the splits that are open; nothing is read while the source is too far ahead of its
+            alignment group; the time for which a source, or a split, is held back by its group does not count as idleness.
+Units:      milliseconds.
+Source:     Flink ``SourceOperator``, ``ProgressiveTimestampsAndWatermarks``, FLIP-27, FLIP-182, FLIP-217.
+"""
+
+from collections.abc import Collection, Set
+from typing import Protocol, runtime_checkable
+
+from flowlet.chain.operator_output import OperatorOutput
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.common.pausable_clock import PausableClock
+from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark, WatermarkStatus
+from flowlet.timers.time_services import TimerHandle
+from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
+from flowlet.watermarks.source_alignment import SourceAlignment, SplitOrders
+from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer
+from netstack.availability import AvailabilityFuture
+
+
+@runtime_checkable
+class SplitReader(Protocol):
+    """What a reader may also be: one that says which split its records are of."""
+
+    @property
+    def current_split(self) -> str:
+        """The split of what was polled last."""
+
+    @property
+    def open_splits(self) -> Set[str]:
+        """The splits that may still give records, and hold the watermark back until they do."""
+
+
+@runtime_checkable
+class PausableSplitReader(SplitReader, Protocol):
+    """A reader of several splits at a time, of which it can leave some alone for a while."""
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Read the first ones no more for now, and the others again."""
+
+
+class _Split:
+    """What the source knows of one split."""
+
+    __slots__ = ("clock", "stream")
+
+    def __init__(self, clock: PausableClock, stream: EventTimeStream) -> None:
+        self.clock = clock
+        self.stream = stream
+
+
+class _ObservedOutput:
+    """Tells the alignment what the source emits."""
+
+    def __init__(self, output: OperatorOutput, alignment: SourceAlignment) -> None:
+        self._output = output
+        self._alignment = alignment
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        self._alignment.watermark_emitted(watermark.timestamp)
+        self._output.emit_watermark(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self._alignment.status_changed(is_idle=status.is_idle)
+        self._output.emit_watermark_status(status)
+
+
+class SourceEventTime:
+    """The event time of one reader.
+
+    Threading: task thread.
+    Life cycle: made when the source opens; ``finish`` if its data end by themselves, ``close`` in any case.
+
+    Args:
+        strategy: of the user.
+        ctx: of the source.
+        output: of the source.
+        reader: gives the records.
+        auto_watermark_interval_ms: how often generators are asked; 0: never.
+        emits_watermarks: False for a bounded job in batch mode.
+    """
+
+    def __init__(
+        self,
+        strategy: WatermarkStrategy,
+        ctx: OperatorContext,
+        output: OperatorOutput,
+        reader: object,
+        *,
+        auto_watermark_interval_ms: int,
+        emits_watermarks: bool = True,
+    ) -> None:
+        self._strategy = strategy if emits_watermarks else without_watermarks(strategy)
+        self._ctx = ctx
+        self._output = output
+        self._report = ctx.report_watermark
+        self._params = self._strategy.alignment if self._report is not None else None
+        self.alignment = None if self._params is None else SourceAlignment()
+        self._emitter = WatermarkEmitter(output if self.alignment is None else _ObservedOutput(output, self.alignment))
+        self._clock = PausableClock(idleness_clock(ctx.processing_time_service))
+        self._allowed: AvailabilityFuture | None = None  # while the source waits for its group
+        self._parts = WatermarkMultiplexer(self._emitter)
+        self._splits: dict[str, _Split] = {}
+        self._reader = reader if isinstance(reader, SplitReader) else None
+        self._whole = self._stream_of(None, self._clock)  # the records of a reader without splits
+        self._timers: list[TimerHandle] = []
+        self._start_timers(auto_watermark_interval_ms if emits_watermarks else 0)
+
+    def __repr__(self) -> str:
+        return f"<SourceEventTime {len(self._splits)} splits, {self._parts!r}, {self.alignment!r}>"
+
+    def _start_timers(self, watermark_interval_ms: int) -> None:
+        service = self._ctx.processing_time_service
+        ways = [(self._on_periodic_timer, watermark_interval_ms)]
+        if self._params is not None:
+            ways.append((self._on_report_timer, self._params.update_interval_ms))
+        for callback, interval_ms in ways:
+            if interval_ms > 0:
+                self._timers.append(service.schedule_with_fixed_delay(callback, initial_delay_ms=interval_ms, period_ms=interval_ms))
+
+    def _stream_of(self, split: str | None, clock: PausableClock) -> EventTimeStream:
+        said_to = self._emitter if split is None else self._parts.add(split)
+        return EventTimeStream(self._strategy, self._ctx, self._output, self._emitter, said_to, clock)
+
+    # -- what the reader gives
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Records that were just polled."""
+        if self._reader is None:
+            self._whole.process_chunk(chunk)
+            return
+        current, open_splits = self._reader.current_split, self._reader.open_splits
+        is_new = current not in self._splits or self._splits.keys() != open_splits
+        if is_new:
+            # These may be the first records of a split, and its last ones.
+            self._open_splits({*open_splits, current})
+        self._splits[current].stream.process_chunk(chunk)
+        if is_new:
+            self._close_splits(open_splits)
+        self._emitter.flush()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """One that the reader gave, or the last one."""
+        self._emitter.emit_watermark(watermark.timestamp)
+        self._emitter.flush()
+
+    def process_status(self, status: WatermarkStatus) -> None:
+        """One that the reader gave."""
+        if status.is_idle:
+            self._emitter.mark_idle()
+        else:
+            self._emitter.mark_active()
+        self._emitter.flush()
+
+    def _open_splits(self, names: Collection[str]) -> None:
+        for name in names:
+            if name not in self._splits:
+                clock = PausableClock(self._clock)
+                self._splits[name] = _Split(clock, self._stream_of(name, clock))
+                if self.alignment is not None and isinstance(self._reader, PausableSplitReader):
+                    self.alignment.split_added(name)
+
+    def _close_splits(self, still_open: Set[str]) -> None:
+        for name in self._splits.keys() - still_open:
+            del self._splits[name]
+            self._parts.remove(name)
+            if self.alignment is not None:
+                self.alignment.split_finished(name)
+
+    # -- time
+
+    def _on_periodic_timer(self, timestamp_ms: int) -> None:
+        if self._reader is None:
+            self._whole.ask()
+        else:
+            self._open_splits(self._reader.open_splits)
+            self._parts.defer()
+            for split in self._splits.values():
+                split.stream.ask()
+            self._close_splits(self._reader.open_splits)
+            self._parts.update()
+            self._align_splits()
+        self._emitter.flush()
+
+    def _on_report_timer(self, timestamp_ms: int) -> None:
+        assert self.alignment is not None, "it reports"
+        assert self._report is not None, "somebody listens"
+        self._report(self.alignment.sample())
+        self._look_at_alignment()
+
+    def finish(self) -> None:
+        """No more records: nobody has to wait for this source."""
+        if self.alignment is not None and self._report is not None:
+            self.alignment.finished()
+            self._report(MAX_TIMESTAMP)
+
+    def close(self) -> None:
+        """Stop the timers."""
+        for timer in self._timers:
+            timer.cancel()
+
+    # -- alignment
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether nothing may be read now."""
+        return self._allowed is not None
+
+    @property
+    def wait_future(self) -> AvailabilityFuture | None:
+        """Done once the source may go on; None if it may."""
+        return self._allowed
+
+    def allow(self, max_allowed_ms: int) -> None:
+        """The JobManager said how far the sources of the group may be."""
+        if self.alignment is None:
+            return
+        self._order(self.alignment.allow(max_allowed_ms))
+        self._look_at_alignment()
+
+    def _look_at_alignment(self) -> None:
+        assert self.alignment is not None, "the source is in a group"
+        if self.alignment.must_wait and self._allowed is None:
+            self._allowed = AvailabilityFuture()
+            self._clock.pause()
+        elif not self.alignment.must_wait and self._allowed is not None:
+            allowed, self._allowed = self._allowed, None
+            self._clock.resume()
+            allowed.complete()
+
+    def _align_splits(self) -> None:
+        if self.alignment is None:
+            return
+        for name, timestamp in self._parts.watermarks().items():
+            self._order(self.alignment.split_watermark(name, timestamp))
+
+    def _order(self, orders: SplitOrders) -> None:
+        if not orders or not isinstance(self._reader, PausableSplitReader):
+            return
+        for name in orders.pause & self._splits.keys():
+            self._splits[name].clock.pause()
+        for name in orders.resume & self._splits.keys():
+            self._splits[name].clock.resume()
+        self._reader.pause_or_resume_splits(orders.pause, orders.resume)

@@ -1,0 +1,204 @@
+"""Keeps a new connection away from the other handlers until both ends have shown who they are.
+
+Side:       loop.
+Invariants: while it stands in the pipeline the decoder understands nothing but the handshake's messages, reads at most 512 bytes at a time,
+            and no handler behind it has heard of the connection.  Once the connection is ready the handler fires ``channel_active`` and is
+            gone: it costs nothing per message.
+            A peer that fails learns neither why nor when it did: whatever it did wrong, the server says nothing more, reads nothing more
+            and cuts the connection ``failure_delay_s`` later.
+Source:     Netty's ``SslHandler`` and ``ProtocolNegotiationHandler`` for the shape.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
+from netstack.channel.limits import RateLimit
+from netstack.channel.message_codec import MessageDecoder
+from netstack.errors import AuthenticationError, ConnectionLostError, LocalProtocolError, NetstackError
+from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
+from netstack.wire.codec import HANDSHAKE_MESSAGE_IDS
+from netstack.wire.gate_access import GateIdentity
+from netstack.wire.messages import Hello, Proof, Ready
+from netstack.wire.offer_messages import GateHello
+
+_log = structlog.get_logger(__name__)
+
+MAX_UNAUTHENTICATED_READ_BYTES = 512
+_MAX_REASON_CHARACTERS = 200  # it may quote what a stranger sent
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAuthenticated:
+    """User event, just before ``channel_active``: who the peer has shown to be."""
+
+    gate: GateIdentity | None
+    """The gate that it may offer partitions to, and nothing else; None: it knows the secret."""
+
+
+class AuthenticationHandler(ChannelHandler):
+    """Stands right behind the ``MessageDecoder``; one per connection.
+
+    Threading: the loop thread.
+    Life cycle: ``on_ready`` or ``on_failed`` is called once, ``on_ready`` after the handlers behind saw ``channel_active``.
+
+    Args:
+        handshake: this end of it.
+        loop: for the two timers.
+        timeout_s: from connected to ready.
+        failure_delay_s: how long a peer that failed is kept waiting before it is cut.
+        pins: SHA-256 digests of the certificates that are welcome; empty: every one that TLS accepted.
+        on_ready: the connection may be used.
+        on_failed: it never will be, and why.
+        logs: how often failures may be logged, for all connections of one server together; None: every time.
+    """
+
+    def __init__(
+        self,
+        handshake: Handshake,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        timeout_s: float,
+        failure_delay_s: float,
+        pins: frozenset[bytes] = frozenset(),
+        on_ready: Callable[[Channel], None],
+        on_failed: Callable[[NetstackError], None],
+        logs: RateLimit | None = None,
+    ) -> None:
+        self._handshake = handshake
+        self._loop = loop
+        self._timeout_s = timeout_s
+        self._failure_delay_s = failure_delay_s
+        self._pins = pins
+        self._on_ready = on_ready
+        self._on_failed = on_failed
+        self._logs = logs
+        self._timer: asyncio.TimerHandle | None = None
+        self._decoder: MessageDecoder | None = None
+        self._has_failed = False
+
+    def __repr__(self) -> str:
+        return f"<AuthenticationHandler of {self._handshake!r}>"
+
+    def handler_added(self, ctx: ChannelHandlerContext) -> None:
+        """Close the decoder to everything but the handshake.
+
+        Raises:
+            LocalProtocolError: there is no decoder.
+        """
+        self._decoder = ctx.pipeline.find(MessageDecoder)
+        if self._decoder is None:
+            raise LocalProtocolError(f"{ctx.pipeline!r} has no MessageDecoder to protect")
+        self._decoder.accept(HANDSHAKE_MESSAGE_IDS, max_read_bytes=MAX_UNAUTHENTICATED_READ_BYTES)
+
+    def handler_removed(self, ctx: ChannelHandlerContext) -> None:
+        """No timer outlives the connection."""
+        self._cancel_timer()
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        """Begin; nobody behind hears of it yet."""
+        self._timer = self._loop.call_later(self._timeout_s, self._on_timeout, ctx)
+        try:
+            messages = self._handshake.connected(tls_binding=self._tls_binding(ctx))
+        except NetstackError as error:
+            self._fail(ctx, error)
+        else:
+            self._send(ctx, messages)
+
+    def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
+        """It ended before it was ready; nobody behind ever heard of it."""
+        if not self._has_failed:
+            self._report(ctx, _PeerGoneError("it closed the connection during the handshake"))
+        self._cancel_timer()
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        """Take the next message of the handshake; what comes after a failure is not looked at."""
+        if self._has_failed:
+            return
+        assert isinstance(message, (Hello, GateHello, Proof, Ready)), "the decoder understands nothing else"
+        try:
+            messages = self._handshake.receive(message)
+        except NetstackError as error:
+            self._fail(ctx, error)
+            return
+        self._send(ctx, messages)
+        if self._handshake.phase is Phase.READY:
+            self._become_ready(ctx)
+
+    def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
+        """Nothing that was read concerns the handlers behind."""
+
+    def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
+        """Nobody behind has written anything."""
+
+    def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+        """A broken frame, another protocol, or a lost connection: the same as a wrong proof."""
+        if not self._has_failed:
+            self._fail(ctx, error)
+
+    # ---------------------------------------------------------------- helpers
+
+    def _tls_binding(self, ctx: ChannelHandlerContext) -> bytes | None:
+        channel = ctx.channel
+        certificate = channel.peer_certificate
+        if certificate is None:
+            return None
+        if self._pins and hashlib.sha256(certificate).digest() not in self._pins:
+            raise _RefusedError("its certificate is none of the expected ones (security.tls.peer_fingerprints)")
+        return channel.tls_binding
+
+    def _send(self, ctx: ChannelHandlerContext, messages: list[HandshakeMessage]) -> None:
+        for message in messages:
+            ctx.write(message)
+        if messages:
+            ctx.flush()
+
+    def _become_ready(self, ctx: ChannelHandlerContext) -> None:
+        self._cancel_timer()
+        assert self._decoder is not None, "found when the handler was added"
+        self._decoder.accept(self._handshake.welcome_ids)
+        ctx.pipeline.remove(ctx)
+        ctx.fire_user_event_triggered(PeerAuthenticated(self._handshake.peer_gate))
+        ctx.fire_channel_active()
+        self._on_ready(ctx.channel)
+
+    def _on_timeout(self, ctx: ChannelHandlerContext) -> None:
+        self._fail(ctx, _RefusedError(f"it did not finish the handshake within {self._timeout_s:g} s"))
+
+    def _fail(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+        self._cancel_timer()
+        self._report(ctx, error)
+        channel = ctx.channel
+        if self._failure_delay_s > 0:
+            channel.pause_reading()
+            self._timer = self._loop.call_later(self._failure_delay_s, channel.abort)
+        else:
+            channel.abort()
+
+    def _report(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+        self._has_failed = True
+        peer, reason = ctx.channel.peer, str(error)[:_MAX_REASON_CHARACTERS]
+        if self._logs is None or self._logs.take():
+            # A peer that only goes away may be ending, as every job's processes do at last; what we refused may be an attack.
+            tell = _log.info if isinstance(error, (_PeerGoneError, ConnectionLostError)) else _log.warning
+            tell("a connection was not authenticated", peer=peer, reason=repr(reason))
+        failure = AuthenticationError(f"{peer} did not authenticate: {reason}; do both processes use the same secret file?")
+        failure.__cause__ = error
+        self._on_failed(failure)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _RefusedError(NetstackError):
+    """The cause of an ``AuthenticationError`` that is nobody's exception."""
+
+
+class _PeerGoneError(_RefusedError):
+    """The peer said nothing wrong, it said nothing more."""

@@ -1,0 +1,182 @@
+"""Takes what producers offer, at the gates' end of the connection that they dialled.
+
+Side:       loop, except ``NetworkOfferedPartitionClient``, which any thread calls.
+Invariants: a connection offers to one gate, that of its token.  What follows an accepted offer is the client's half of the ordinary
+            protocol; an error of one offer leaves the others of the connection alone.  Nothing is offered any more when the time of the
+            token is over; what was taken before goes on to its end, and then the connection ends.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, Protocol
+
+import structlog
+
+from netstack.channel.handler import ChannelHandlerContext
+from netstack.channel.limits import RateLimit
+from netstack.errors import ResourceClosedError
+from netstack.eventloop import EventLoopThread
+from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
+from netstack.ids import InputChannelID
+from netstack.wire.gate_access import GateIdentity
+from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
+
+if TYPE_CHECKING:
+    from netstack.gate.remote_channel import RemoteInputChannel
+
+P = ParamSpec("P")
+
+_log = structlog.get_logger(__name__)
+_LOGS_PER_S = 1.0  # of the refusals to one peer
+_LOOK_INTERVAL_S = 10.0  # whether a connection whose token has expired still has an offer
+_MS_PER_S = 1000
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class OfferTaker(Protocol):
+    """Knows the gates of this process."""
+
+    def take_offer(self, gate: GateIdentity, offer: PartitionOffer, client: "NetworkOfferedPartitionClient") -> None:
+        """Request what is offered, or refuse it; loop thread, never raises what the offer is to blame for."""
+
+
+class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
+    """The last handler of such a connection: a request client that hears offers."""
+
+    def __init__(self, loop: EventLoopThread, taker: OfferTaker, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+        super().__init__(loop.after_batch)
+        self._clock_ms = clock_ms
+        self._expiry: asyncio.TimerHandle | None = None
+        self.identity: GateIdentity | None = None  # Set before the connection becomes active.
+        self._loop = loop
+        self._taker = taker
+        self._logs = RateLimit(_LOGS_PER_S, loop.loop.time)
+        self._refusals: deque[tuple[PartitionOffer, RefusalCode, str]] = deque()  # Any thread appends, the loop thread takes.
+
+    def _on_other(self, message: object) -> None:
+        if not isinstance(message, PartitionOffer) or self.identity is None:
+            super()._on_other(message)
+            return
+        client = NetworkOfferedPartitionClient(self, self._loop)
+        if self.identity.is_expired(self._clock_ms()):
+            client.refuse(message, RefusalCode.TOKEN_EXPIRED, f"the token for {self.identity} was good until {_readable(self.identity)}")
+            return
+        self._taker.take_offer(self.identity, message, client)
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        """The connection may be used until its token expires."""
+        if self.identity is not None:
+            self._expiry = self._end_later(self.identity.expires_ms - self._clock_ms())
+        ctx.fire_channel_active()
+
+    def handler_removed(self, ctx: ChannelHandlerContext) -> None:
+        """The connection is gone."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        super().handler_removed(ctx)
+
+    def _end_later(self, delay_ms: int) -> asyncio.TimerHandle:
+        return self._loop.loop.call_later(max(_LOOK_INTERVAL_S, delay_ms / _MS_PER_S), self._end_expired)
+
+    def _end_expired(self) -> None:
+        ctx, identity = self._ctx, self.identity
+        if ctx is None or identity is None:
+            return
+        left_ms = identity.expires_ms - self._clock_ms()
+        if left_ms < 0 and not self.num_channels:
+            ctx.close()
+        else:
+            self._expiry = self._end_later(left_ms)
+
+    def will_refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+        """Tell the producer with the next ``write_refusals``, or before it hears that a channel stops; any thread."""
+        self._refusals.append((offer, code, reason))
+
+    def write_refusals(self) -> None:
+        """Tell what is to be told; loop thread."""
+        while self._refusals:
+            self._refuse(*self._refusals.popleft())
+
+    def _cancel_once(self, receiver: InputChannelID, *, is_answer: bool = False) -> None:
+        # Data for a channel that was just released stops it before the order that says why has come to the loop.
+        self.write_refusals()
+        super()._cancel_once(receiver, is_answer=is_answer)
+
+    def _refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+        ctx = self._ctx
+        if ctx is None or not ctx.channel.is_active:
+            return
+        if self._logs.take():
+            _log.info("an offer was refused", gate=str(self.identity), offer=str(offer), code=code.name, reason=reason)
+        if self._replies.spend(len(reason), is_writable=ctx.channel.is_writable):
+            ctx.write_and_flush(OfferRefused(offer.offer_id, offer.subtask, code, reason))
+        else:
+            ctx.close()
+
+
+def _readable(gate: GateIdentity) -> str:
+    return datetime.fromtimestamp(gate.expires_ms / _MS_PER_S, UTC).isoformat(timespec="seconds")
+
+
+class NetworkOfferedPartitionClient:
+    """The connection of an offered partition; it is there, so it is never made again.
+
+    Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
+    """
+
+    __slots__ = ("_handler", "_loop")
+
+    def __init__(self, handler: OfferedPartitionsHandler, loop: EventLoopThread) -> None:
+        self._handler = handler
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        return f"<NetworkOfferedPartitionClient of {self._handler!r}>"
+
+    def request_subpartition(self, channel: "RemoteInputChannel", delay_ms: int = 0) -> None:
+        """Ask for the offered subpartition; it was offered, so there is never a reason to ask again later."""
+        assert not delay_ms, "an offered partition is there"
+        self._order(self._handler.request_subpartition, channel)
+
+    def notify_credit_available(self, channel: "RemoteInputChannel") -> None:
+        """The channel has credit to announce."""
+        self._order(self._handler.notify_credit_available, channel)
+
+    def notify_new_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
+        """The channel wants buffers of another size."""
+        self._order(self._handler.notify_new_buffer_size, channel, size_bytes)
+
+    def resume_consumption(self, channel: "RemoteInputChannel") -> None:
+        """The channel goes on after a blocking event."""
+        self._order(self._handler.resume_consumption, channel)
+
+    def acknowledge_all_records_processed(self, channel: "RemoteInputChannel") -> None:
+        """The task processed everything up to the channel's end of data."""
+        self._order(self._handler.acknowledge_all_records_processed, channel)
+
+    def send_task_event(self, channel: "RemoteInputChannel", event: bytes) -> None:
+        """An event for the producer."""
+        self._order(self._handler.send_task_event, channel, event)
+
+    def cancel(self, channel: "RemoteInputChannel") -> None:
+        """The channel wants no more."""
+        self._order(self._handler.cancel, channel)
+
+    def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+        """The gate takes nothing (more) from ``offer``."""
+        self._handler.will_refuse(offer, code, reason)
+        self._order(self._handler.write_refusals)
+
+    def _order(self, order: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        # With the loop the connection went; tasks recycle and release what they hold after that, too.
+        with contextlib.suppress(ResourceClosedError):
+            self._loop.execute_threadsafe(partial(order, *args, **kwargs))

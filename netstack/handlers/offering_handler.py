@@ -1,0 +1,141 @@
+"""Offers partitions over connections that the producer dialled, and hears what becomes of them.
+
+Side:       loop.
+Invariants: it only listens: what the gate says goes on to the handlers behind, which serve it as they serve any consumer.  However the
+            connection ends, every offer on it that is not through hears of it.
+"""
+
+from typing import Protocol
+
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.errors import ConnectionLostError, NetstackError
+from netstack.flow.offer_progress import Stage
+from netstack.ids import InputChannelID, ResultPartitionID
+from netstack.wire.messages import AckAllUserRecordsProcessed, CancelPartitionRequest, PartitionRequest
+from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
+
+
+class OfferRefusedError(NetstackError):
+    """The gate takes nothing, or nothing more, from an offer; ``code`` says why."""
+
+    def __init__(self, code: RefusalCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class OfferListener(Protocol):
+    """Whose partition it is; every call on the loop thread."""
+
+    def advanced(self, subtask: int, stage: Stage) -> None:
+        """A subtask of the gate has come so far."""
+
+    def left(self, subtask: int, error: NetstackError) -> None:
+        """A subtask reads no more: because it is through, or because of ``error``."""
+
+    def lost(self, subtask: int, error: NetstackError) -> None:
+        """The connection to a subtask is gone."""
+
+    def failed(self, error: NetstackError) -> None:
+        """Nothing comes of the offer any more."""
+
+
+class OfferingHandler(ChannelHandler):
+    """Stands in front of ``PartitionRequestServerHandler``, on a connection that was dialled with a gate's token."""
+
+    def __init__(self) -> None:
+        self._ctx: ChannelHandlerContext | None = None
+        self._offers: dict[tuple[bytes, int], tuple[PartitionOffer, OfferListener]] = {}
+        self._by_partition: dict[tuple[ResultPartitionID, int], tuple[bytes, int]] = {}
+        self._by_receiver: dict[InputChannelID, tuple[bytes, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<OfferingHandler {len(self._offers)} offers>"
+
+    @property
+    def num_offers(self) -> int:
+        """How many are not through."""
+        return len(self._offers)
+
+    def handler_added(self, ctx: ChannelHandlerContext) -> None:
+        """Remember the place in the pipeline."""
+        self._ctx = ctx
+
+    def offer(self, offer: PartitionOffer, listener: OfferListener) -> None:
+        """Send an offer; ``listener`` hears what becomes of it until ``forget``, or at once that the connection is gone."""
+        ctx = self._ctx
+        if ctx is None or not ctx.channel.is_active:
+            listener.failed(ConnectionLostError("the connection to the gate ended before the offer was sent"))
+            return
+        key = (offer.offer_id, offer.subtask)
+        self._offers[key] = (offer, listener)
+        self._by_partition[(offer.result_partition, offer.subtask)] = key
+        ctx.write_and_flush(offer)
+
+    def forget(self, offer: PartitionOffer) -> None:
+        """Nobody listens to it any more."""
+        key = (offer.offer_id, offer.subtask)
+        self._offers.pop(key, None)
+        self._by_partition.pop((offer.result_partition, offer.subtask), None)
+        for receiver in [each for each, known in self._by_receiver.items() if known == key]:
+            del self._by_receiver[receiver]
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        """Hear what concerns an offer, once the handlers behind have dealt with it."""
+        if isinstance(message, OfferRefused):
+            self._on_refused(message)
+            return
+        if isinstance(message, PartitionRequest):
+            key = self._by_partition.get((message.partition, message.first_subpartition))
+            if key is not None:
+                self._by_receiver[message.receiver] = key
+        ctx.fire_channel_read(message)
+        match message:
+            case PartitionRequest():
+                self._advance(message.receiver, Stage.REQUESTED)
+            case AckAllUserRecordsProcessed(receiver):
+                self._advance(receiver, Stage.PROCESSED)
+            case CancelPartitionRequest(receiver):
+                self._on_cancel(receiver)
+            case _:
+                pass
+
+    def _advance(self, receiver: InputChannelID, stage: Stage) -> None:
+        found = self._offers.get(self._by_receiver.get(receiver, (b"", 0)))
+        if found is not None:
+            offer, listener = found
+            listener.advanced(offer.subtask, stage)
+
+    def _on_cancel(self, receiver: InputChannelID) -> None:
+        found = self._offers.get(self._by_receiver.get(receiver, (b"", 0)))
+        if found is not None:
+            offer, listener = found
+            reason = f"subtask {offer.subtask} of the gate stopped to read before it had processed everything"
+            listener.left(offer.subtask, OfferRefusedError(RefusalCode.GATE_ENDED, reason))
+
+    def _on_refused(self, message: OfferRefused) -> None:
+        found = self._offers.get((message.offer_id, message.subtask))
+        if found is not None:
+            found[1].failed(OfferRefusedError(message.code, message.message))
+
+    def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
+        """Every offer is lost that is not through."""
+        self._fail_all(ConnectionLostError(f"the connection to the gate at {ctx.channel.peer} was lost"))
+        ctx.fire_channel_inactive()
+
+    def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+        """An error of the connection concerns every offer on it."""
+        lost = ConnectionLostError(f"the connection to the gate at {ctx.channel.peer} failed: {type(error).__name__}: {error}")
+        lost.__cause__ = error
+        self._fail_all(lost)
+        ctx.fire_exception_caught(error)
+
+    def handler_removed(self, ctx: ChannelHandlerContext) -> None:
+        """The connection is gone."""
+        self._ctx = None
+
+    def _fail_all(self, error: NetstackError) -> None:
+        offers, self._offers = list(self._offers.values()), {}
+        self._by_partition.clear()
+        self._by_receiver.clear()
+        for offer, listener in offers:
+            listener.lost(offer.subtask, error)

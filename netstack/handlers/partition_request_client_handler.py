@@ -1,0 +1,397 @@
+"""Receives buffers for all input channels of one connection and announces their credit.
+
+Side:       loop.  Hot path.
+Invariants: a payload is written once, into a buffer of its channel; one channel's error never touches the others (FLINK-17992); an
+            unknown receiver is told to stop once; orders leave in the order they were given, while the socket takes them, and credit
+            is summed up when it leaves.
+Source:     Flink ``CreditBasedPartitionRequestClientHandler``.
+"""
+
+import errno
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, assert_never, cast
+
+import structlog
+
+from netstack.availability import AvailabilityFuture
+from netstack.buffer.segment import NetworkBuffer, recycle_all
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.channel.limits import ReplyBudget
+from netstack.errors import (
+    ConnectionLostError,
+    LocalProtocolError,
+    NetstackError,
+    PartitionNotFoundError,
+    ProducerFailedError,
+    RemoteProtocolError,
+    TransportError,
+)
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.ids import InputChannelID
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    AddCredit,
+    BacklogAnnouncement,
+    BufferResponse,
+    BufferRun,
+    CancelPartitionRequest,
+    CloseRequest,
+    DataType,
+    ErrorCode,
+    ErrorResponse,
+    NewBufferSize,
+    PartitionRequest,
+    ResumeConsumption,
+    TaskEventRequest,
+)
+
+_log = structlog.get_logger(__name__)
+
+_Order = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEventRequest
+# Who was told to stop; an older one would just be told again.  As many as a server lets one connection read (max_readers).
+_MAX_CANCELLED: Final = 10_000
+_CANCEL_BYTES: Final = 25
+_LOST: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT})
+
+
+def _at_once(function: Callable[[], None]) -> None:
+    function()
+
+
+class CreditBasedPartitionRequestClientHandler(ChannelHandler):
+    """The last handler of the client's pipeline: owns the connection's map of input channels."""
+
+    def __init__(self, after_batch: Callable[[Callable[[], None]], None] = _at_once) -> None:
+        """``after_batch`` runs a function once, when all orders that came together were given."""
+        self._after_batch = after_batch
+        self._channels: dict[InputChannelID, RemoteInputChannel] = {}
+        self._not_found: set[InputChannelID] = set()  # of _channels: the server has forgotten their requests
+        self._cancelled: dict[InputChannelID, None] = {}  # told to stop, oldest first
+        # None is an announcement of credit: how much is asked when it leaves.
+        self._orders: deque[tuple[RemoteInputChannel, _Order | None]] = deque()
+        # Channels whose data came with the present read, and what wakes their tasks.
+        self._wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] = []
+        self._replies = ReplyBudget()
+        self._ctx: ChannelHandlerContext | None = None
+        self.on_ended: Callable[[], None] | None = None
+        """Called once, when the connection is gone."""
+        self.has_ended = False
+        self._error: NetstackError | None = None  # the first error of the connection; later channels get it at once
+
+    def __repr__(self) -> str:
+        return f"<ClientHandler {len(self._channels)} channels{'' if self._error is None else f', failed: {self._error}'}>"
+
+    def handler_added(self, ctx: ChannelHandlerContext) -> None:
+        """Remember the place in the pipeline."""
+        self._ctx = ctx
+
+    def handler_removed(self, ctx: ChannelHandlerContext) -> None:
+        """The connection is gone."""
+        self._ctx = None
+        self._orders.clear()
+        self._wake()
+        self.has_ended = True
+        if self.on_ended is not None:
+            self.on_ended()
+
+    # ---------------------------------------------------------------- orders of the clients
+
+    def request_subpartition(self, channel: RemoteInputChannel) -> None:
+        """Ask for the channel's subpartition, with all its exclusive buffers as credit; also once more, if it was not found.
+
+        A request that is still out is not sent again: to the server that would be a second receiver of the same name.
+        """
+        if self._error is not None:
+            channel.on_error(self._error)
+            return
+        if channel.channel_id in self._channels and channel.channel_id not in self._not_found:
+            return
+        self._channels[channel.channel_id] = channel
+        self._not_found.discard(channel.channel_id)
+        channel.wakeups = self._wakeups
+        self._cancelled.pop(channel.channel_id, None)
+        first, last = channel.subpartition, channel.last_subpartition
+        try:
+            self._write(PartitionRequest(channel.partition_id, first, last, channel.channel_id, channel.initial_credit))
+        except Exception as error:  # noqa: BLE001 - the encoder or a handler refused it; nothing of it is on its way
+            self._forget(channel.channel_id)
+            channel.on_error(_as_netstack_error(error, "sending the partition request failed"))
+
+    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
+        """The channel recycled buffers; announce them as soon as the socket takes it."""
+        self._give(channel, None)
+
+    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        """Ask the producer for buffers of this size from now on."""
+        self._give(channel, NewBufferSize(channel.channel_id, size_bytes))
+
+    def resume_consumption(self, channel: RemoteInputChannel) -> None:
+        """Let the producer go on after a blocking event."""
+        self._give(channel, ResumeConsumption(channel.channel_id))
+
+    def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
+        """Tell the producer that everything up to the end of data was processed."""
+        self._give(channel, AckAllUserRecordsProcessed(channel.channel_id))
+
+    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
+        """Bring a serialized event to the producer of the channel's partition."""
+        self._give(channel, TaskEventRequest(event, channel.partition_id, channel.channel_id))
+
+    def cancel(self, channel: RemoteInputChannel) -> None:
+        """Stop the channel's flow; data still under way is dropped when it arrives."""
+        if self._forget(channel.channel_id):
+            self._cancel_once(channel.channel_id)
+
+    def close_unused(self) -> None:
+        """End a connection that no channel uses any more: with a word, so that the peer gets all orders before the end."""
+        ctx = self._ctx
+        if ctx is not None and ctx.channel.is_active:
+            self._channels.clear()
+            self._not_found.clear()
+            ctx.write_and_flush(CloseRequest())
+            ctx.close()
+
+    @property
+    def num_channels(self) -> int:
+        """How many channels the connection carries."""
+        return len(self._channels)
+
+    # ---------------------------------------------------------------- inbound
+
+    def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
+        """For the decoder: a buffer of the channel that the payload is for; None if there is no such channel, or it has none."""
+        channel = self._channels.get(receiver)
+        return None if channel is None else channel.allocate(size_bytes, data_type, is_compressed=is_compressed)
+
+    def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[NetworkBuffer]:
+        """The same for several plain data buffers; fewer if the channel has less credit."""
+        channel = self._channels.get(receiver)
+        return () if channel is None else channel.allocate_run(size_bytes, max_buffers)
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        """Serve one message of the server."""
+        if type(message) is BufferResponse:
+            buffer_channel = self._channels.get(message[0])
+            if buffer_channel is None or buffer_channel.is_released:
+                self._refuse_buffer(message)
+                return
+            try:
+                buffer_channel.on_response(message)
+            except Exception as error:  # noqa: BLE001 - the error of one channel: its task and the sender learn it, the others go on
+                self._fail_channel(buffer_channel, error)
+            return
+        if type(message) is BufferRun:
+            self._on_run(message)
+            return
+        match message:
+            case ErrorResponse():
+                self._on_error_response(ctx, message)
+            case BacklogAnnouncement(receiver, backlog):
+                self._on_backlog(receiver, backlog)
+            case _:
+                self._on_other(message)
+
+    def _on_other(self, message: object) -> None:
+        raise RemoteProtocolError(f"a client does not serve {type(message).__name__}")
+
+    def _refuse_buffer(self, response: BufferResponse) -> None:
+        # Forgotten at once: an acknowledgement of it that is still under way to us would reach the server after the cancel.
+        is_ours = self._forget(response.receiver)
+        self._cancel_once(response.receiver, is_answer=not is_ours)
+        if response.buffer is not None:
+            response.buffer.recycle()
+
+    def _on_run(self, run: BufferRun) -> None:
+        buffers = cast("Sequence[NetworkBuffer]", run.buffers)  # ``allocate_run`` made them
+        channel = self._channels.get(run.receiver)
+        if channel is None or channel.is_released:
+            is_ours = self._forget(run.receiver)
+            self._cancel_once(run.receiver, is_answer=not is_ours)
+            recycle_all(buffers)
+            return
+        try:
+            channel.on_run(buffers, run.sequence_number, run.backlog)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail_channel(channel, error)
+
+    def _on_backlog(self, receiver: InputChannelID, backlog: int) -> None:
+        channel = self._channels.get(receiver)
+        if channel is None or channel.is_released:
+            return
+        try:
+            channel.on_sender_backlog(backlog)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail_channel(channel, error)
+
+    def _on_error_response(self, ctx: ChannelHandlerContext, response: ErrorResponse) -> None:
+        receiver = response.about if response.receiver is None else response.receiver
+        if receiver is None:
+            self._end(ctx, _error_of(response, ctx.channel.peer, "Fatal error"))
+            return
+        channel = self._channels.get(receiver)
+        if channel is None:
+            _log.info("an error of a channel that has ended", peer=ctx.channel.peer, error=response.message)
+            return
+        error = _error_of(response, ctx.channel.peer, "Error")
+        if isinstance(error, PartitionNotFoundError):
+            self._on_partition_not_found(channel, error)
+        else:
+            # The server keeps the reader until it hears that nothing more of ours is under way.
+            self._fail_channel(channel, error)
+
+    def _on_partition_not_found(self, channel: RemoteInputChannel, error: PartitionNotFoundError) -> None:
+        """The channel decides whether it asks again; the server has forgotten the request."""
+        self._not_found.add(channel.channel_id)
+        try:
+            channel.on_failed_partition_request(error)
+        except Exception as second:  # noqa: BLE001 - as above
+            self._fail_channel(channel, second)
+
+    def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
+        """Wake the tasks: once per read, and not while the rest of it is still being queued, which they would only wait for."""
+        self._wake()
+        ctx.fire_channel_read_complete()
+
+    def _wake(self) -> None:
+        wakeups = self._wakeups
+        while wakeups:
+            channel, pending = wakeups.pop()
+            try:
+                pending.complete()
+            except Exception as error:  # noqa: BLE001 - what the task hangs on its future is that channel's trouble, the others go on
+                self._fail_channel(channel, error)
+
+    def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
+        """Orders may have waited for the socket."""
+        self._write_orders()
+        ctx.fire_channel_writability_changed()
+
+    def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
+        """The connection ended: every channel that still reads learns it."""
+        if self._channels:
+            _log.warning("connection ended while channels read from it", peer=ctx.channel.peer, num_channels=len(self._channels))
+        text = f"Connection unexpectedly closed by remote task manager '{ctx.channel.peer}'."
+        self.fail_all(ConnectionLostError(f"{text} This might indicate that the remote task manager was lost."))
+        ctx.fire_channel_inactive()
+
+    def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+        """Whatever reaches this place concerns all channels."""
+        peer = ctx.channel.peer
+        _log.warning("connection failed", peer=peer, error=str(error), kind=type(error).__name__)
+        lost = _loss_of(error)
+        if lost is not None:
+            text = f"Lost connection to task manager '{peer}'. This indicates that the remote task manager was lost."
+            self._end(ctx, _caused_by(lost, ConnectionLostError(text)))
+        else:
+            self._end(ctx, _as_netstack_error(error, f"connection to {peer} failed"))
+
+    def _end(self, ctx: ChannelHandlerContext, error: NetstackError) -> None:
+        self.fail_all(error)
+        ctx.close()
+
+    def fail_all(self, error: NetstackError) -> None:
+        """End every channel with ``error``, and every later one too; an earlier error stays the one that is told."""
+        if self._error is None:
+            self._error = error
+        channels, self._channels = list(self._channels.values()), {}
+        self._not_found.clear()
+        self._orders.clear()
+        for channel in channels:
+            _tell(channel, error)
+
+    # ---------------------------------------------------------------- helpers
+
+    def _give(self, channel: RemoteInputChannel, order: _Order | None) -> None:
+        if self._ctx is not None and channel.channel_id in self._channels:
+            self._orders.append((channel, order))
+            self._after_batch(self._write_orders)
+
+    def _write_orders(self) -> None:
+        ctx = self._ctx
+        if ctx is None or not self._orders:
+            return
+        orders, channels = self._orders, self._channels
+        has_written = False
+        while orders and ctx.channel.is_writable:
+            channel, order = orders.popleft()
+            if channel.channel_id not in channels or channel.is_released:
+                continue
+            if order is not None:
+                ctx.write(order)
+                has_written = True
+                continue
+            credit = channel.take_unannounced_credit()
+            if credit > 0:
+                ctx.write(AddCredit(channel.channel_id, credit))
+                has_written = True
+        if has_written:
+            ctx.flush()
+
+    def _write(self, message: PartitionRequest | CancelPartitionRequest) -> None:
+        if self._ctx is not None and self._ctx.channel.is_active:
+            self._ctx.write_and_flush(message)
+
+    def _forget(self, receiver: InputChannelID) -> bool:
+        """Carry the channel no more; whether it was one of ours."""
+        self._not_found.discard(receiver)
+        return self._channels.pop(receiver, None) is not None
+
+    def _cancel_once(self, receiver: InputChannelID, *, is_answer: bool = False) -> None:
+        """Tell the server to stop; ``is_answer``: it sends what nobody asked for, and so decides how often we say so."""
+        cancelled, ctx = self._cancelled, self._ctx
+        if receiver in cancelled or ctx is None:
+            return
+        cancelled[receiver] = None
+        if len(cancelled) > _MAX_CANCELLED:
+            del cancelled[next(iter(cancelled))]
+        if not is_answer or self._replies.spend(_CANCEL_BYTES, is_writable=ctx.channel.is_writable):
+            self._write(CancelPartitionRequest(receiver))
+        else:
+            self._end(ctx, RemoteProtocolError(f"{ctx.channel.peer} sends to strangers and does not read our answers"))
+
+    def _fail_channel(self, channel: RemoteInputChannel, error: Exception) -> None:
+        self._forget(channel.channel_id)
+        self._cancel_once(channel.channel_id)
+        _tell(channel, _as_netstack_error(error, f"{channel!r} failed"))
+
+
+def _tell(channel: RemoteInputChannel, error: NetstackError) -> None:
+    try:
+        channel.on_error(error)
+    except Exception as second:  # noqa: BLE001 - the error is stored; what the gate's callbacks do with it must not keep the others
+        _log.error("a task chokes on the error of its channel", channel=repr(channel), exc_info=second)
+
+
+def _caused_by(cause: BaseException, error: NetstackError) -> NetstackError:
+    error.__cause__ = cause
+    return error
+
+
+def _as_netstack_error(error: Exception, what: str) -> NetstackError:
+    if isinstance(error, NetstackError):
+        return error
+    return _caused_by(error, TransportError(f"{what}: {type(error).__name__}: {error}"))
+
+
+def _loss_of(error: Exception) -> BaseException | None:
+    """The operating system's word for a peer that is gone, if ``error`` is or wraps that."""
+    cause = error.__cause__ if isinstance(error, ConnectionLostError) else error
+    if isinstance(cause, ConnectionError) or (isinstance(cause, OSError) and cause.errno in _LOST):
+        return cause
+    return None
+
+
+def _error_of(response: ErrorResponse, peer: str, what: str) -> NetstackError:
+    text = f"{what} at remote task manager '{peer}': {response.message}"
+    match response.code:
+        case ErrorCode.PARTITION_NOT_FOUND:
+            return PartitionNotFoundError(text)
+        case ErrorCode.PRODUCER_FAILED:
+            return ProducerFailedError(text)
+        case ErrorCode.PROTOCOL | ErrorCode.UNKNOWN_RECEIVER | ErrorCode.SUBPARTITION_TAKEN | ErrorCode.LIMIT_EXCEEDED:
+            return LocalProtocolError(text)
+        case ErrorCode.UNKNOWN | ErrorCode.INTERNAL | ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER | ErrorCode.AUTHENTICATION:
+            return TransportError(text)
+        case _:
+            assert_never(response.code)

@@ -1,0 +1,180 @@
+"""Understands what consumers ask of this TaskManager.
+
+Side:       loop.
+Source:     Flink ``PartitionRequestServerHandler``, with the producer-side listener for partitions that are not registered yet (1.18+):
+            a request waits ``partition_request_timeout_s`` for its partition, then is answered with PartitionNotFound.
+Errors:     scoped, on the wire as Flink 2.3 does it.  A broken frame, or a message that no server serves: answered without receiver,
+            and the connection closes.  A mistake in a good frame (an unknown receiver, a subpartition that is taken or out of range):
+            answered without receiver, and the connection stays open; our own answer names the receiver that it is about, so that our
+            own client fails nothing else.  A partition that does not come, or an event that nobody wants: answered to that receiver.
+            Stricter than Flink: a receiver id that is in use ends the connection, credit that overflows ends that receiver's flow.
+"""
+
+import contextlib
+from collections.abc import Callable
+
+import structlog
+
+from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.config import NetstackConfig
+from netstack.errors import LocalProtocolError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
+from netstack.eventloop import EventLoopThread
+from netstack.handlers.partition_request_queue import PartitionRequestQueue, describe_error
+from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
+from netstack.ids import ResultPartitionID
+from netstack.partition.manager import ResultPartitionManager
+from netstack.wire.events import deserialize_event
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    AddCredit,
+    CancelPartitionRequest,
+    CloseRequest,
+    ErrorCode,
+    ErrorResponse,
+    NewBufferSize,
+    PartitionRequest,
+    ResumeConsumption,
+    SegmentId,
+    TaskEventRequest,
+)
+
+_log = structlog.get_logger(__name__)
+
+
+class PartitionRequestServerHandler(ChannelHandler):
+    """Turns requests into calls of the queue behind it."""
+
+    def __init__(
+        self, config: NetstackConfig, loop: EventLoopThread, manager: ResultPartitionManager, queue: PartitionRequestQueue
+    ) -> None:
+        self._timeout_s = config.partition_request_timeout_s
+        self._loop = loop
+        self._manager = manager
+        self._queue = queue
+        self._max_readers = config.max_readers
+        self._max_waiting = config.max_waiting_requests
+        self._num_waiting = 0
+
+    def __repr__(self) -> str:
+        return f"<PartitionRequestServerHandler {self._num_waiting} requests wait for their partition>"
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        """Serve one message."""
+        match message:
+            case AddCredit(receiver, credit):
+                self._queue.start_read()
+                self._queue.add_credit(receiver, credit)
+            case PartitionRequest():
+                self._serve_request(message)
+            case ResumeConsumption(receiver):
+                self._queue.resume_consumption(receiver)
+            case NewBufferSize(receiver, size_bytes):
+                self._queue.notify_new_buffer_size(receiver, size_bytes)
+            case CancelPartitionRequest(receiver):
+                self._queue.cancel(receiver)
+            case AckAllUserRecordsProcessed(receiver):
+                self._queue.acknowledge_all_data_processed(receiver)
+            case TaskEventRequest():
+                self._publish(message)
+            case SegmentId(receiver, subpartition, segment):
+                self._queue.notify_required_segment_id(receiver, subpartition, segment)
+            case CloseRequest():
+                self._queue.release_all()
+                ctx.close()
+            case _:
+                raise RemoteProtocolError(f"a server does not serve {type(message).__name__}")
+
+    def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+        """Log what the peer did wrong; the queue answers and closes."""
+        _log.warning("connection failed", peer=ctx.channel.peer, error=str(error), kind=type(error).__name__)
+        ctx.fire_exception_caught(error)
+
+    # ---------------------------------------------------------------- partition requests
+
+    def _serve_request(self, request: PartitionRequest) -> None:
+        first, last = request.first_subpartition, request.last_subpartition
+        if self._queue.is_full and self._queue.reader(request.receiver) is None:
+            text = f"this connection has {self._max_readers} readers already (max_readers)"
+            self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
+            return
+        reader = CreditBasedSequenceNumberingViewReader(request.receiver, request.credit, self._queue, first=first, last=last)
+        self._queue.add_reader(reader)
+        self._try_to_open(request, reader)
+
+    def _try_to_open(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+        try:
+            self._open_view(request, reader)
+        except Exception as error:  # noqa: BLE001 - a view that cannot be made is one receiver's misfortune (FLINK-9057)
+            self._refuse(request, error)
+
+    def _open_view(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+        def on_partition() -> None:
+            # A loop that was closed serves nobody; the registration goes on without it.
+            with contextlib.suppress(ResourceClosedError):
+                self._loop.execute_threadsafe(self._on_partition_registered, request, reader)
+
+        partition, first, last = request.partition, request.first_subpartition, request.last_subpartition
+        view = self._manager.create_view_or_listen(partition, first, reader, on_partition, last=None if last == first else last)
+        if view is not None:
+            reader.set_view(view)
+            self._queue.enqueue_available_reader(reader)
+        elif self._num_waiting == self._max_waiting:
+            self._manager.cancel_listener(partition, on_partition)
+            self._refuse_waiting(request)
+        else:
+            self._wait(request, reader, on_partition)
+
+    def _wait(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader, on_partition: Callable[[], None]) -> None:
+        timer = self._loop.loop.call_later(self._timeout_s, self._on_timeout, request, reader)
+        self._num_waiting += 1
+
+        def stop_waiting() -> None:
+            self._num_waiting -= 1
+            timer.cancel()
+            self._manager.cancel_listener(request.partition, on_partition)
+
+        reader.on_release = stop_waiting
+
+    def _on_partition_registered(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+        if reader.is_released:
+            return
+        if reader.on_release is not None:
+            reader.on_release()
+            reader.on_release = None
+        self._try_to_open(request, reader)
+
+    def _on_timeout(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+        if not reader.is_released:
+            self._refuse(request, _not_registered(request.partition, self._timeout_s), is_late=True)
+
+    def _refuse(self, request: PartitionRequest, error: Exception, *, is_late: bool = False) -> None:
+        receiver = request.receiver
+        self._queue.remove_reader(receiver)
+        # After the manager's shutdown no partition is to be found; that is no mistake of the consumer.
+        if isinstance(error, PartitionNotFoundError | ResourceClosedError):
+            self._queue.reply(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, str(error), receiver), is_late=is_late)
+            return
+        code = ErrorCode.SUBPARTITION_TAKEN if isinstance(error, LocalProtocolError) else ErrorCode.INTERNAL
+        self._queue.reply(ErrorResponse(code, describe_error(error), None, about=receiver))
+
+    def _refuse_waiting(self, request: PartitionRequest) -> None:
+        self._queue.remove_reader(request.receiver)
+        text = f"{self._max_waiting} requests of this connection wait for their partition already (max_waiting_requests)"
+        self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
+
+    # ---------------------------------------------------------------- task events
+
+    def _publish(self, request: TaskEventRequest) -> None:
+        event = deserialize_event(memoryview(request.event))
+        try:
+            is_published = self._manager.task_events.publish(request.partition, event)
+        except Exception as error:  # noqa: BLE001 - a handler of the producing task failed: told to whoever sent the event
+            self._queue.reply(ErrorResponse(ErrorCode.INTERNAL, describe_error(error), None, about=request.receiver))
+            return
+        if not is_published:
+            text = f"Task event receiver not found. Partition {request.partition} takes no events here."
+            self._queue.reply(ErrorResponse(ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER, text, request.receiver))
+
+
+def _not_registered(partition: ResultPartitionID, timeout_s: float) -> PartitionNotFoundError:
+    return PartitionNotFoundError(f"partition {partition} was not registered at its producer within {timeout_s:g} s")

@@ -1,0 +1,308 @@
+"""A producer's side of gates: connections that it dials, and partitions that it offers over them.
+
+Side:       shared.  ``OfferedPartition`` is written and waited for by one thread of the caller's; connections live on the loop thread.
+Invariants: one connection per gate and TaskManager, shared by all partitions whichever token it was made with, made on demand and kept
+            until nothing was offered over it for ``IDLE_S``: gates end with their jobs, processes outlive many of them.  One whose
+            token expires soon is left to what it was offered, if there is a younger token;
+            concurrent openers wait for the same attempt; a failed attempt is not cached, and fails nobody who has another token.
+            Every wait is level-triggered: it looks at the state first and after every wake-up.
+Units:      seconds.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from netstack.channel.client import connect
+from netstack.channel.handler import ChannelHandler
+from netstack.channel.message_codec import MessageDecoder, MessageEncoder
+from netstack.channel.protocol import NetworkChannel
+from netstack.environment import NetworkEnvironment
+from netstack.errors import NetstackError
+from netstack.eventloop import EventLoopThread
+from netstack.flow.offer_progress import OfferProgress, Stage
+from netstack.handlers.offered_partitions_handler import wall_clock_ms
+from netstack.handlers.offering_handler import OfferingHandler
+from netstack.handlers.partition_request_queue import PartitionRequestQueue
+from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
+from netstack.ids import ConnectionID
+from netstack.partition.result_partition import ResultPartition
+from netstack.security import SecurityConfig, TlsConfig
+from netstack.wire.codec import OFFERING_MESSAGE_IDS
+from netstack.wire.gate_access import GateIdentity
+from netstack.wire.offer_messages import PartitionOffer
+
+# A micro-batch may come each minute; a TaskManager has room for 1,024 connections.
+IDLE_S: Final = 120.0
+_LOOK_INTERVAL_S: Final = 10.0
+# What is offered over a connection whose token has expired is refused; the clocks of two machines may differ by so much.
+_EXPIRES_SOON_MS: Final = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class GateAccess:
+    """One gate and the token for it; the token is never part of a ``repr`` or a message."""
+
+    gate: GateIdentity
+    token: bytes
+
+    def __repr__(self) -> str:
+        return f"<GateAccess to {self.gate}>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """A connection that is ready."""
+
+    channel: NetworkChannel
+    handler: OfferingHandler
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """To make one, with one token."""
+
+    access: GateAccess
+    task: "asyncio.Task[_Connection]"
+    used_s: float
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it failed, or its connection has ended."""
+        return self.task.done() and (self.task.exception() is not None or not self.task.result().channel.is_active)
+
+
+class OfferingNetwork:
+    """All gates that one process offers to.
+
+    Threading: ``create_partition`` on any thread; everything else on the loop thread.
+
+    Args:
+        environment: where the partitions are.
+        loop: its loop.
+        clock: for idle connections, in seconds.
+        clock_ms: the wall clock, for tokens.
+        tls: this process's certificate and the CA of the TaskManagers', for those that other machines can reach; the token is shown inside
+            of TLS then.  None: loopback only.
+    """
+
+    def __init__(
+        self,
+        environment: NetworkEnvironment,
+        loop: EventLoopThread,
+        clock: Callable[[], float] = time.monotonic,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+        *,
+        tls: TlsConfig | None = None,
+    ) -> None:
+        self._environment = environment
+        self._loop = loop
+        self._clock = clock
+        self._clock_ms = clock_ms
+        self._tls = tls
+        self._attempts: dict[tuple[ConnectionID, bytes, str], _Attempt] = {}
+        self._retired: list[_Attempt] = []  # others took their places, offers may still be under way over them
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<OfferingNetwork {len(self._attempts)} connections>"
+
+    @property
+    def num_connections(self) -> int:
+        """How many there are, or are being made."""
+        return len(self._attempts) + len(self._retired)
+
+    async def offer(
+        self, access: GateAccess, places: Sequence[tuple[ConnectionID, PartitionOffer]], offered: "OfferedPartition", timeout_s: float
+    ) -> None:
+        """Offer a partition to every subtask of a gate; what becomes of it ``offered`` hears.
+
+        Raises:
+            AuthenticationError: the token is not good there.
+            ConnectError: a TaskManager cannot be reached.
+        """
+        handlers = await asyncio.gather(*(self._handler(access, address, timeout_s) for address, _ in places))
+        for handler, (_, offer) in zip(handlers, places, strict=True):
+            offered.over(handler, offer)
+            handler.offer(offer, offered)
+
+    async def _handler(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> OfferingHandler:
+        key = (address, access.gate.job_id, access.gate.name)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            attempt = self._attempts.get(key)
+            if attempt is not None and self._is_outlived(attempt, access):
+                self._retired.append(attempt)
+                attempt = None
+            if attempt is None or attempt.is_over:
+                # Another token's attempt may have taken some of the time.
+                task = loop.create_task(self._connect(access, address, max(0.0, deadline - loop.time())), name=f"offer to {address}")
+                attempt = self._attempts[key] = _Attempt(access, task, self._clock())
+                self._look_later()
+            attempt.used_s = self._clock()
+            try:
+                return (await asyncio.shield(attempt.task)).handler
+            except NetstackError:
+                if self._attempts.get(key) is attempt:
+                    del self._attempts[key]
+                if attempt.access == access:
+                    raise
+
+    def _is_outlived(self, attempt: _Attempt, access: GateAccess) -> bool:
+        """Whether its token, but not that of ``access``, is soon over."""
+        expires_ms = attempt.access.gate.expires_ms
+        return expires_ms < access.gate.expires_ms and expires_ms - _EXPIRES_SOON_MS < self._clock_ms()
+
+    def close_idle(self) -> None:
+        """End the connections over which nothing was offered for ``IDLE_S``, and forget those that have ended."""
+        now_s = self._clock()
+        for key, attempt in list(self._attempts.items()):
+            if self._has_ended(attempt, now_s):
+                del self._attempts[key]
+        self._retired = [attempt for attempt in self._retired if not self._has_ended(attempt, now_s)]
+
+    def _has_ended(self, attempt: _Attempt, now_s: float) -> bool:
+        """Whether nobody needs it any more; then its connection is closed."""
+        if not attempt.task.done():
+            return False
+        if attempt.is_over:
+            return True
+        if attempt.task.result().handler.num_offers:
+            attempt.used_s = now_s
+        if now_s - attempt.used_s < IDLE_S:
+            return False
+        attempt.task.result().channel.close()
+        return True
+
+    def _look_later(self) -> None:
+        if self._timer is None and self.num_connections and not self._is_closed:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.close_idle()
+        self._look_later()
+
+    async def _connect(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> _Connection:
+        environment = self._environment
+        security = SecurityConfig.hmac(access.token) if self._tls is None else SecurityConfig.mutual_tls(self._tls, access.token)
+        config = replace(environment.config, security=security)
+        handler = OfferingHandler()
+
+        def handlers() -> tuple[ChannelHandler, ...]:
+            queue = PartitionRequestQueue(config, self._loop)
+            server = PartitionRequestServerHandler(config, self._loop, environment.partition_manager, queue)
+            return (MessageEncoder(), MessageDecoder.of(config, accepted_ids=OFFERING_MESSAGE_IDS), handler, server, queue)
+
+        return _Connection(await connect(config, address, handlers, timeout_s, access.gate), handler)
+
+    async def close(self) -> None:
+        """End every connection; partitions that are still offered fail."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [attempt.task for attempt in [*self._attempts.values(), *self._retired]]
+        self._attempts, self._retired = {}, []
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, _Connection):
+                result.channel.close()
+                await result.channel.wait_closed()
+
+
+class OfferedPartition:
+    """A partition on its way to every subtask of a gate.
+
+    Threading: waits on one thread of the caller's; the loop thread tells what happens.
+    Ownership: closes the partition with ``close``.
+    """
+
+    def __init__(self, partition: ResultPartition, num_subtasks: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.partition = partition
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._progress = OfferProgress(num_subtasks)  # Guarded by _changed.
+        self._sent: list[tuple[OfferingHandler, PartitionOffer]] = []  # Loop thread only.
+
+    def __repr__(self) -> str:
+        return f"<OfferedPartition {self._progress!r}, {self.partition!r}>"
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing comes of it, if so; any thread."""
+        return self._progress.failure
+
+    def late_subtasks(self, stage: Stage) -> list[int]:
+        """The subtasks that have not reached ``stage``; any thread."""
+        with self._changed:
+            return self._progress.late_subtasks(stage)
+
+    def wait_for(self, stage: Stage, timeout_s: float | None) -> bool:
+        """Wait until every subtask has reached ``stage``; False if that takes longer than ``timeout_s``.
+
+        Raises:
+            NetstackError: nothing comes of the offer any more.
+        """
+        deadline = None if timeout_s is None else self._clock() + timeout_s
+        with self._changed:
+            while True:
+                progress = self._progress
+                if progress.failure is not None:
+                    raise progress.failure
+                if progress.stage >= stage:
+                    return True
+                left_s = None if deadline is None else deadline - self._clock()
+                if left_s is not None and left_s <= 0:
+                    return False
+                self._changed.wait(left_s)
+
+    def abort(self, error: Exception) -> None:
+        """Give up: the gate hears why; any thread, any number of times."""
+        with self._changed:
+            self._progress.fail(error)
+            self._changed.notify_all()
+        self.partition.fail(error)
+
+    # ---------------------------------------------------------------- loop thread
+
+    def over(self, handler: OfferingHandler, offer: PartitionOffer) -> None:
+        """It is offered over this connection."""
+        self._sent.append((handler, offer))
+
+    def withdraw(self) -> None:
+        """Listen no more; the connections stay."""
+        for handler, offer in self._sent:
+            handler.forget(offer)
+        self._sent.clear()
+
+    def advanced(self, subtask: int, stage: Stage) -> None:
+        """See ``OfferListener``."""
+        with self._changed:
+            self._progress.advance(subtask, stage)
+            self._changed.notify_all()
+
+    def left(self, subtask: int, error: NetstackError) -> None:
+        """See ``OfferListener``."""
+        self._end(lambda: self._progress.leave(subtask, error))
+
+    def lost(self, subtask: int, error: NetstackError) -> None:
+        """See ``OfferListener``."""
+        self._end(lambda: self._progress.lose(subtask, error))
+
+    def _end(self, change: Callable[[], None]) -> None:
+        with self._changed:
+            change()
+            failure = self._progress.failure
+            self._changed.notify_all()
+        if failure is not None:
+            self.partition.fail(failure)  # whoever writes wakes up
+
+    def failed(self, error: NetstackError) -> None:
+        """See ``OfferListener``."""
+        self.abort(error)

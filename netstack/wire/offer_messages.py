@@ -1,0 +1,227 @@
+"""Messages of producers that dial: they offer a partition, and the gate asks for it.
+
+Side:       pure.
+Invariants: as in ``codec``: what one side refuses to encode the other refuses to decode.
+Units:      all integers big endian; ids in bytes.
+Source:     ours, ids 67 to 69; Flink's producers never dial.
+Flow:       ``GateHello`` in place of the client's ``Hello``; once both sides are ready ``PartitionOffer`` -> ``PartitionRequest`` (or
+            ``OfferRefused``) -> Flink's protocol with its roles unchanged -> ``AckAllUserRecordsProcessed`` of every subtask -> the end of
+            the partition -> ``CancelPartitionRequest``, which says that it arrived.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from struct import Struct
+from typing import Final
+
+from netstack.errors import LocalProtocolError, RemoteProtocolError
+from netstack.ids import (
+    ATTEMPT_ID_BYTES,
+    PARTITION_ID_BYTES,
+    ExecutionAttemptID,
+    IntermediateResultPartitionID,
+    ResultPartitionID,
+)
+from netstack.wire.gate_access import MAX_GATE_NAME_BYTES, GateIdentity
+
+OFFER_ID_BYTES: Final = 16
+FINGERPRINT_BYTES: Final = 16
+MAX_JOB_NAME_BYTES: Final = 255
+MAX_REASON_BYTES: Final = 4096
+GATE_HELLO_ID: Final = 67
+PARTITION_OFFER_ID: Final = 68
+OFFER_REFUSED_ID: Final = 69
+FRAME_HEADER_BYTES: Final = 9
+_NONCE_BYTES: Final = 32
+_HELLO: Final = Struct(">HH32s16sq")
+# Offer, partition, producing attempt, subtask, subtasks, producers, epoch, partition's number, attempt's number, type.
+_OFFER: Final = Struct(">16s20s40siiiqii16s")
+_REFUSED: Final = Struct(">16siB")
+
+
+@unique
+class RefusalCode(IntEnum):
+    """Why a gate takes nothing (more) from an offer; the values travel."""
+
+    UNKNOWN = 0
+    """A code of a later version."""
+    GATE_ENDED = 1
+    """It ended, its job did, or it was told to finish."""
+    REPEATED_ATTEMPT = 2
+    """The same attempt of the same partition was offered before."""
+    WRONG_TYPE = 3
+    """The producer took the gate for one of another type."""
+    WRONG_SHAPE = 4
+    """The number of subtasks or of producers is another one."""
+    BUSY = 5
+    """There is no room for one more producer just now."""
+    TOKEN_EXPIRED = 6
+    """The time of the token is over that the connection was made with."""
+
+
+_CODES: Final = {int(code): code for code in RefusalCode}
+
+
+@dataclass(frozen=True, slots=True)
+class GateHello:
+    """The first message of a producer that dials: which versions it speaks, which gate it has a token for, 32 bytes never used before."""
+
+    version_min: int
+    version_max: int
+    nonce: bytes
+    gate: GateIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffer:
+    """There is a partition for this gate: ask for subpartition ``subtask`` of it.
+
+    ``offer_id`` was drawn for this very try; ``job``, ``epoch``, ``partition`` and ``attempt`` are the producer's own names for it.
+    """
+
+    offer_id: bytes
+    result_partition: ResultPartitionID
+    subtask: int
+    num_subtasks: int
+    """How many subtasks the producer believes the gate to have; each of them gets this offer."""
+    num_producers: int
+    """How many partitions there are in all; 0: the producer does not say."""
+    job: str
+    epoch: int
+    partition: int
+    attempt: int
+    fingerprint: bytes
+    """Of the type that the producer believes the gate to have."""
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} (attempt {self.attempt}, epoch {self.epoch}) of {self.job!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRefused:
+    """The gate takes nothing, or nothing more, from an offer; at any time before the end of its partition."""
+
+    offer_id: bytes
+    subtask: int
+    code: RefusalCode
+    message: str
+
+
+OfferMessage = GateHello | PartitionOffer | OfferRefused
+
+
+def encode_offer_message(message: OfferMessage) -> tuple[int, bytes]:
+    """Its id and body.
+
+    Raises:
+        LocalProtocolError: a field is out of range.
+        struct.error: a number does not fit.
+    """
+    match message:
+        case GateHello(version_min, version_max, nonce, gate):
+            if version_min > version_max:
+                raise LocalProtocolError(f"versions {version_min} to {version_max} are no range")
+            _check_length("nonce", nonce, _NONCE_BYTES)
+            return GATE_HELLO_ID, _HELLO.pack(version_min, version_max, nonce, gate.job_id, gate.expires_ms) + gate.name.encode()
+        case PartitionOffer():
+            return PARTITION_OFFER_ID, _encode_offer(message)
+        case OfferRefused(offer_id, subtask, code, text):
+            _check_length("offer id", offer_id, OFFER_ID_BYTES)
+            # Half a character at the cut would not decode.
+            reason = text.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore").encode()
+            return OFFER_REFUSED_ID, _REFUSED.pack(offer_id, _counted("subtask", subtask), code) + reason
+
+
+def _encode_offer(offer: PartitionOffer) -> bytes:
+    _check_length("offer id", offer.offer_id, OFFER_ID_BYTES)
+    _check_length("fingerprint", offer.fingerprint, FINGERPRINT_BYTES)
+    produced = offer.result_partition
+    _check_length("partition id", produced.partition, PARTITION_ID_BYTES)
+    _check_length("producer id", produced.producer, ATTEMPT_ID_BYTES)
+    if not 0 <= offer.subtask < offer.num_subtasks:
+        raise LocalProtocolError(f"subtask {offer.subtask} is none of {offer.num_subtasks}")
+    job = offer.job.encode()
+    if not 1 <= len(job) <= MAX_JOB_NAME_BYTES:
+        raise LocalProtocolError(f"the name of a producer's job has 1 to {MAX_JOB_NAME_BYTES} bytes, got {len(job)}")
+    return (
+        _OFFER.pack(
+            offer.offer_id,
+            produced.partition,
+            produced.producer,
+            offer.subtask,
+            offer.num_subtasks,
+            _counted("number of producers", offer.num_producers),
+            _counted("epoch", offer.epoch),
+            _counted("partition", offer.partition),
+            _counted("attempt", offer.attempt),
+            offer.fingerprint,
+        )
+        + job
+    )
+
+
+def _check_length(name: str, value: bytes, expected: int) -> None:
+    if len(value) != expected:
+        raise LocalProtocolError(f"a {name} has {expected} bytes, got {len(value)}")
+
+
+def _counted(name: str, number: int) -> int:
+    if number < 0:
+        raise LocalProtocolError(f"a {name} of {number} cannot be sent, the least is 0")
+    return number
+
+
+# ---------------------------------------------------------------- decoding
+
+
+def _decode_gate_hello(body: memoryview) -> GateHello:
+    version_min, version_max, nonce, job_id, expires_ms = _HELLO.unpack_from(body)
+    if version_min > version_max:
+        raise RemoteProtocolError(f"a GateHello with the versions {version_min} to {version_max}")
+    name = _text("the gate's name in a GateHello", body[_HELLO.size :])
+    try:
+        return GateHello(version_min, version_max, nonce, GateIdentity(job_id, name, expires_ms))
+    except LocalProtocolError as error:
+        raise RemoteProtocolError(f"a GateHello is broken: {error}") from error
+
+
+def _decode_offer(body: memoryview) -> PartitionOffer:
+    offer_id, partition_id, producer, subtask, num_subtasks, num_producers, epoch, partition, attempt, fingerprint = _OFFER.unpack_from(
+        body
+    )
+    if not 0 <= subtask < num_subtasks:
+        raise RemoteProtocolError(f"a PartitionOffer for subtask {subtask} of {num_subtasks}")
+    if min(num_producers, epoch, partition, attempt) < 0:
+        raise RemoteProtocolError(f"a PartitionOffer of {num_producers} producers, epoch {epoch}, partition {partition}, attempt {attempt}")
+    produced = ResultPartitionID(IntermediateResultPartitionID(partition_id), ExecutionAttemptID(producer))
+    job = _text("the job in a PartitionOffer", body[_OFFER.size :])
+    return PartitionOffer(offer_id, produced, subtask, num_subtasks, num_producers, job, epoch, partition, attempt, fingerprint)
+
+
+def _decode_refused(body: memoryview) -> OfferRefused:
+    offer_id, subtask, code = _REFUSED.unpack_from(body)
+    if subtask < 0:
+        raise RemoteProtocolError(f"an OfferRefused of subtask {subtask}")
+    known = _CODES.get(code, RefusalCode.UNKNOWN)
+    return OfferRefused(offer_id, subtask, known, _text("the reason in an OfferRefused", body[_REFUSED.size :]))
+
+
+def _text(what: str, data: memoryview) -> str:
+    try:
+        return bytes(data).decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"{what} is no UTF-8 text") from error
+
+
+# Message id -> least and greatest number of bytes of the whole frame; as in ``codec.FRAME_BYTES``.
+OFFER_FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
+    GATE_HELLO_ID: (FRAME_HEADER_BYTES + _HELLO.size + 1, FRAME_HEADER_BYTES + _HELLO.size + MAX_GATE_NAME_BYTES),
+    PARTITION_OFFER_ID: (FRAME_HEADER_BYTES + _OFFER.size + 1, FRAME_HEADER_BYTES + _OFFER.size + MAX_JOB_NAME_BYTES),
+    OFFER_REFUSED_ID: (FRAME_HEADER_BYTES + _REFUSED.size, FRAME_HEADER_BYTES + _REFUSED.size + MAX_REASON_BYTES),
+}
+OFFER_DECODERS: Final[dict[int, Callable[[memoryview], OfferMessage]]] = {
+    GATE_HELLO_ID: _decode_gate_hello,
+    PARTITION_OFFER_ID: _decode_offer,
+    OFFER_REFUSED_ID: _decode_refused,
+}

@@ -1,0 +1,261 @@
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from flowlet.async_io import async_calls
+from flowlet.async_io.async_calls import AsyncCall, AsyncCalls, Failed
+from flowlet.async_io.shared_async_loop import SharedAsyncLoop
+from flowlet.errors import FlowletError
+from tests.waiting import PATIENCE_S
+
+
+class Notified:
+    """Counts the notifications; a test waits for one."""
+
+    def __init__(self) -> None:
+        self.num = 0
+        self.threads: set[int] = set()
+        self._event = threading.Event()
+
+    def __call__(self) -> None:
+        self.num += 1
+        self.threads.add(threading.get_ident())
+        self._event.set()
+
+    def wait(self) -> None:
+        assert self._event.wait(PATIENCE_S), "nobody told of an outcome"
+        self._event.clear()
+
+
+@contextmanager
+def running(notified: Callable[[], None]) -> Iterator[AsyncCalls]:
+    calls = AsyncCalls(notified, SharedAsyncLoop())
+    try:
+        yield calls
+    finally:
+        calls.cancel_all()
+        calls.close()
+
+
+def collect(calls: AsyncCalls, notified: Notified, num: int) -> list[tuple[AsyncCall, Any]]:
+    found: list[tuple[AsyncCall, Any]] = []
+    while len(found) < num:
+        notified.wait()
+        found += calls.take_outcomes()
+    return found
+
+
+async def double(value: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * value
+
+
+async def fail(value: object) -> None:
+    raise ValueError(value)
+
+
+async def leave(value: object) -> None:
+    sys.exit(3)
+
+
+async def forever(value: object) -> None:
+    await asyncio.Event().wait()
+
+
+def test_every_call_has_its_outcome() -> None:
+    """Results and exceptions, each with its call."""
+    notified = Notified()
+    started = [AsyncCall(double, 1, "a"), AsyncCall(fail, 2, "b"), AsyncCall(double, 3, "c")]
+
+    with running(notified) as calls:
+        calls.start(started)
+        outcomes = dict(collect(calls, notified, 3))
+        text = repr(calls)
+
+    assert [call.owner for call in started] == ["a", "b", "c"]
+    assert (outcomes[started[0]], outcomes[started[2]]) == (2, 6)
+    failed = outcomes[started[1]]
+    assert isinstance(failed, Failed)
+    assert repr(failed.error) == "ValueError(2)"
+    assert notified.threads.isdisjoint({threading.get_ident()})
+    assert "outcomes>" in text
+
+
+def test_outcomes_that_come_together_are_told_once() -> None:
+    """The second notification waits until somebody took what the first was about."""
+    notified = Notified()
+
+    async def at_once(value: int) -> int:
+        return value
+
+    with running(notified) as calls:
+        calls.start([AsyncCall(at_once, number, None) for number in range(100)])
+        calls.run(double, 1)  # behind all of them
+        num_first = notified.num
+        first = calls.take_outcomes()
+        calls.start([AsyncCall(at_once, 100, None)])
+        calls.run(double, 1)
+
+    assert (num_first, len(first), notified.num) == (1, 100, 2)
+    assert [outcome for _, outcome in first] == list(range(100))
+
+
+def test_a_coroutine_that_exits_does_not_end_the_loop() -> None:
+    notified = Notified()
+
+    with running(notified) as calls:
+        calls.start([AsyncCall(leave, 0, None), AsyncCall(double, 4, None)])
+        outcomes = [outcome for _, outcome in collect(calls, notified, 2)]
+
+    assert isinstance(outcomes[0], Failed)
+    assert isinstance(outcomes[0].error, SystemExit)
+    assert outcomes[1] == 8
+
+
+def test_a_cancelled_call_has_no_outcome() -> None:
+    """Its coroutine is interrupted, whether it has begun or not."""
+    notified = Notified()
+    interrupted: list[object] = []
+
+    async def wait(value: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            interrupted.append(value)
+
+    with running(notified) as calls:
+        begun, not_begun = AsyncCall(wait, "begun", None), AsyncCall(wait, "not begun", None)
+        calls.start([begun])
+        calls.run(double, 1)
+        calls.start([not_begun])
+        calls.cancel(begun)
+        calls.cancel(not_begun)
+        calls.run(double, 1)
+        calls.run(double, 1)
+
+        assert interrupted in (["begun"], ["begun", "not begun"])
+        assert calls.take_outcomes() == []
+
+
+def test_a_coroutine_that_cancels_itself_has_failed() -> None:
+    notified = Notified()
+
+    async def cancel_itself(value: object) -> None:
+        raise asyncio.CancelledError("by itself")
+
+    with running(notified) as calls:
+        calls.start([AsyncCall(cancel_itself, 0, None)])
+        ((_, outcome),) = collect(calls, notified, 1)
+
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, asyncio.CancelledError)
+
+
+def test_a_function_is_run_on_the_loop_and_waited_for() -> None:
+    async def where() -> int:
+        return threading.get_ident()
+
+    with running(Notified()) as calls:
+        assert calls.run(where) != threading.get_ident()
+        with pytest.raises(ValueError, match="7"):
+            calls.run(fail, 7)
+        with pytest.raises(SystemExit):
+            calls.run(leave, 7)
+
+
+def test_all_calls_have_ended_when_they_were_cancelled() -> None:
+    """What they do in ``finally`` included; nobody is told."""
+    notified = Notified()
+    ended: list[object] = []
+
+    async def clean_up(value: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(value)
+
+    calls = AsyncCalls(notified, SharedAsyncLoop())
+    calls.start([AsyncCall(clean_up, number, None) for number in range(3)])
+    calls.run(double, 1)
+
+    calls.cancel_all()
+    at_end = sorted(ended, key=str)
+    calls.close()
+
+    assert at_end == [0, 1, 2]
+    assert notified.num == 0
+    assert calls.take_outcomes() == []
+
+
+def test_calls_that_do_not_end_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, wait = asyncio.Event(), asyncio.wait
+
+    async def wait_shortly(tasks: set[asyncio.Task[None]], timeout: float) -> tuple[set[asyncio.Task[None]], set[asyncio.Task[None]]]:  # noqa: ASYNC109
+        """Time enough for all that can end, whatever the machine does."""
+        await wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return await wait(tasks, timeout=0)
+
+    monkeypatch.setattr(asyncio, "wait", wait_shortly)
+
+    async def stubborn(value: object) -> None:
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+
+    calls = AsyncCalls(Notified(), SharedAsyncLoop())
+    calls.start([AsyncCall(stubborn, 0, None), AsyncCall(forever, 0, None)])
+    calls.run(double, 1)
+
+    with pytest.raises(FlowletError, match="1 calls of async functions still run"):
+        calls.cancel_all()
+
+    calls._loop.execute_threadsafe(release.set)
+    calls.run(double, 1)  # the stubborn one ended meanwhile
+    calls.close()
+
+
+def test_a_loop_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_calls, "_ANSWER_TIMEOUT_S", 0.02)
+    unblock = threading.Event()
+
+    async def block(value: object) -> None:
+        unblock.wait(PATIENCE_S)
+
+    calls = AsyncCalls(Notified(), SharedAsyncLoop())
+    calls.start([AsyncCall(block, 0, None)])
+    try:
+        with pytest.raises(FlowletError, match="does not answer"):
+            calls.cancel_all()
+    finally:
+        unblock.set()
+        calls.close()
+
+
+@pytest.mark.slow
+def test_no_outcome_waits_without_a_notification() -> None:
+    """10,000 outcomes taken while others come, under a tiny switch interval: each arrives, and the task never waits for ever."""
+    notified = Notified()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        with running(notified) as calls:
+            found = 0
+            for start in range(0, 10_000, 100):
+                calls.start([AsyncCall(double, number, None) for number in range(start, start + 100)])
+                found += len(calls.take_outcomes())
+            while found < 10_000:
+                assert time.monotonic() < deadline
+                notified.wait()
+                found += len(calls.take_outcomes())
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert found == 10_000

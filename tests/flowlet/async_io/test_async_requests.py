@@ -1,0 +1,321 @@
+"""Promises of deadlines and repeated attempts.
+
+Source: Flink ``AsyncWaitOperatorTest``, its tests of timeouts and of retries.
+"""
+
+from typing import Any
+
+import pytest
+
+from flowlet.async_io.async_wait_operator import AsyncWaitStatistics
+from flowlet.datastream.async_retry_predicates import empty_result_predicate, has_exception_predicate
+from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
+from flowlet.errors import UserFunctionError
+from flowlet.records import Watermark
+from tests.flowlet.async_io.async_harness import AsyncHarness, Doubler
+
+BOTH_ORDERS = pytest.mark.parametrize("is_ordered", [True, False])
+
+
+class Patient(Doubler):
+    """Has an answer of its own when the time is over."""
+
+    def timeout(self, value: Any) -> list[Any]:
+        return [f"instead of {value}"]
+
+
+class Asking(Doubler):
+    """Asks somebody else when the time is over."""
+
+    async def timeout(self, value: Any) -> list[Any]:  # type: ignore[override]  # allowed to users, who are not checked
+        raise NotImplementedError
+
+
+class Confused(Doubler):
+    def timeout(self, value: Any) -> list[Any]:
+        return "no list"  # type: ignore[return-value]  # what users do
+
+
+async def lookup(value: Any) -> list[Any]:
+    raise NotImplementedError
+
+
+def fixed_delay(max_attempts: int = 2) -> AsyncRetryStrategy:
+    return AsyncRetryStrategy.fixed_delay(max_attempts, 50, empty_result_predicate, has_exception_predicate)
+
+
+# -- deadlines
+
+
+def test_a_call_that_takes_too_long_fails_the_task() -> None:
+    """testAsyncTimeoutFailure: PyFlink's default."""
+    harness = AsyncHarness(timeout_ms=1000)
+    harness.process("a")
+    harness.advance(999)
+
+    with pytest.raises(UserFunctionError, match="the record 'a'") as caught:
+        harness.advance(1)
+
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    assert "too late: a" in str(caught.value.__cause__)
+    assert caught.value.__cause__.__notes__ == ["raised by timeout(), after 1000 ms without a result"]
+    harness.close()
+
+
+def test_a_plain_coroutine_function_that_takes_too_long_fails_the_task() -> None:
+    harness = AsyncHarness(lookup, timeout_ms=1000)
+    harness.process("a")
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness.advance(1000)
+
+    assert repr(caught.value.__cause__) == "TimeoutError('no result within 1000 ms')"
+    harness.close()
+
+
+@BOTH_ORDERS
+def test_a_function_may_have_another_answer_when_the_time_is_over(is_ordered: bool) -> None:
+    """testAsyncTimeoutIgnore: the call is interrupted and its record takes no more place."""
+    harness = AsyncHarness(Patient(), timeout_ms=1000, is_ordered=is_ordered)
+    harness.process("a", "b", timestamps=[1, 2])
+    harness.operator.process_watermark(Watermark(2))
+    harness.end("b", ["B"])
+
+    harness.advance(1000)
+
+    assert harness.elements == (["instead of a", "B"] if is_ordered else ["B", "instead of a"]) + [Watermark(2)]
+    assert harness.calls.cancelled == ["a"]
+    assert harness.operator.statistics() == AsyncWaitStatistics(num_in_queue=0, num_retries=0, num_timeouts=1)
+    harness.close()
+
+
+def test_an_outcome_after_the_deadline_is_ignored() -> None:
+    """testTimeoutAfterComplete, the other way round: one outcome counts."""
+    harness = AsyncHarness(Patient(), timeout_ms=1000)
+    harness.process("a")
+    late = harness.calls.running[0]
+    harness.advance(1000)
+
+    harness.calls.running.append(late)
+    harness.end("a", ["late"])
+
+    assert harness.elements == ["instead of a"]
+    harness.close()
+
+
+def test_an_outcome_that_came_before_the_deadline_counts() -> None:
+    """testTimeoutAfterComplete: also when its mail has not run yet."""
+    harness = AsyncHarness(timeout_ms=1000)
+    harness.process("a", "b")
+    harness.end("b", ["B"])
+    harness.calls.end("a", ["A"])
+
+    harness.advance(1000)
+    harness.run_mails()
+
+    assert harness.elements == ["A", "B"]
+    harness.close()
+
+
+def test_the_timer_of_a_batch_goes_with_its_last_record() -> None:
+    """TestTimeoutCleanup."""
+    harness = AsyncHarness(timeout_ms=1000)
+    harness.process("a", "b")
+    harness.process("c")
+
+    at_first = len(harness.clock.armed)
+    harness.end("a", [])
+    harness.end("c", [])
+    after_two = len(harness.clock.armed)
+    harness.end("b", [])
+
+    assert (at_first, after_two, len(harness.clock.armed)) == (2, 1, 0)
+    harness.close()
+
+
+def test_closing_calls_off_the_timers() -> None:
+    harness = AsyncHarness(timeout_ms=1000, retry_strategy=fixed_delay())
+    harness.process("a", "b")
+    harness.end("a", [])
+    armed = len(harness.clock.armed)
+
+    harness.close()
+
+    assert (armed, len(harness.clock.armed)) == (2, 0)
+
+
+def test_a_timer_that_was_on_its_way_when_it_was_called_off_does_nothing() -> None:
+    """Neither after the last result of its batch nor after close: users' code does not run any more."""
+    harness = AsyncHarness(timeout_ms=1000, retry_strategy=fixed_delay())
+    harness.process("a")
+    harness.process("b")
+    first, second = sorted(harness.clock.armed, key=id)
+    harness.end("b", [])
+    (retry,) = harness.clock.armed - {first, second}
+    harness.calls.end("a", ["A"])
+    harness.run_mails()
+    harness.close()
+
+    for timer in (first, second, retry):
+        timer.callback(1000)
+
+    assert harness.elements == ["A"]
+    assert harness.calls.started == ["a", "b"]
+
+
+def test_only_the_records_without_a_result_are_too_late() -> None:
+    """In whatever order the others of the batch came to theirs."""
+    harness = AsyncHarness(Patient(), timeout_ms=1000)
+    harness.process("a", "b", "c")
+    harness.end("a", ["A"])
+    harness.end("c", ["C"])
+
+    harness.advance(1000)
+
+    assert harness.elements == ["A", "instead of b", "C"]
+    assert harness.operator.statistics().num_timeouts == 1
+    harness.close()
+
+
+def test_without_a_timeout_there_is_no_timer() -> None:
+    harness = AsyncHarness(timeout_ms=0)
+    harness.process("a")
+
+    assert harness.clock.armed == set()
+    harness.close()
+
+
+def test_records_that_came_later_have_their_own_deadline() -> None:
+    harness = AsyncHarness(Patient(), timeout_ms=1000)
+    harness.process("a")
+    harness.advance(400)
+    harness.process("b")
+
+    harness.advance(600)
+
+    assert harness.elements == ["instead of a"]
+    harness.advance(400)
+    assert harness.elements == ["instead of a", "instead of b"]
+    harness.close()
+
+
+def test_the_answer_to_a_deadline_may_be_a_coroutine() -> None:
+    """It has no deadline of its own, and is not repeated."""
+    harness = AsyncHarness(Asking(), timeout_ms=1000, retry_strategy=fixed_delay())
+    harness.process("a")
+
+    harness.advance(1000)
+    harness.advance(5000)
+    asked = [call.function.__name__ for call in harness.calls.running]
+    harness.end("a", [])
+
+    assert asked == ["timeout"]
+    assert len(harness.operator._queue) == 0
+    assert harness.operator.statistics().num_retries == 0
+    harness.close()
+
+
+def test_an_answer_to_a_deadline_that_is_no_list_is_refused() -> None:
+    harness = AsyncHarness(Confused(), timeout_ms=1000)
+    harness.process("a")
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness.advance(1000)
+
+    assert "got 'no list' of type str" in str(caught.value.__cause__)
+    harness.close()
+
+
+# -- attempts
+
+
+@BOTH_ORDERS
+def test_a_call_is_repeated_until_its_result_is_good(is_ordered: bool) -> None:
+    """testProcessingTimeWithRetry: no result and exceptions ask for another attempt after the delay."""
+    harness = AsyncHarness(is_ordered=is_ordered, retry_strategy=fixed_delay())
+    harness.process("a", "b", timestamps=[1, 2])
+
+    harness.end("a", [])
+    harness.end("b", ["B"])
+    harness.advance(49)
+    waiting = list(harness.calls.started)
+    harness.advance(1)
+    harness.end("a", OSError())
+    harness.advance(50)
+    harness.end("a", ["A"])
+
+    assert waiting == ["a", "b"]
+    assert harness.calls.started == ["a", "b", "a", "a"]
+    assert harness.elements == (["A", "B"] if is_ordered else ["B", "A"])
+    assert harness.operator.statistics() == AsyncWaitStatistics(num_in_queue=0, num_retries=2, num_timeouts=0)
+    assert harness.clock.armed == set()
+    harness.close()
+
+
+def test_the_last_attempt_counts_whatever_it_comes_to() -> None:
+    harness = AsyncHarness(retry_strategy=fixed_delay(max_attempts=1))
+    harness.process("a", "b")
+
+    harness.end("a", [])
+    harness.end("b", OSError("first"))
+    harness.advance(50)
+    harness.end("a", [])
+
+    assert harness.operator.statistics().num_in_queue == 1
+    with pytest.raises(UserFunctionError) as caught:
+        harness.end("b", OSError("second"))
+    assert repr(caught.value.__cause__) == "OSError('second')"
+    harness.close()
+
+
+def test_the_deadline_is_that_of_all_attempts() -> None:
+    """testProcessingTimeAlwaysTimeoutFunctionWithRetry: it also ends the wait for the next one."""
+    harness = AsyncHarness(Patient(), timeout_ms=70, retry_strategy=fixed_delay(max_attempts=9))
+    harness.process("a")
+    harness.end("a", [])
+    harness.advance(50)
+    harness.end("a", [])
+
+    harness.advance(20)
+    armed = len(harness.clock.armed)
+    harness.advance(1000)
+
+    assert armed == 0
+    assert harness.elements == ["instead of a"]
+    assert harness.calls.started == ["a", "a"]
+    harness.close()
+
+
+def test_waiting_attempts_are_made_at_once_when_the_input_ends() -> None:
+    """testEndInputWithRetry: and whatever they come to counts."""
+    harness = AsyncHarness(retry_strategy=fixed_delay(max_attempts=9))
+    harness.process("a", "b", "c")
+    harness.end("b", [])
+    harness.end("a", [])
+    harness.when_parked(
+        lambda: harness.calls.end("a", []),
+        lambda: harness.calls.end("b", ["B"]),
+        lambda: harness.calls.end("c", []),
+    )
+
+    harness.operator.end_input(1)
+
+    assert harness.calls.started == ["a", "b", "c", "b", "a"]
+    assert harness.elements == ["B"]
+    assert harness.clock.armed == set()
+    harness.close()
+
+
+def test_an_exception_of_a_predicate_names_the_record() -> None:
+    def broken(results: list[Any]) -> bool:
+        raise ZeroDivisionError
+
+    harness = AsyncHarness(retry_strategy=AsyncRetryStrategy.fixed_delay(2, 50, broken, None))
+    harness.process("a")
+
+    with pytest.raises(UserFunctionError, match="the record 'a'") as caught:
+        harness.end("a", [])
+
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.__cause__.__notes__ == ["raised by the retry strategy"]
+    harness.close()

@@ -1,0 +1,130 @@
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flowlet.async_io.async_calls import AsyncCalls
+from flowlet.async_io.async_user_function import AsyncUserFunction
+from flowlet.async_io.shared_async_loop import SharedAsyncLoop
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.errors import JobGraphError, UserFunctionError
+
+CTX = OperatorContext("task", 1, 2, 128, "look up")
+
+
+@pytest.fixture
+def calls() -> Iterator[AsyncCalls]:
+    made = AsyncCalls(lambda: None, SharedAsyncLoop())
+    yield made
+    made.close()
+
+
+class Recorder:
+    """A function object whose life cycle is written with ``def``."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def open(self, context: Any) -> None:
+        self.events += ["open", context.get_index_of_this_subtask(), threading.get_ident()]
+
+    async def async_invoke(self, value: Any) -> list[Any]:
+        return [value]
+
+    def timeout(self, value: Any) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        self.events += ["close", threading.get_ident()]
+
+
+class AsyncRecorder(Recorder):
+    """The same with ``async def``."""
+
+    async def open(self, context: Any) -> None:  # type: ignore[override]  # allowed to users, who are not checked
+        await asyncio.sleep(0)
+        super().open(context)
+
+    async def close(self) -> None:  # type: ignore[override]  # allowed to users, who are not checked
+        await asyncio.sleep(0)
+        super().close()
+
+
+class Bare:
+    async def async_invoke(self, value: Any) -> list[Any]:
+        return [value]
+
+
+async def echo(value: Any) -> list[Any]:
+    return [value]
+
+
+def test_ordinary_methods_run_on_the_tasks_thread(calls: AsyncCalls) -> None:
+    recorder = Recorder()
+    function = AsyncUserFunction(recorder)
+
+    function.open(CTX, calls)
+    function.close(CTX, calls)
+
+    here = threading.get_ident()
+    assert recorder.events == ["open", 1, here, "close", here]
+
+
+def test_coroutine_methods_run_on_the_loop(calls: AsyncCalls) -> None:
+    """And have ended when the call returns."""
+    recorder = AsyncRecorder()
+    function = AsyncUserFunction(recorder)
+
+    function.open(CTX, calls)
+    function.close(CTX, calls)
+
+    assert recorder.events[:2] == ["open", 1]
+    assert recorder.events[3] == "close"
+    assert recorder.events[2] == recorder.events[4] != threading.get_ident()
+
+
+@pytest.mark.parametrize("step", ["open", "close"])
+@pytest.mark.parametrize("is_coroutine", [True, False])
+def test_a_step_that_fails_is_named(calls: AsyncCalls, step: str, is_coroutine: bool) -> None:
+    class Failing(Bare):
+        pass
+
+    def fail(*args: object) -> None:
+        raise ConnectionError("no database")
+
+    async def fail_later(*args: object) -> None:
+        raise ConnectionError("no database")
+
+    setattr(Failing, step, fail_later if is_coroutine else fail)
+
+    with pytest.raises(UserFunctionError, match=r"operator 'look up' \(subtask 1\) failed") as caught:
+        getattr(AsyncUserFunction(Failing()), step)(CTX, calls)
+
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert caught.value.__cause__.__notes__ == [f"raised by {step}()"]
+
+
+@pytest.mark.parametrize("function", [Bare(), echo])
+def test_what_has_no_life_cycle_needs_none(calls: AsyncCalls, function: Any) -> None:
+    wrapped = AsyncUserFunction(function)
+
+    wrapped.open(CTX, calls)
+    wrapped.close(CTX, calls)
+
+    assert wrapped.timeout is None
+    assert calls.run(wrapped.invoke, 3) == [3]
+    assert repr(wrapped).startswith("<AsyncUserFunction <")
+
+
+def test_an_answer_to_a_timeout_is_found() -> None:
+    recorder = Recorder()
+
+    assert AsyncUserFunction(recorder).timeout == recorder.timeout
+
+
+@pytest.mark.parametrize("function", [Recorder, lambda value: [value], 3])
+def test_what_is_not_asynchronous_is_refused(function: Any) -> None:
+    with pytest.raises(JobGraphError, match="expected a coroutine function of one record or an object with 'async def async_invoke'"):
+        AsyncUserFunction(function)

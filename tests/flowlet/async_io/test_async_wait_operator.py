@@ -1,0 +1,396 @@
+"""Promises of the async operator.
+
+Source: Flink ``AsyncWaitOperatorTest``.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from flowlet.async_io.async_calls import AsyncCall
+from flowlet.async_io.async_wait_operator import AsyncWaitOperator, AsyncWaitStatistics
+from flowlet.errors import JobGraphError, TaskCancelled, UserFunctionError
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY, Mail, MailOptions
+from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, Watermark
+from tests.flowlet.async_io.async_harness import AsyncHarness, Doubler, ScriptedMailbox
+
+BOTH_ORDERS = pytest.mark.parametrize("is_ordered", [True, False])
+
+
+def end_in_order(harness: AsyncHarness, *values: Any) -> None:
+    for value in values:
+        harness.end(value, [value * 2])
+
+
+@BOTH_ORDERS
+def test_results_and_watermarks_in_event_time(is_ordered: bool) -> None:
+    """testEventTimeOrdered, testWaterMarkUnordered: a queue of two, so that the watermark waits for room too."""
+    harness = AsyncHarness(capacity=2, is_ordered=is_ordered)
+    harness.when_parked(lambda: harness.calls.end(2, [4]), lambda: harness.calls.end(1, [2]))
+
+    harness.process(1, 2, timestamps=[1, 2])
+    harness.operator.process_watermark(Watermark(2))
+    harness.process(3, timestamps=[3])
+    harness.when_parked(lambda: harness.calls.end(3, [6]))
+    harness.operator.end_input(1)
+
+    assert harness.elements == ([2, 4] if is_ordered else [4, 2]) + [Watermark(2), 6]
+    assert harness.recorded.timestamps == ([1, 2] if is_ordered else [2, 1]) + [3]
+    harness.close()
+
+
+@BOTH_ORDERS
+def test_more_records_than_places(is_ordered: bool) -> None:
+    """testProcessingTimeOrdered, testProcessingTimeUnordered: eight records, six places."""
+    harness = AsyncHarness(capacity=6, is_ordered=is_ordered)
+    harness.when_parked(*(partial(harness.calls.end, value, [value * 2]) for value in (2, 1, 4, 3, 8, 7, 6, 5)))
+
+    harness.process(1, 2, 3, 4, 5, 6, 7, 8)
+    harness.operator.finish()
+
+    assert harness.elements == ([2, 4, 6, 8, 10, 12, 14, 16] if is_ordered else [4, 2, 8, 6, 16, 14, 12, 10])
+    assert harness.calls.started == [1, 2, 3, 4, 5, 6, 7, 8]
+    harness.close()
+
+
+def test_a_full_queue_yields_the_mailbox() -> None:
+    """While input waits for room, mails of this operator run; those of operators before it do not."""
+    harness = AsyncHarness(capacity=2)
+    ran: list[str] = []
+    harness.mailbox.put_threadsafe(Mail(lambda: ran.append("of the operator before"), 0, "a mail"))
+    harness.mailbox.put_threadsafe(Mail(lambda: ran.append("of this operator"), 1, "a mail"))
+    harness.when_parked(lambda: harness.calls.end(1, ["one"]))
+
+    harness.process(1, 2, 3)
+
+    assert ran == ["of this operator"]
+    assert harness.calls.started == [1, 2, 3]
+    assert harness.elements == ["one"]
+    assert harness.operator.statistics() == AsyncWaitStatistics(num_in_queue=2, num_retries=0, num_timeouts=0)
+    harness.close()
+
+
+def test_a_task_is_cancelled_while_its_input_waits_for_room() -> None:
+    harness = AsyncHarness(capacity=1)
+
+    def cancel() -> None:
+        raise TaskCancelled("now")
+
+    harness.when_parked(
+        lambda: harness.mailbox.put_threadsafe(Mail(cancel, MAX_PRIORITY, "cancel", options=MailOptions.URGENT)),
+    )
+
+    with pytest.raises(TaskCancelled):
+        harness.process(1, 2)
+
+    harness.close()
+    assert harness.calls.events == ["cancel all", "close"]
+
+
+def test_calls_of_a_chunk_begin_together() -> None:
+    """One wake-up of the loop for as many records as there is room."""
+    batches: list[int] = []
+    harness = AsyncHarness(capacity=3)
+    harness.calls.on_start = lambda calls: batches.append(len(calls))
+    harness.when_parked(lambda: harness.calls.end(1, []))
+
+    harness.process(1, 2, 3, 4)
+
+    assert batches == [3, 1]
+    harness.close()
+
+
+def test_results_that_come_together_leave_in_one_chunk() -> None:
+    harness = AsyncHarness()
+    harness.process(1, 2, 3)
+
+    for value in (3, 1, 2):
+        harness.calls.end(value, [value, -value])
+    num_mails = harness.mailbox.num_mails
+    harness.run_mails()
+
+    assert num_mails == 1
+    assert harness.recorded.elements == [Chunk([1, -1, 2, -2, 3, -3])]
+    harness.close()
+
+
+@BOTH_ORDERS
+def test_a_status_keeps_its_place_among_records_and_watermarks(is_ordered: bool) -> None:
+    harness = AsyncHarness(is_ordered=is_ordered)
+
+    harness.process(1)
+    harness.operator.process_watermark(Watermark(5))
+    harness.operator.process_watermark_status(IDLE)
+    harness.operator.process_watermark_status(ACTIVE)
+    before = list(harness.elements)
+    harness.end(1, ["one"])
+
+    assert before == []
+    assert harness.elements == ["one", Watermark(5), IDLE, ACTIVE]
+    harness.close()
+
+
+def test_control_elements_pass_an_empty_queue_at_once() -> None:
+    harness = AsyncHarness()
+
+    harness.operator.process_watermark(Watermark(1))
+    harness.operator.process_watermark_status(IDLE)
+
+    assert harness.elements == [Watermark(1), IDLE]
+    harness.close()
+
+
+def test_a_latency_marker_does_not_wait() -> None:
+    """It measures the way, not the calls."""
+    harness = AsyncHarness()
+    marker = LatencyMarker(1, bytes(16), 0)
+    harness.process(1)
+
+    harness.operator.process_latency_marker(marker)
+
+    assert harness.elements == [marker]
+    harness.close()
+
+
+# -- chains
+
+
+def test_a_full_operator_behind_this_one_runs_its_own_mails_only() -> None:
+    """testOperatorChainWithProcessingTime, FLINK-5638: two async operators in a chain, both full, come to their end."""
+    mailbox = ScriptedMailbox()
+    second = AsyncHarness(capacity=1, mailbox=mailbox, priority=2)
+    first = AsyncHarness(capacity=2, mailbox=mailbox, priority=1, output=_into(second))
+
+    def end_both() -> None:
+        first.calls.end(2, [20])
+        first.calls.end(1, [10])
+
+    first.when_parked(
+        end_both,
+        lambda: second.calls.end(10, ["ten"]),
+        lambda: first.calls.end(3, [30]),
+        lambda: second.calls.end(20, ["twenty"]),
+        lambda: second.calls.end(30, ["thirty"]),
+    )
+
+    first.process(1, 2, 3)
+    first.operator.finish()
+    second.operator.finish()
+
+    assert second.elements == ["ten", "twenty", "thirty"]
+    first.close()
+    second.close()
+
+
+def test_a_chain_is_closed_while_both_operators_are_full() -> None:
+    """FLINK-5638: what waits for room downstream is interrupted; nothing is emitted while closing."""
+    mailbox = ScriptedMailbox()
+    second = AsyncHarness(capacity=1, mailbox=mailbox, priority=2)
+    first = AsyncHarness(capacity=1, mailbox=mailbox, priority=1, output=_into(second))
+
+    def cancel() -> None:
+        raise TaskCancelled("now")
+
+    first.when_parked(
+        lambda: first.calls.end(1, [10]),
+        lambda: first.calls.end(2, [20]),
+        lambda: mailbox.put_threadsafe(Mail(cancel, MAX_PRIORITY, "cancel", options=MailOptions.URGENT)),
+    )
+
+    with pytest.raises(TaskCancelled):
+        first.process(1, 2, 3)
+    first.close()
+    second.close()
+
+    assert second.elements == []
+    assert first.calls.events == second.calls.events == ["cancel all", "close"]
+
+
+class _Into:
+    """The output of one harness is the input of another."""
+
+    def __init__(self, harness: AsyncHarness) -> None:
+        self.collect = harness.operator.process_chunk
+        self.emit_watermark = harness.operator.process_watermark
+        self.emit_watermark_status = harness.operator.process_watermark_status
+        self.emit_latency_marker = harness.operator.process_latency_marker
+
+    def collect_side(self, tag_id: str, chunk: Chunk) -> None:
+        raise AssertionError("async operators have no side outputs")
+
+
+def _into(harness: AsyncHarness) -> Any:
+    return _Into(harness)
+
+
+# -- the end
+
+
+@BOTH_ORDERS
+def test_nothing_that_came_in_is_lost_at_the_end(is_ordered: bool) -> None:
+    """testEndInput: the last watermark leaves after the last result."""
+    harness = AsyncHarness(is_ordered=is_ordered)
+    harness.process(1, 2)
+    harness.operator.process_watermark(Watermark(9))
+    harness.when_parked(lambda: harness.calls.end(2, ["two"]), lambda: harness.calls.end(1, ["one"]))
+
+    harness.operator.end_input(1)
+    harness.operator.finish()
+
+    assert harness.elements == (["one", "two"] if is_ordered else ["two", "one"]) + [Watermark(9)]
+    harness.close()
+
+
+def test_results_after_the_end_are_nobodys() -> None:
+    """TestClosingWithBlockedEmitter and after: a mail that is left does nothing, a closed mailbox refuses without an error."""
+    harness = AsyncHarness()
+    harness.process(1, 2, 3)
+    harness.calls.end(1, ["one"])
+    running = list(harness.calls.running)
+
+    harness.close()
+    harness.run_mails()
+    harness.calls.running = running
+    harness.mailbox.close()
+    harness.calls.take_outcomes()
+    harness.calls.end(2, ["two"])
+
+    assert harness.elements == []
+    assert harness.operator.statistics() == AsyncWaitStatistics(2 + 1, 0, 0)
+
+
+def test_close_takes_any_number_of_calls_in_any_state() -> None:
+    never_opened = AsyncHarness(is_open=False)
+    never_opened.close()
+    harness = AsyncHarness()
+
+    harness.close()
+    harness.close()
+
+    assert harness.calls.events == ["cancel all", "close"]
+
+
+# -- failures
+
+
+@BOTH_ORDERS
+def test_an_exception_of_the_function_names_the_record(is_ordered: bool) -> None:
+    """testOrderedWaitUserExceptionHandling, testUnorderedWaitUserExceptionHandling."""
+    harness = AsyncHarness(is_ordered=is_ordered)
+    harness.process("a", "b")
+
+    with pytest.raises(UserFunctionError, match=r"operator 'look up' \(subtask 2\) failed while processing the record 'b'") as caught:
+        harness.end("b", ConnectionError("no database"))
+
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    harness.close()
+
+
+def test_a_coroutine_that_exits_fails_like_any_other() -> None:
+    harness = AsyncHarness()
+    harness.process("a")
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness.end("a", SystemExit(3))
+
+    assert isinstance(caught.value.__cause__, SystemExit)
+    harness.close()
+
+
+@pytest.mark.parametrize("result", [None, "text", ("tuple",), 7])
+def test_a_result_that_is_no_list_is_refused(result: object) -> None:
+    harness = AsyncHarness()
+    harness.process("a")
+
+    with pytest.raises(UserFunctionError, match="the record 'a'") as caught:
+        harness.end("a", result)
+
+    assert str(caught.value.__cause__).startswith("an async function returns a list of its results")
+    harness.close()
+
+
+@pytest.mark.parametrize("function", [lambda value: [value], Doubler, 3])
+def test_a_function_that_is_not_asynchronous_is_refused(function: Any) -> None:
+    with pytest.raises(JobGraphError, match="expected a coroutine function"):
+        AsyncWaitOperator(function, timeout_ms=0, capacity=1, is_ordered=True)
+
+
+# -- snapshots
+
+
+@BOTH_ORDERS
+def test_a_snapshot_begins_anew_where_it_is_restored(is_ordered: bool) -> None:
+    """testStateSnapshotAndRestore: complete results that could not leave are asked for again."""
+    before = AsyncHarness(is_ordered=is_ordered)
+    before.process("a", "b", timestamps=[1, 2])
+    before.operator.process_watermark(Watermark(2))
+    before.process("c", timestamps=[3])
+    before.end("c", ["lost"])
+    state = cloudpickle.loads(cloudpickle.dumps(before.operator.snapshot_state(1)))
+    before.close()
+
+    after = AsyncHarness(is_ordered=is_ordered, state=state)
+    for value in ("a", "b", "c"):
+        after.end(value, [value.upper()])
+
+    assert before.elements == []
+    assert after.calls.started == ["a", "b", "c"]
+    assert after.elements == ["A", "B", Watermark(2), "C"]
+    assert after.recorded.timestamps == [1, 2, 3]
+    assert after.operator.snapshot_state(2) is None
+    after.close()
+
+
+def test_a_snapshot_that_is_larger_than_the_queue_is_restored() -> None:
+    """testRestartWithFullQueue, and a capacity that was lowered: opening waits for room."""
+    harness = AsyncHarness(capacity=2, state=[Chunk(["a", "b", "c"]), Watermark(1)], is_open=False)
+
+    def script(calls: Sequence[AsyncCall]) -> None:
+        if [call.value for call in calls] == ["a", "b"]:
+            harness.when_parked(lambda: harness.calls.end("a", ["A"]), lambda: harness.calls.end("b", ["B"]))
+
+    harness.on_start = script
+    harness.operator.open()
+    harness.end("c", ["C"])
+
+    assert harness.elements == ["A", "B", "C", Watermark(1)]
+    harness.close()
+
+
+def test_nothing_inside_is_no_state() -> None:
+    harness = AsyncHarness()
+
+    assert harness.operator.snapshot_state(1) is None
+    harness.close()
+
+
+# -- opening
+
+
+class BrokenAtOpen(Doubler):
+    """Takes something in ``open`` and fails then."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def open(self, context: Any) -> None:
+        raise ConnectionError("no database")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_what_a_failing_open_took_is_given_back() -> None:
+    """The function is closed, and the loop given back."""
+    function = BrokenAtOpen()
+    harness = AsyncHarness(function, is_open=False)
+
+    with pytest.raises(UserFunctionError, match="operator 'look up'"):
+        harness.operator.open()
+    harness.operator.close()
+
+    assert function.is_closed
+    assert harness.calls.events == ["close"]

@@ -1,0 +1,266 @@
+import operator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flowlet.chain.key_taker import MIN_COLUMN_ROWS, KeyTaker, field_taken_by
+from flowlet.chain.loop_code import LoopCode, failure_of
+from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ConstantColumn, ListColumn, Shape, columns_of
+from flowlet.errors import KeyTypeError, UserFunctionError
+from flowlet.keys.column_key import ColumnKey
+from flowlet.records import Chunk, PickledRecord
+from flowlet.serde.pickles.record_pickle import dumps_record
+from tests.names import stable_repr
+
+
+class Position(int):
+    pass
+
+
+class Fields:
+    """Looks like an item getter, and is none."""
+
+    def __reduce__(self) -> Any:
+        return operator.itemgetter, (0,)
+
+    def __call__(self, record: Any) -> Any:
+        return record[1]
+
+
+def taker(select: Any, *, makes_keys: bool = True) -> KeyTaker:
+    return KeyTaker(select, "key_by", 3, selector=select, makes_keys=makes_keys)
+
+
+def never(_: Any) -> Any:
+    raise AssertionError("asked")
+
+
+@pytest.mark.parametrize(
+    ("selector", "field"),
+    [
+        (operator.itemgetter(0), 0),
+        (operator.itemgetter(7), 7),
+        (operator.itemgetter("name"), "name"),
+        (ColumnKey("name"), "name"),
+        (operator.itemgetter(-1), None),
+        (operator.itemgetter(0, 1), None),
+        (operator.itemgetter(True), None),
+        (operator.itemgetter(Position(1)), None),
+        (operator.itemgetter(slice(1)), None),
+        (operator.itemgetter(None), None),
+        (operator.attrgetter("name"), None),
+        (lambda record: record[0], None),
+        (Fields(), None),
+        (None, None),
+    ],
+    ids=stable_repr,
+)
+def test_only_an_item_getter_of_one_field_says_which(selector: Any, field: int | str | None) -> None:
+    """Functions are called, and not read."""
+    assert field_taken_by(selector) == field
+    assert type(field_taken_by(selector)) is type(field)
+
+
+def test_the_key_is_taken_where_its_statement_stands() -> None:
+    code = LoopCode("test", lambda: None)
+    keys: list[Any] = []
+    with code.block("for v in records:"):
+        key = taker(lambda record: record["id"]).write(code, "v")
+        code.line(f"{code.bind(keys.append, 'note')}({key})")
+    run = code.define("records")
+
+    run([{"id": 1}, {"id": "a"}])
+    with pytest.raises(KeyError) as caught:
+        run([{"id": 2}, {"name": 3}])
+    found = failure_of(caught.value)
+
+    assert keys == [1, "a", 2]
+    assert isinstance(found, UserFunctionError)
+    assert (found.operator, found.subtask, found.record_preview) == ("key_by", 3, "{'name': 3}")
+
+
+@pytest.mark.parametrize("key", ["a", 1, ("a", (1, 2)), None, frozenset({1})], ids=stable_repr)
+def test_a_key_that_cannot_change_is_itself(key: Any) -> None:
+    assert taker(never).settled(key) is key
+
+
+def test_a_key_that_can_change_is_as_it_was() -> None:
+    key = ["a", [1]]
+
+    settled = taker(never).settled(key)
+    key.append("b")
+    key[1].append(2)  # type: ignore[attr-defined]  # it is a list
+
+    assert settled == ["a", [1]]
+
+
+# ---------------------------------------------------------------- chunks
+
+RECORDS = [(f"key {number % 7}", number, number * 0.5) for number in range(50)]
+TABLE = columns_of(RECORDS)
+assert TABLE is not None
+
+
+def chunk_of(form: str, num_records: int = 50) -> Chunk:
+    timestamps = list(range(num_records))
+    if form == "columns":
+        assert TABLE is not None
+        return Chunk.of_columns(TABLE.slice(0, num_records), timestamps)
+    return Chunk(RECORDS[:num_records], timestamps)
+
+
+@pytest.mark.parametrize("form", ["list", "columns"])
+@pytest.mark.parametrize("num_records", [1, MIN_COLUMN_ROWS - 1, MIN_COLUMN_ROWS, 50])
+@pytest.mark.parametrize(
+    ("select", "position"),
+    [
+        (operator.itemgetter(0), 0),
+        (operator.itemgetter(1), 1),
+        (lambda record: record[0], 0),
+        (lambda record: record[2], 2),
+        (lambda record: record[-1], 2),
+        (lambda record: f"<{record[0]}>", None),
+        (lambda record: record[:2], None),
+        (lambda record: record, None),
+    ],
+)
+def test_a_chunk_gets_the_keys_that_it_lacks(form: str, num_records: int, select: Any, position: int | None) -> None:
+    """As the place of a field, where that is the key in all records; else one by one.  Records and timestamps stay."""
+    found = taker(select).keyed(chunk_of(form, num_records))
+
+    assert (found.values, found.timestamps) == (RECORDS[:num_records], list(range(num_records)))
+    if found.columns is not None and found.columns.key_position is not None:
+        assert found.columns.key_position == position
+        assert found.keys is None
+    else:
+        assert found.keys == [select(record) for record in RECORDS[:num_records]]
+    if num_records >= MIN_COLUMN_ROWS and position is not None:
+        assert found.keys is None
+
+
+def test_a_key_that_is_the_whole_value_is_its_column() -> None:
+    found = taker(lambda value: value).keyed(Chunk([f"k{number}" for number in range(50)]))
+
+    assert found.columns is not None
+    assert (found.columns.shape, found.columns.key_position) == (Shape.SCALAR, 0)
+
+
+def test_keys_that_are_not_the_same_field_in_all_records_are_no_field() -> None:
+    selectors: list[Any] = [lambda record: record[0] if record[1] < 49 else record[1], lambda record: record[0] if record[1] else "key"]
+    for select in selectors:
+        found = taker(select).keyed(chunk_of("list"))
+
+        assert found.keys == [select(record) for record in RECORDS]
+
+
+def test_each_record_is_asked_for_once() -> None:
+    asked: list[Any] = []
+
+    def select(record: Any) -> Any:
+        asked.append(record)
+        return record[0]
+
+    for form in ("list", "columns"):
+        asked.clear()
+        taker(select).keyed(chunk_of(form))
+        assert asked == RECORDS
+
+
+def test_an_item_getter_is_not_called_for_columns() -> None:
+    """The column is the key."""
+    selector = operator.itemgetter(0)
+    keys = KeyTaker(never, "key_by", 3, selector=selector)
+
+    for form in ("list", "columns"):
+        found = keys.keyed(chunk_of(form))
+        assert found.columns is not None
+        assert found.columns.key_position == 0
+
+
+@pytest.mark.parametrize("records", [[{0: "a"}] * 50, [["a", 1]] * 50, ["abc"] * 50, [("a",), ("b", 1)] * 25])
+def test_an_item_getter_is_called_for_anything_else(records: list[Any]) -> None:
+    found = taker(operator.itemgetter(0)).keyed(Chunk(list(records)))
+
+    assert found.keys == [record[0] for record in records]
+    assert found.values == records
+
+
+def test_a_field_that_tuples_do_not_have_is_an_error_of_the_record() -> None:
+    for form in ("list", "columns"):
+        with pytest.raises(UserFunctionError) as caught:
+            taker(operator.itemgetter(3)).keyed(chunk_of(form))
+
+        assert caught.value.record_preview == "('key 0', 0, 0.0)"
+        assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_keys_that_are_there_stay() -> None:
+    chunk = chunk_of("list")
+    chunk.keys = list(range(50))
+    columns = Columns(2, (ConstantColumn("a", 2), ArrayColumn(np.array([1, 2]))), Shape.TUPLE, key_position=1)
+    table = Chunk.of_columns(columns)
+
+    assert taker(never).keyed(chunk) is chunk
+    assert taker(never).keyed(table) is table
+    assert chunk.keys == list(range(50))
+
+
+def test_a_column_key_is_left_to_the_writer() -> None:
+    """It takes the column, nulls and all."""
+    columns = Columns(2, (ArrowColumn(pa.array(["a", None])),), Shape.ROW, ("name",))
+    chunk = Chunk.of_columns(columns)
+
+    assert KeyTaker(never, "key_by", 3, selector=ColumnKey("name")).keyed(chunk) is chunk
+
+
+@pytest.mark.parametrize("form", ["list", "columns"])
+def test_a_selector_that_fails_names_the_record(form: str) -> None:
+    with pytest.raises(UserFunctionError) as caught:
+        taker(lambda record: 1 // (record[1] - 40)).keyed(chunk_of(form))
+
+    assert (caught.value.operator, caught.value.subtask) == ("key_by", 3)
+    assert caught.value.record_preview == "('key 5', 40, 20.0)"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("form", ["list", "columns"])
+def test_something_that_cannot_be_a_key_is_refused_with_its_record(form: str) -> None:
+    with pytest.raises(UserFunctionError) as caught:
+        taker(lambda record: object() if record[1] == 40 else record[0]).keyed(chunk_of(form))
+
+    assert caught.value.record_preview == "('key 5', 40, 20.0)"
+    assert isinstance(caught.value.__cause__, KeyTypeError)
+
+
+def test_the_record_of_a_bad_key_is_shown_even_if_it_is_pickled() -> None:
+    chunk = Chunk(["a", PickledRecord(dumps_record({"list": [1]}))])
+    chunk.keys = ["a", object()]
+
+    with pytest.raises(UserFunctionError) as caught:
+        taker(never).checked(chunk)
+
+    assert caught.value.record_preview == "{'list': [1]}"
+
+
+def test_what_are_no_keys_is_not_looked_at() -> None:
+    """Channels of a custom partitioner."""
+    found = taker(lambda record: [record[1]], makes_keys=False).keyed(chunk_of("list"))
+
+    assert found.keys == [[record[1]] for record in RECORDS]
+
+
+def test_channels_are_never_a_field() -> None:
+    found = taker(lambda record: record[1], makes_keys=False).keyed(chunk_of("columns"))
+
+    assert found.keys == [record[1] for record in RECORDS]
+
+
+def test_a_field_that_can_change_may_be_a_key() -> None:
+    """It travels in its column, as any other."""
+    fields = (ListColumn([[1], [2]]), ConstantColumn("a", 2))
+
+    found = taker(lambda record: tuple(record[0])).keyed(Chunk.of_columns(Columns(2, fields, Shape.TUPLE)))
+
+    assert (found.values, found.keys) == ([([1], "a"), ([2], "a")], [(1,), (2,)])

@@ -1,0 +1,592 @@
+"""A ``key_by`` inside a chain: as if records were exchanged, in all that the user's functions can see."""
+
+import copy
+import dataclasses
+import operator
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.chain.loop_code import MAX_BLOCKS
+from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.common.types import Row
+from flowlet.datastream import KeyedProcessFunction, OutputTag, ProcessFunction
+from flowlet.errors import KeyTypeError, UserFunctionError
+from flowlet.operators.filter_operator import FilterOperator
+from flowlet.operators.flat_map_operator import FlatMapOperator
+from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.process_operator import ProcessOperator
+from flowlet.records import Chunk, Watermark
+from flowlet.timers.time_services import KeyContext
+from tests.flowlet.chain.test_emitter import MAKERS, Event, Slots, Struct, shown
+from tests.flowlet.chain.test_settling import WeakSlots
+from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
+from tests.flowlet.operators.harness import RecordingOutput
+
+SIDE = OutputTag("side")
+
+
+def behind(operator_: StreamOperator, parent: int, key: Any = None, tag: str | None = None) -> ChainedOperator:
+    return ChainedOperator(operator_, parent, tag, key)
+
+
+class Chained:
+    """A chain that is open, with one output behind some of its operators."""
+
+    def __init__(self, *chained: ChainedOperator, outputs: tuple[int, ...] | None = None) -> None:
+        self.clock = FakeClock()
+        self.timers: dict[int, FakeTimers] = {}
+        self.outputs = {index: RecordingOutput() for index in (outputs or (len(chained) - 1,))}
+        self.chain = OperatorChain(chained, {(index, None): [output] for index, output in self.outputs.items()}, self._context)
+        self.chain.open()
+
+    def _context(self, index: int, name: str) -> OperatorContext:
+        keys = KeyContext()
+        timers = self.timers[index] = FakeTimers(self.clock, keys)
+        return OperatorContext("task", 3, 1, 128, name, chain_index=index, key_context=keys, clock=self.clock, timers=timers)
+
+    def process(self, values: Any, timestamps: list[int] | None = None) -> None:
+        self.chain.process_chunk(Chunk(list(values), timestamps))
+
+    @property
+    def values(self) -> list[Any]:
+        return self.outputs[max(self.outputs)].values
+
+
+def alone(operator_: StreamOperator, key: Any) -> Chained:
+    """The operator behind a key_by of what comes in."""
+    return Chained(behind(MapOperator(lambda record: record), -1), behind(operator_, 0, key))
+
+
+def noting(seen: list[Any]) -> Callable[[Any], bool]:
+    """A filter that keeps what it is shown, and lets it pass."""
+
+    def note(record: Any) -> bool:
+        seen.append(record)
+        return True
+
+    return note
+
+
+# ---------------------------------------------------------------- records
+
+
+def first_field(record: Any) -> str:
+    return repr(record)[:9]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("has_timestamps", [False, True])
+def test_records_of_one_kind_arrive_as_they_were(name: str, has_timestamps: bool) -> None:
+    """Each in a loop made before it was known what they look like, and after; with their timestamps."""
+    chained = Chained(behind(MapOperator(MAKERS[name]), -1), behind(MapOperator(lambda record: record), 0, first_field))
+
+    for start in (0, 40, 80):
+        chained.process(range(start, start + 40), list(range(start, start + 40)) if has_timestamps else None)
+
+    assert shown(chained.values) == shown([MAKERS[name](number) for number in range(120)])
+    assert chained.outputs[1].timestamps == (list(range(120)) if has_timestamps else [None] * 120)
+
+
+@given(kinds=st.lists(st.lists(st.sampled_from(sorted(MAKERS)), min_size=1, max_size=40), min_size=1, max_size=5))
+def test_records_of_any_kinds_arrive_as_they_were(kinds: list[list[str]]) -> None:
+    chained = Chained(
+        behind(MapOperator(lambda pair: MAKERS[pair[0]](pair[1])), -1), behind(MapOperator(lambda record: record), 0, first_field)
+    )
+
+    for run in kinds:
+        chained.process(zip(run, range(len(run)), strict=True))
+
+    assert shown(chained.values) == shown([MAKERS[kind](number) for run in kinds for number, kind in enumerate(run)])
+
+
+# ---------------------------------------------------------------- isolation
+
+
+class Plain:
+    """Attributes, of which the class knows nothing."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.more = None
+
+    def __repr__(self) -> str:
+        return f"Plain {self.value} {self.more}"
+
+
+# Makes a record around a number, and changes it.
+CHANGES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "dict": (lambda number: {"value": number}, lambda record: record.update(value=-1, more=1)),
+    "list": (lambda number: [number], lambda record: record.append(-1)),
+    "set": (lambda number: {number}, lambda record: record.add(-1)),
+    "bytearray": (lambda number: bytearray([number]), lambda record: record.append(1)),
+    "row": (lambda number: Row(value=number), lambda record: record.__setitem__("value", -1)),
+    "row without names": (lambda number: Row(number, 1), lambda record: record.__setitem__(0, -1)),
+    "dataclass": (lambda number: Event(number), lambda record: setattr(record, "value", -1)),
+    "attributes": (lambda number: Event(number), lambda record: vars(record).update(more=-1)),
+    "plain": (lambda number: Plain(number), lambda record: setattr(record, "value", -1)),
+    "plain attributes": (lambda number: Plain(number), lambda record: vars(record).update(value=-1)),
+    "weak slots": (lambda number: WeakSlots(number), lambda record: setattr(record, "value", -1)),
+    "slots": (lambda number: Slots(number), lambda record: setattr(record, "value", -1)),
+    "struct": (lambda number: Struct(number), lambda record: setattr(record, "value", -1)),
+    "nested list": (lambda number: {"value": [number]}, lambda record: record["value"].append(-1)),
+    "list in a tuple": (lambda number: ("a", [number]), lambda record: record[1].append(-1)),
+    "list in a dataclass": (lambda number: Event([number]), lambda record: record.value.append(-1)),
+    "list in a row": (lambda number: Row(value=[number]), lambda record: record["value"].append(-1)),
+}
+
+
+class KeepsAndChanges:
+    """Changes each record that it made when the next one is asked for, and again much later."""
+
+    def __init__(self, make: Callable[[Any], Any], change: Callable[[Any], Any]) -> None:
+        self.make, self.change = make, change
+        self.kept: list[Any] = []
+
+    def __call__(self, number: int) -> Iterator[Any]:
+        if self.kept:
+            self.change(self.kept[-1])
+        record = self.make(number)
+        self.kept.append(record)
+        yield record
+        self.change(record)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_was_emitted_may_be_changed_afterwards(name: str) -> None:
+    """By the function before the key_by; the one behind it keeps what it got."""
+    make, change = CHANGES[name]
+    seen: list[Any] = []
+    emits = KeepsAndChanges(make, change)
+    chained = Chained(behind(FlatMapOperator(emits), -1), behind(FilterOperator(noting(seen)), 0, first_field))
+
+    for start in (0, 40, 80):
+        chained.process(range(start, start + 40))
+    for record in emits.kept:
+        change(record)
+
+    expected = shown([make(number) for number in range(120)])
+    assert shown(seen) == expected
+    assert shown(chained.values) == expected
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_what_was_got_may_be_changed(name: str, is_kept: bool) -> None:
+    """By the function behind the key_by; the one before it has kept what it made, or nobody has."""
+    make, change = CHANGES[name]
+    kept: list[Any] = []
+
+    def emit(number: int) -> Any:
+        record = make(number)
+        if is_kept:
+            kept.append(record)
+        return record
+
+    def changed(record: Any) -> Any:
+        change(record)
+        return record
+
+    chained = Chained(behind(MapOperator(emit), -1), behind(MapOperator(changed), 0, first_field))
+    for start in (0, 40, 80):
+        chained.process(range(start, start + 40))
+
+    numbers = range(120)
+    assert shown(kept) == (shown(list(map(make, numbers))) if is_kept else [])
+    assert shown(chained.values) == shown([changed(make(number)) for number in numbers])
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("is_first", [False, True])
+def test_two_readers_of_a_stream_have_no_record_in_common(name: str, is_first: bool) -> None:
+    """One behind a key_by and one not, in either order; the one behind it changes what it gets."""
+    make, change = CHANGES[name]
+    seen: list[Any] = []
+
+    def changed(record: Any) -> Any:
+        change(record)
+        return record
+
+    def look(record: Any) -> str:
+        seen.append(record)
+        return shown([record])[0]
+
+    readers = [behind(MapOperator(changed), 0, first_field), behind(MapOperator(look), 0)]
+    chained = Chained(behind(MapOperator(make), -1), *(readers if is_first else readers[::-1]), outputs=(1, 2))
+    for start in (0, 40, 80):
+        chained.process(range(start, start + 40))
+
+    expected = shown([make(number) for number in range(120)])
+    assert chained.outputs[2 if is_first else 1].values == expected
+    assert shown(seen) == expected
+    assert shown(chained.outputs[1 if is_first else 2].values) == shown([changed(make(number)) for number in range(120)])
+
+
+def test_two_readers_by_key_have_no_record_in_common() -> None:
+    def changed(record: dict[str, int]) -> dict[str, int]:
+        record["value"] *= -1
+        return record
+
+    by_key = [behind(MapOperator(changed), 0, first_field), behind(MapOperator(changed), 0, first_field)]
+    chained = Chained(behind(MapOperator(lambda number: {"value": number}), -1), *by_key, outputs=(1, 2))
+    for start in (0, 40):
+        chained.process(range(start, start + 40))
+
+    assert [output.values for output in chained.outputs.values()] == [[{"value": -number} for number in range(80)]] * 2
+
+
+@pytest.mark.parametrize("kind", [Event, Plain, WeakSlots])
+@pytest.mark.parametrize("has_values", [False, True])
+def test_a_record_behind_a_weak_reference_is_not_the_one_behind_the_key_by(kind: Any, has_values: bool) -> None:
+    references: list[Any] = []
+    seen: list[Any] = []
+
+    def emit(number: int) -> Any:
+        record = kind([number] if has_values else number)
+        references.append(weakref.ref(record))
+        return record
+
+    def look(record: Any) -> bool:
+        last = references[-1]()
+        if last is not None:
+            last.value = -1
+        seen.append(copy.deepcopy(record))
+        return True
+
+    chained = Chained(behind(MapOperator(emit), -1), behind(FilterOperator(look), 0, first_field))
+    for start in (0, 40):
+        chained.process(range(start, start + 40))
+
+    assert shown(seen) == shown([kind([number] if has_values else number) for number in range(80)])
+
+
+@pytest.mark.parametrize("kind", [Event, Plain])
+def test_the_attributes_that_a_function_holds_are_not_those_behind_the_key_by(kind: Any) -> None:
+    held: list[dict[str, Any]] = []
+    seen: list[Any] = []
+
+    def emit(number: int) -> Any:
+        record = kind(number)
+        held.append(vars(record))
+        return record
+
+    def look(record: Any) -> bool:
+        held[-1]["value"] = -1
+        seen.append(record.value)
+        return True
+
+    chained = Chained(behind(MapOperator(emit), -1), behind(FilterOperator(look), 0, first_field))
+    for start in (0, 40):
+        chained.process(range(start, start + 40))
+
+    assert seen == list(range(80))
+
+
+@pytest.mark.parametrize("make", [lambda number: {"value": number}, Plain, WeakSlots, Struct, lambda number: Row(value=number)])
+def test_a_record_that_nobody_holds_is_not_copied(make: Any) -> None:
+    made: list[int] = []
+    seen: list[int] = []
+
+    def emit(number: int) -> Any:
+        record = make(number)
+        made.append(id(record))
+        return record
+
+    keeps: list[Any] = []
+
+    def look(record: Any) -> bool:
+        keeps.append(record)
+        seen.append(id(record))
+        return True
+
+    chained = Chained(behind(MapOperator(emit), -1), behind(FilterOperator(look), 0, first_field))
+    for start in (0, 40):
+        chained.process(range(start, start + 40))
+
+    assert seen[40:] == made[40:]
+
+
+# ---------------------------------------------------------------- keys
+
+
+def test_the_selector_is_called_once_per_record_when_it_is_emitted() -> None:
+    """Before the function behind it, and before the next record."""
+    log: list[Any] = []
+
+    def select(record: int) -> int:
+        log.append(("key", record))
+        return record % 2
+
+    class Keys(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+            log.append(("process", value, ctx.get_current_key()))
+            return [value]
+
+    chained = alone(ProcessOperator(Keys(), select), select)
+    for start in (0, 40):
+        chained.process(range(start, start + 40))
+
+    assert log == [entry for number in range(80) for entry in (("key", number), ("process", number, number % 2))]
+
+
+@pytest.mark.parametrize("num_before", [0, 40])
+def test_something_that_cannot_be_a_key_is_refused_at_the_first_record(num_before: int) -> None:
+    """With the record; what was emitted before arrives."""
+    chained = alone(MapOperator(lambda record: record), operator.itemgetter("key"))
+    chained.process({"key": number} for number in range(num_before))
+    stranger = object()
+
+    with pytest.raises(UserFunctionError) as caught:
+        chained.process([{"key": 1}, {"key": type(stranger), "name": "bad"}, {"key": 2}])
+
+    assert (caught.value.operator, caught.value.subtask) == ("key_by", 3)
+    assert caught.value.record_preview == "{'key': <class 'object'>, 'name': 'bad'}"
+    assert isinstance(caught.value.__cause__, KeyTypeError)
+    assert chained.values[num_before:] == [{"key": 1}]
+
+
+def test_a_selector_that_fails_names_step_subtask_and_record() -> None:
+    chained = alone(MapOperator(lambda record: record), operator.itemgetter("key"))
+
+    with pytest.raises(UserFunctionError) as caught:
+        chained.process([{"key": 1}, {"name": 2}])
+
+    assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("key_by", 3, "{'name': 2}")
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert chained.values == [{"key": 1}]
+
+
+def test_a_key_that_changes_is_kept_as_it_was() -> None:
+    """A key may be a list, as PyFlink's pickled keys."""
+    key: list[int] = []
+    seen: list[Any] = []
+
+    def select(record: int) -> list[int]:
+        key[:] = [record]
+        return key
+
+    class Keys(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+            seen.append(ctx.get_current_key())
+            return []
+
+    alone(ProcessOperator(Keys(), select), select).process(range(40))
+
+    assert seen == [[number] for number in range(40)]
+
+
+def test_the_key_has_the_type_that_the_selector_gave() -> None:
+    seen: list[Any] = []
+
+    class Keys(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+            seen.append(ctx.get_current_key())
+            return []
+
+    keys = [1, True, 1.0, "1", b"1", None, (1, "a"), 2**70]
+    alone(ProcessOperator(Keys(), lambda record: record), lambda record: record).process(keys)
+
+    assert shown(seen) == shown(keys)
+
+
+# ---------------------------------------------------------------- operators behind a key_by
+
+
+def added(one: tuple[Any, int], other: tuple[Any, int]) -> tuple[Any, int]:
+    return one[0], one[1] + other[1]
+
+
+KEYS: dict[str, Callable[[int], Any]] = {
+    "str": lambda number: f"k{number % 3}",
+    "int": lambda number: number % 3,
+    "tuple": lambda number: (number % 3, "a"),
+    "types": lambda number: [1, True, 1.0][number % 3],
+    "any": lambda number: ["a", None, (1, 2)][number % 3],
+}
+
+
+def reduced(records: list[Any], state: dict[Any, Any]) -> list[Any]:
+    """One at a time, keys by type and value."""
+    results = []
+    for record in records:
+        name = (type(record[0]), record[0])
+        state[name] = added(state[name], record) if name in state else record
+        results.append(state[name])
+    return results
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_reduce_goes_on_from_its_snapshot(name: str) -> None:
+    """In a chain as behind an exchange, whichever of the two took the snapshot."""
+    make = KEYS[name]
+    records = [(make(number), number) for number in range(30)]
+    state: dict[Any, Any] = {}
+    first, second = reduced(records, state), reduced(records, state)
+    select = operator.itemgetter(0)
+
+    def reduce() -> KeyedReduceOperator:
+        return KeyedReduceOperator(select, added)
+
+    for is_chained, is_chained_then in ((True, True), (True, False), (False, True)):
+        operators = [reduce(), reduce()]
+        found = []
+        for operator_, chain_it in zip(operators, (is_chained, is_chained_then), strict=True):
+            if operator_ is operators[1]:
+                operator_.initialize_state(operators[0].snapshot_state(1))
+            chained = alone(operator_, select) if chain_it else Chained(behind(operator_, -1))
+            for start in (0, 15):
+                chained.process(records[start : start + 15])
+            found.append(shown(chained.values))
+
+        assert found == [shown(first), shown(second)]
+
+
+@pytest.mark.parametrize("num_records", [3, 40, 400])
+def test_a_sum_is_given_chunks_of_settled_records(num_records: int) -> None:
+    """And its keys; of an upstream that changes its record later."""
+    record = Row("a", 0)
+
+    def emit(number: int) -> Iterator[Row]:
+        record[0], record[1] = f"k{number % 3}", number
+        yield record
+
+    chained = Chained(behind(FlatMapOperator(emit), -1), behind(KeyedSumOperator(lambda row: row[0], 1), 0, lambda row: row[0]))
+    sums = {"k0": 0, "k1": 0, "k2": 0}
+    expected = []
+    for number in range(num_records):
+        sums[f"k{number % 3}"] += number
+        expected.append(Row(f"k{number % 3}", sums[f"k{number % 3}"]))
+
+    chained.process(range(num_records))
+
+    assert chained.values == expected
+
+
+class Alarm(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        ctx.timer_service().register_event_time_timer(value[1] + 100)
+        yield "element", ctx.get_current_key(), ctx.timestamp()
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        yield "timer", ctx.get_current_key(), timestamp
+
+
+def test_timers_fire_with_the_key_of_their_record() -> None:
+    """Between two chunks, in the order of their times, before the watermark goes on."""
+    select = operator.itemgetter(0)
+    chained = alone(ProcessOperator(Alarm(), select), select)
+    chained.process([("a", 1), ("b", 3), ("c", 2)], [1, 3, 2])
+
+    chained.chain.process_watermark(Watermark(102))
+    chained.process([("d", 4)], [4])
+
+    assert chained.values == [
+        ("element", "a", 1),
+        ("element", "b", 3),
+        ("element", "c", 2),
+        ("timer", "a", 101),
+        ("timer", "c", 102),
+        ("element", "d", 4),
+    ]
+    assert Watermark(102) in chained.outputs[1].elements
+
+
+class Splits(ProcessFunction):
+    def process_element(self, value: int, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        record = {"value": value}
+        if value % 2:
+            yield SIDE, record
+        else:
+            yield record
+        record["value"] = -1
+
+
+def test_a_side_output_has_a_key_by_of_its_own() -> None:
+    seen: list[Any] = []
+
+    def select(record: dict[str, int]) -> int:
+        return record["value"]
+
+    chained = Chained(
+        behind(ProcessOperator(Splits()), -1),
+        behind(FilterOperator(noting(seen)), 0, select, "side"),
+        behind(FilterOperator(noting(seen)), 0, select),
+    )
+    for start in (0, 40):
+        chained.process(range(start, start + 40))
+
+    assert seen == [{"value": number} for number in range(80)]
+    assert chained.values == [{"value": number} for number in range(0, 80, 2)]
+
+
+@pytest.mark.parametrize("has_filters", [False, True])
+@pytest.mark.parametrize("length", [1, MAX_BLOCKS, 3 * MAX_BLOCKS])
+def test_a_chain_too_deep_for_one_loop_has_its_keys(length: int, has_filters: bool) -> None:
+    """Whichever operator begins the next loop; each changes what it got."""
+    asked: list[Any] = []
+
+    def note(record: dict[str, Any]) -> Any:
+        asked.append((record["key"], record["depth"]))
+        return record["key"]
+
+    class Deeper(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+            assert ctx.get_current_key() == value["key"]
+            value["depth"] += 1
+            return [value]
+
+    chained = [behind(MapOperator(lambda number: {"key": f"k{number}", "depth": 0}), -1)]
+    for _ in range(length):
+        if has_filters:
+            chained.append(behind(FilterOperator(lambda _: True), len(chained) - 1))
+        chained.append(behind(ProcessOperator(Deeper(), note), len(chained) - 1, note))
+
+    found = Chained(*chained)
+    for start in (0, 40):
+        found.process(range(start, start + 40))
+
+    assert found.values == [{"key": f"k{number}", "depth": length} for number in range(80)]
+    assert asked == [(f"k{number}", depth) for number in range(80) for depth in range(length)]
+
+
+def test_it_counts_what_comes_in_and_goes_out() -> None:
+    chained = Chained(
+        behind(MapOperator(lambda number: {"value": number}), -1),
+        behind(FilterOperator(lambda record: record["value"] % 2), 0, first_field),
+    )
+    for start in (0, 40):
+        chained.process(range(start, start + 40))
+
+    assert [(each.num_records_in, each.num_records_out) for each in chained.chain.counters().values()] == [(80, 80), (80, 40)]
+
+
+@dataclasses.dataclass
+class Unset:
+    """Whose attributes come and go."""
+
+    value: Any = 0
+    more: Any = 1
+
+
+def test_records_of_one_class_with_other_attributes_arrive_as_they_were() -> None:
+    def emit(number: int) -> Unset:
+        record = Unset(number)
+        if number % 3 == 1:
+            del record.more
+            record.extra = number  # type: ignore[attr-defined]  # that is the point
+        elif number % 3 == 2:
+            vars(record)["value"] = vars(record).pop("value")
+        return record
+
+    chained = Chained(behind(MapOperator(emit), -1), behind(MapOperator(lambda record: record), 0, first_field))
+    for start in (0, 40, 80):
+        chained.process(range(start, start + 40))
+
+    assert [list(vars(each).items()) for each in chained.values] == [list(vars(emit(number)).items()) for number in range(120)]

@@ -1,0 +1,242 @@
+from typing import Any
+
+import pytest
+
+from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.connectors.sinks import DiscardSink
+from flowlet.errors import UserFunctionError
+from flowlet.operators.filter_operator import FilterOperator
+from flowlet.operators.flat_map_operator import FlatMapOperator
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.map_operator import MapOperator
+from flowlet.records import IDLE, Chunk, Watermark
+from tests.flowlet.operators.harness import RecordingOutput
+
+
+class Logging(StreamOperator):
+    """Passes everything on and writes down its life."""
+
+    def __init__(self, name: str, log: list[str], fail_at: str = "") -> None:
+        self.name = name
+        self.log = log
+        self.fail_at = fail_at
+
+    def _note(self, event: str) -> None:
+        self.log.append(f"{event} {self.name}")
+        if event == self.fail_at:
+            raise OSError(f"{event} {self.name} failed")
+
+    def open(self) -> None:
+        self._note("open")
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        self._note("process")
+        self.output.collect(chunk)
+
+    def finish(self) -> None:
+        self._note("finish")
+        self.output.collect(Chunk([f"last of {self.name}"]))
+
+    def close(self) -> None:
+        self._note("close")
+
+
+def context(index: int, name: str) -> OperatorContext:
+    return OperatorContext("task", 1, 2, 128, name, chain_index=index)
+
+
+def line(*operators: StreamOperator) -> list[ChainedOperator]:
+    return [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)]
+
+
+def test_records_go_down_the_chain_and_out_of_the_edge() -> None:
+    output = RecordingOutput()
+    chain = OperatorChain(
+        line(FlatMapOperator(str.split), FilterOperator(lambda word: word != "x"), MapOperator(lambda word: (word, 1))),
+        {(2, None): [output]},
+        context,
+    )
+    chain.open()
+
+    chain.process_chunk(Chunk(["a x b", "x", "c"]))
+
+    assert output.values == [("a", 1), ("b", 1), ("c", 1)]
+    assert (chain.num_records_in, chain.num_records_out) == (3, 3)
+    counted = {index: (item.num_records_in, item.num_records_out) for index, item in chain.counters().items()}
+    assert counted == {0: (3, 5), 1: (5, 3), 2: (3, 3)}
+
+
+def test_operators_live_in_the_right_order() -> None:
+    """Opened last to first, finished and closed first to last; what finish emits is still processed further down."""
+    log: list[str] = []
+    output = RecordingOutput()
+    chain = OperatorChain(line(*(Logging(name, log) for name in "abc")), {(2, None): [output]}, context)
+
+    chain.open()
+    chain.finish()
+    chain.close()
+    chain.close()
+
+    assert log[:3] == ["open c", "open b", "open a"]
+    assert log[3:9] == ["finish a", "process b", "process c", "finish b", "process c", "finish c"]
+    assert log[9:] == ["close a", "close b", "close c"]
+    assert output.values == ["last of a", "last of b", "last of c"]
+
+
+def test_every_operator_is_closed_whatever_the_others_raise() -> None:
+    log: list[str] = []
+    chain = OperatorChain(line(Logging("a", log, "close"), Logging("b", log), Logging("c", log, "close")), {}, context)
+    chain.open()
+
+    with pytest.raises(OSError, match="close a failed") as caught:
+        chain.close()
+
+    assert log[3:] == ["close a", "close b", "close c"]
+    assert caught.value.__notes__ == ["then OSError: close c failed"]
+
+
+def test_only_operators_whose_open_was_called_are_closed() -> None:
+    """The one that failed too: it may have taken something."""
+    log: list[str] = []
+    chain = OperatorChain(line(Logging("a", log), Logging("b", log, "open"), Logging("c", log)), {}, context)
+
+    with pytest.raises(OSError, match="open b failed"):
+        chain.open()
+    chain.close()
+
+    assert log == ["open c", "open b", "close b", "close c"]
+
+
+def test_an_operator_with_several_consumers_gives_each_everything() -> None:
+    """Chained ones and edges; each record is counted once per operator that has edges, however many edges those are."""
+    edges = [RecordingOutput(), RecordingOutput()]
+    branch = RecordingOutput()
+    chained = [
+        ChainedOperator(MapOperator(lambda value: [value])),
+        ChainedOperator(MapOperator(lambda value: [*value, 0]), 0),
+        ChainedOperator(DiscardSink(), 0),
+    ]
+    chain = OperatorChain(chained, {(0, None): edges, (1, None): [branch]}, context)
+    chain.open()
+
+    chain.process_chunk(Chunk([1, 2], [10, 20]))
+    chain.process_watermark(Watermark(3))
+    chain.process_watermark_status(IDLE)
+
+    for edge in edges:
+        assert edge.elements == [Chunk([[1], [2]], [10, 20]), Watermark(3), IDLE]
+    assert branch.elements == [Chunk([[1, 0], [2, 0]], [10, 20]), Watermark(3), IDLE]
+    assert chain.num_records_out == 4
+    assert [(each.num_records_in, each.num_records_out) for each in chain.counters().values()] == [(2, 2), (2, 2), (2, 0)]
+
+
+def test_a_record_passes_the_whole_chain_before_the_next_one_is_looked_at() -> None:
+    """Whatever one function leaves behind (a global, an attribute), the next one finds it as that record left it."""
+    last: dict[str, int] = {}
+    output = RecordingOutput()
+
+    def write(value: int) -> int:
+        last["seen"] = value
+        return value
+
+    chain = OperatorChain(
+        line(MapOperator(write), FilterOperator(lambda value: last["seen"] == value), MapOperator(lambda value: (value, last["seen"]))),
+        {(2, None): [output]},
+        context,
+    )
+    chain.open()
+
+    chain.process_chunk(Chunk([1, 2, 3]))
+
+    assert output.values == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_chained_operators_are_handed_the_very_object() -> None:
+    """As PyFlink's Python operators are: what one branch does to a record, the next branch sees."""
+    head, output = [1], RecordingOutput()
+    seen: list[Any] = []
+
+    def keep(record: list[int]) -> list[int]:
+        seen.append(record)
+        return record
+
+    def spoil(record: list[int]) -> list[int]:
+        record.append(0)
+        return record
+
+    chained = [ChainedOperator(MapOperator(keep)), ChainedOperator(MapOperator(spoil), 0), ChainedOperator(MapOperator(spoil), 0)]
+    chain = OperatorChain(chained, {(0, None): [output], (1, None): [output], (2, None): [output]}, context)
+    chain.open()
+
+    chain.process_chunk(Chunk([head]))
+
+    assert seen[0] is head
+    assert head == [1, 0, 0]
+    # Chained operators first, then the edge: each got the record as it was when it was emitted.
+    assert sorted(output.values) == [[1, 0], [1, 0, 0], [1, 0, 0]]
+
+
+def test_one_list_that_grows_is_emitted_as_it_was_each_time() -> None:
+    growing: list[int] = []
+    output = RecordingOutput()
+
+    def grow(value: int) -> list[int]:
+        growing.append(value)
+        return growing
+
+    chain = OperatorChain(line(MapOperator(grow), FilterOperator(lambda record: True)), {(1, None): [output]}, context)
+    chain.open()
+
+    chain.process_chunk(Chunk([1, 2, 3]))
+
+    assert output.values == [[1], [1, 2], [1, 2, 3]]
+
+
+def test_a_chain_without_outputs_counts_and_ends() -> None:
+    chain = OperatorChain(line(MapOperator(lambda value: value), DiscardSink()), {}, context)
+    chain.open()
+
+    chain.process_chunk(Chunk([1, 2, 3]))
+    chain.process_watermark(Watermark(1))
+    chain.process_watermark_status(IDLE)
+    chain.finish()
+    chain.close()
+
+    assert (chain.num_records_in, chain.num_records_out) == (3, 0)
+    assert [item.num_records_in for item in chain.counters().values()] == [3, 3]
+
+
+def test_a_failure_names_the_operator_in_which_it_happened() -> None:
+    chain = OperatorChain(
+        line(MapOperator(lambda value: value, name="first"), MapOperator(lambda value: 1 / value, name="second")), {}, context
+    )
+    chain.open()
+
+    with pytest.raises(UserFunctionError) as caught:
+        chain.process_chunk(Chunk([1, 0, 2]))
+
+    assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("second", 1, "0")
+
+
+def test_final_results_go_through_the_rest_of_the_chain() -> None:
+    output = RecordingOutput()
+    chain = OperatorChain(
+        line(KeyedSumOperator(lambda pair: pair[0], 1, emit_on_finish=True), MapOperator(lambda pair: pair[1])),
+        {(1, None): [output]},
+        context,
+    )
+    chain.open()
+    chain.process_chunk(Chunk([("a", 1), ("b", 2), ("a", 3)]))
+    assert output.elements == []
+
+    chain.finish()
+
+    assert output.values == [4, 2]
+
+
+def test_names_in_repr() -> None:
+    chain = OperatorChain(line(MapOperator(str, name="a"), DiscardSink(name="b")), {}, context)
+
+    assert repr(chain) == "<OperatorChain a -> b, 0 open>"
+    assert chain.head.name == "a"

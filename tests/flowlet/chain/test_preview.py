@@ -1,0 +1,98 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from flowlet.chain.preview import MAX_PREVIEW_CHARACTERS, last_of, preview
+from tests.flowlet.serde.exact import NESTED
+
+
+class Hostile:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Evil(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("no name either")
+
+    def __repr__(cls) -> str:
+        raise RuntimeError("nor this")
+
+
+class Nameless(metaclass=Evil):
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+class ReprSubclass(str):
+    def encode(self, *args: Any, **kwargs: Any) -> bytes:
+        raise RuntimeError("no")
+
+
+class Sly:
+    def __repr__(self) -> str:
+        return ReprSubclass("sly\r\n\ud83d")
+
+
+class Multiline:
+    def __repr__(self) -> str:
+        return "a\nb" * 100
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (("word", 1), "('word', 1)"),
+        ("a\nb\ud83d", r"'a\nb\ud83d'"),
+        (Hostile(), "<a Hostile whose repr raised RuntimeError>"),
+        (Nameless(), "<a Nameless whose repr raised RuntimeError>"),
+        (Sly(), r"sly\r\n\ud83d"),
+        (10**5000, "<a int whose repr raised ValueError>"),
+        (b"ab", "b'ab'"),
+        (None, "None"),
+    ],
+    ids=["tuple", "surrogate", "hostile", "nameless", "sly", "huge int", "bytes", "None"],
+)
+def test_a_preview_never_fails(record: Any, expected: str) -> None:
+    assert preview(record) == expected
+
+
+@pytest.mark.parametrize(
+    "record",
+    ["x" * 10_000, list(range(10_000)), b"x" * 10_000, Multiline(), dict.fromkeys(range(99), "y" * 99)],
+    ids=["str", "list", "bytes", "lines", "dict"],
+)
+def test_a_preview_is_one_short_line(record: Any) -> None:
+    text = preview(record)
+
+    assert 30 < len(text) <= MAX_PREVIEW_CHARACTERS
+    assert "..." in text
+    assert "\n" not in text
+
+
+def test_a_record_that_contains_itself_or_is_deep_has_a_preview() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+
+    assert preview(loop)
+    assert preview(deep)
+
+
+@given(NESTED)
+def test_a_preview_can_be_sent_as_utf8(record: Any) -> None:
+    assert preview(record).encode()
+
+
+def test_the_last_record_is_the_one_that_the_iterator_gave() -> None:
+    """At every position, the last one included."""
+    values = ["a", "b", "c"]
+    position = iter(values)
+
+    found = [last_of(values, position) for _ in position]
+
+    assert found == values

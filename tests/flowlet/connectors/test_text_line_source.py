@@ -1,0 +1,330 @@
+import bz2
+import gzip
+import lzma
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.connectors.text_line_source import TextLineReader, TextLineSource
+from flowlet.errors import FlowletError
+from flowlet.operators.assigned_splits import EARLY_BYTES
+from flowlet.operators.source_operator import SourceOperator, SourceReader
+from flowlet.records import Chunk
+from flowlet.splits.file_split import FileSet, FileSplit
+from tests.flowlet.operators.harness import Harness
+from tests.flowlet.operators.local_splits import requests_to
+from tests.flowlet.splits.all_splits import all_splits
+
+
+def reference_lines(text: str) -> list[str]:
+    r"""As Java's BufferedReader: \n, \r\n and \r end a line; a last one without an end counts."""
+    lines = re.split(r"\r\n|\n|\r", text)
+    return lines if lines[-1] else lines[:-1]
+
+
+def lines_of(reader: SourceReader) -> list[str]:
+    lines: list[str] = []
+    while (chunk := reader.poll_chunk()) is not None:
+        assert isinstance(chunk, Chunk)
+        assert 0 < len(chunk) <= 2000
+        assert chunk.timestamps is None
+        lines += chunk.values
+    reader.close()
+    return lines
+
+
+def alone(source: TextLineSource) -> TextLineReader:
+    """The only reader of a source, served by its enumerator."""
+    enumerator, reader = source.create_enumerator(), source.create_reader(0, 1)
+    enumerator.discover(num_readers=1)
+    reader.start(requests_to(enumerator, reader))
+    return reader
+
+
+def reader_of(*splits: FileSplit, charset: str = "UTF-8", **limits: int) -> TextLineReader:
+    """A reader that gets these splits and no more."""
+    reader = TextLineReader(charset, **limits)
+    reader.start(lambda: None)
+    reader.add_splits(splits, 0)
+    reader.no_more_splits()
+    return reader
+
+
+def read(path: Path, charset: str = "UTF-8", *, split_bytes: int, block_bytes: int) -> list[str]:
+    """All splits, each read on its own, in their order."""
+    lines = []
+    for split in all_splits([str(path)], charset, split_bytes):
+        lines += lines_of(reader_of(split, charset=charset, block_bytes=block_bytes))
+    return lines
+
+
+LINE_ENDS = [b"\n", b"\r", b"\r\n"]
+TEXTS = [b"a", b"bc", b"", "é".encode(), "日".encode(), "😀".encode()]
+NO_LINE_ENDS = [b"\x85", b"\x0b", b"\x00", "\u2028".encode()]
+FRAGMENTS = st.sampled_from([*LINE_ENDS, *LINE_ENDS, *TEXTS, *NO_LINE_ENDS, b"\xff", b"\xe2\x82"])
+CONTENTS = st.lists(FRAGMENTS, max_size=30).map(b"".join) | st.binary(max_size=60)
+
+
+@given(content=CONTENTS, split_bytes=st.integers(1, 40), block_bytes=st.integers(1, 40))
+def test_splits_together_give_every_line_once(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, split_bytes: int, block_bytes: int
+) -> None:
+    """Whatever the bytes, the sizes of splits and of reads; a line that spans splits belongs to one."""
+    path = tmp_path_factory.getbasetemp() / "any.txt"
+    path.write_bytes(content)
+
+    assert read(path, split_bytes=split_bytes, block_bytes=block_bytes) == reference_lines(content.decode("utf-8", "replace"))
+
+
+CHARSETS = ["utf-16", "utf-16-le", "utf-32", "utf-8-sig", "latin-1", "shift_jis", "gb18030", "cp037", "ascii", "utf-7", "iso2022_jp", "hz"]
+
+
+@pytest.mark.parametrize("charset", CHARSETS)
+@given(content=CONTENTS, split_bytes=st.integers(1, 40), block_bytes=st.integers(1, 40))
+def test_other_charsets(tmp_path_factory: pytest.TempPathFactory, charset: str, content: bytes, split_bytes: int, block_bytes: int) -> None:
+    """Valid text in each of them, also those in which a line end is not one byte."""
+    # "~" and ESC begin the escapes of the stateful ones: alone they are no text in them.
+    text = content.translate(None, b"~\x1b").decode("utf-8", "ignore").encode(charset, "ignore").decode(charset)
+    path = tmp_path_factory.getbasetemp() / f"{charset}.txt"
+    path.write_bytes(text.encode(charset))
+
+    assert read(path, charset, split_bytes=split_bytes, block_bytes=block_bytes) == reference_lines(text)
+
+
+@pytest.mark.parametrize("charset", ["shift_jis", "gb18030", "euc_kr", "utf-8"])
+def test_a_broken_character_does_not_swallow_its_lines_end(charset: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.txt"
+    path.write_bytes(b"a\x81\nb\xe0\r\nc\xa4\xd4\nd\xf0\re")
+
+    lines = read(path, charset, split_bytes=100, block_bytes=100)
+
+    assert [line[0] for line in lines] == ["a", "b", "c", "d", "e"]
+
+
+def test_a_line_of_a_megabyte_and_invalid_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_bytes(b"first\n" + b"x" * 1_000_000 + b"\xff\nlast")
+
+    assert read(path, split_bytes=100_000, block_bytes=4096) == ["first", "x" * 1_000_000 + "\ufffd", "last"]
+
+
+def test_a_line_longer_than_the_limit_names_file_and_offset(tmp_path: Path) -> None:
+    path = tmp_path / "endless.txt"
+    path.write_bytes(b"first\n" + b"x" * 500)
+    split = FileSplit(str(path), 0, 506)
+
+    with pytest.raises(FlowletError, match=r"endless.txt: the line at offset 6 is longer than 100 bytes"):
+        lines_of(reader_of(split, block_bytes=16, max_line_bytes=100))
+    assert len(lines_of(reader_of(split, block_bytes=16, max_line_bytes=500))) == 2
+
+
+def test_lines_come_in_chunks_of_about_the_same_size(tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_bytes(b"x\n" * 5001)
+    reader = alone(TextLineSource(FileSet((str(path),))))
+
+    sizes = []
+    while (chunk := reader.poll_chunk()) is not None:
+        assert isinstance(chunk, Chunk)
+        sizes.append(len(chunk))
+
+    assert sizes == [1667, 1667, 1667]
+
+
+def test_the_constructor_looks_at_nothing() -> None:
+    """The files are where the cluster runs."""
+    source = TextLineSource(FileSet(("/nowhere/at all",), "no such charset"))
+
+    assert source.is_bounded
+
+
+def test_a_file_that_is_gone_by_then_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.txt"
+    reader = reader_of(FileSplit(str(missing), 0, 5))
+
+    with pytest.raises(FlowletError, match=f"cannot read {missing}: No such file or directory") as caught:
+        reader.poll_chunk()
+
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_closing_early_closes_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x\n" * 5000)
+    before = set(os.listdir("/proc/self/fd"))
+    harness = Harness(SourceOperator(TextLineSource(FileSet((str(path),)))))
+    assert harness.operator.emit_next()
+    assert set(os.listdir("/proc/self/fd")) != before
+
+    harness.operator.close()
+
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_progress_is_what_was_read_of_what_may_be_expected(tmp_path: Path) -> None:
+    """Blocks count, and a fair share of what no reader has yet; None while there is nothing to read."""
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"1234567\n" * 2)
+    reader = TextLineReader("UTF-8", 2, block_bytes=8)
+    progress = [reader.progress]
+    reader.start(lambda: None)
+
+    reader.add_splits([FileSplit(str(tmp_path / "a"), 0, 16)], waiting_bytes=32)
+    progress.append(reader.progress)
+    reader.poll_chunk()
+    progress.append(reader.progress)
+    reader.poll_chunk()
+    progress.append(reader.progress)
+    reader.add_splits([FileSplit(str(tmp_path / "b"), 0, 16)], waiting_bytes=0)
+    progress.append(reader.progress)
+    reader.no_more_splits()
+    lines_of(reader)
+
+    assert [*progress, reader.progress] == [None, 0.0, 0.25, 0.5, 0.5, 1.0]
+
+
+def test_a_compressed_file_counts_its_bytes_on_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"line\n" * 100_000))
+    reader = alone(TextLineSource(FileSet((str(path),))))
+
+    progress = [reader.progress or 0.0 for _ in range(60) if reader.poll_chunk()]
+
+    assert progress == sorted(progress)
+    assert reader.progress == 1.0
+    assert reader.poll_chunk() is None
+
+
+class TestWaiting:
+    def test_a_reader_without_a_split_has_nothing_until_one_comes(self, tmp_path: Path) -> None:
+        """It asks once, and is told when it is worth to poll again."""
+        (tmp_path / "a").write_text("one")
+        asked: list[int] = []
+        reader = TextLineReader("UTF-8")
+        reader.start(lambda: asked.append(1))
+
+        assert reader.poll_chunk() == Chunk([])
+        assert reader.poll_chunk() == Chunk([])
+        future = reader.available_future()
+        assert (asked, future.is_done) == ([1], False)
+        reader.add_splits([FileSplit(str(tmp_path / "a"), 0, 3)], 0)
+
+        assert future.is_done
+        assert reader.poll_chunk() == Chunk(["one"])
+        assert asked == [1, 1], "little is left, so it asks before it has nothing to do"
+        assert reader.poll_chunk() == Chunk([])
+        future = reader.available_future()
+        assert not future.is_done
+        reader.no_more_splits()
+        assert future.is_done
+        assert reader.poll_chunk() is None
+        assert reader.available_future().is_done
+
+    def test_a_large_file_is_nearly_read_when_the_reader_asks_for_the_next(self, tmp_path: Path) -> None:
+        size = 2 * EARLY_BYTES
+        (tmp_path / "a").write_bytes(b"1234567\n" * (size // 8))
+        asked: list[float] = []
+        reader = TextLineReader("UTF-8")
+        reader.start(lambda: asked.append(reader.progress or 0.0))
+
+        reader.add_splits([FileSplit(str(tmp_path / "a"), 0, size)], 0)
+        while (chunk := reader.poll_chunk()) is not None and len(chunk):
+            pass
+
+        assert asked == [0.0, 0.5]
+
+    def test_a_split_that_has_ended_is_open_no_more(self, tmp_path: Path) -> None:
+        """Also while the reader waits for the next one: the watermark must not wait for what has been read."""
+        (tmp_path / "a").write_text("one")
+        reader = TextLineReader("UTF-8")
+        reader.start(lambda: None)
+        reader.add_splits([FileSplit(str(tmp_path / "a"), 0, 3)], 0)
+
+        reader.poll_chunk()
+        during = reader.open_splits
+        reader.poll_chunk()
+
+        assert [set(during), set(reader.open_splits)] == [{f"{tmp_path / 'a'}:0"}, set()]
+
+
+CONTENT = b"".join(b"line %d\r\n" % number for number in range(50_000)) + "é".encode()
+
+
+def zstd(content: bytes) -> bytes:
+    compressed: bytes = pyarrow.compress(content, codec="zstd", asbytes=True)
+    return compressed
+
+
+COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".GZIP": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstd,
+}
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_compressed_files_are_read_whole_by_the_end_of_their_names(suffix: str, tmp_path: Path) -> None:
+    """In whatever blocks, and also if several compressed streams follow each other."""
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESSED[suffix](CONTENT[:100_000]) + COMPRESSED[suffix](CONTENT[100_000:]))
+
+    for block_bytes in (1000, 128 << 10):
+        assert read(path, split_bytes=64, block_bytes=block_bytes) == reference_lines(CONTENT.decode())
+
+
+def test_a_compressed_file_may_be_in_a_charset_without_plain_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress("é\nü\n".encode("utf-16")))
+
+    assert read(path, "utf-16", split_bytes=3, block_bytes=5) == ["é", "ü"]
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_a_compressed_file_that_is_cut_short_is_named(suffix: str, tmp_path: Path) -> None:
+    """Its lines so far may have gone on already; the job fails all the same."""
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESSED[suffix](CONTENT)[:-1])
+
+    with pytest.raises(FlowletError, match=rf"cannot read {path}: (it ends in the middle of its|its zstd data are damaged: Truncated)"):
+        lines_of(alone(TextLineSource(FileSet((str(path),)))))
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_a_compressed_file_that_is_none_is_named(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(b"a plain text\n" * 100)
+
+    with pytest.raises(FlowletError, match=f"cannot read {path}: its .* data are damaged: .*; is its name right?"):
+        lines_of(alone(TextLineSource(FileSet((str(path),)))))
+
+
+def test_damage_inside_a_compressed_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    data = bytearray(gzip.compress(CONTENT))
+    data[5_000:5_100] = bytes(100)
+    path.write_bytes(data)
+
+    with pytest.raises(FlowletError, match=f"cannot read {path}: its gzip data are damaged"):
+        lines_of(alone(TextLineSource(FileSet((str(path),)))))
+
+
+def test_a_source_operator_tells_the_progress_of_its_reader_also_after_its_end(tmp_path: Path) -> None:
+    """Not open yet: unknown; closed: as it was."""
+    (tmp_path / "a").write_bytes(b"one\n")
+    operator = SourceOperator(TextLineSource(FileSet((str(tmp_path / "a"),))))
+    assert operator.progress is None
+    Harness(operator, pickled=False)
+
+    while operator.emit_next():
+        pass
+    operator.close()
+
+    assert operator.progress == 1.0

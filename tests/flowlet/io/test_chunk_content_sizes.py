@@ -1,0 +1,105 @@
+"""Promises of ``ChunkContent``: whatever it is sent as, a receiver takes it, and its size is not thought to be much less than it is."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowlet.columns import ArrayColumn, Columns, ListColumn, Shape
+from flowlet.io import chunk_content
+from flowlet.io.chunk_content import MAX_CONTENT_BYTES, ChunkContent, estimated_bytes
+from flowlet.records import Chunk, PickledRecord
+from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.pickles.record_pickle import dumps_record
+
+MAX_ELEMENT_BYTES = 10_000  # in the place of 16 MiB
+
+
+@pytest.fixture
+def small_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_content, "MAX_ELEMENT_BYTES", MAX_ELEMENT_BYTES)
+
+
+def received(data: bytes) -> list[Chunk]:
+    elements = ElementDeserializer(name="test").feed(memoryview(data))
+    chunks = [element for element in elements if isinstance(element, Chunk)]
+    assert len(chunks) == len(elements)
+    return chunks
+
+
+def list_column_of(values: list[Any]) -> Chunk:
+    return Chunk.of_columns(Columns(len(values), (ListColumn(values),), Shape.SCALAR))
+
+
+@pytest.mark.usefixtures("small_elements")
+@pytest.mark.parametrize("make", [Chunk, list_column_of])
+def test_a_large_content_becomes_several_elements(make: Any) -> None:
+    """A receiver refuses an element that is too large for it; records keep their order."""
+    values = [f"{number:1000}" for number in range(100)]
+
+    chunks = received(ChunkContent(make(values), 1).to_bytes())
+
+    assert [value for chunk in chunks for value in chunk.values] == values
+    assert all(len(chunk) * 1_000 <= MAX_ELEMENT_BYTES for chunk in chunks)
+
+
+@pytest.mark.usefixtures("small_elements")
+def test_timestamps_stay_with_their_records() -> None:
+    values, timestamps = [f"{number:1000}" for number in range(50)], list(range(50))
+
+    chunks = received(ChunkContent(Chunk(values, timestamps), 1).to_bytes())
+
+    assert len(chunks) > 1
+    assert [value for chunk in chunks for value in chunk.values] == values
+    assert [timestamp for chunk in chunks for timestamp in chunk.timestamps or []] == timestamps
+
+
+@pytest.mark.usefixtures("small_elements")
+def test_one_large_record_is_one_element() -> None:
+    """It cannot be cut."""
+    values = ["small", "x" * 3 * MAX_ELEMENT_BYTES, "small"]
+
+    chunks = received(ChunkContent(Chunk(values), 1).to_bytes())
+
+    assert [value for chunk in chunks for value in chunk.values] == values
+
+
+def test_a_small_content_is_one_element() -> None:
+    (chunk,) = received(ChunkContent(Chunk(["a", "b"]), 1).to_bytes())
+
+    assert chunk.values == ["a", "b"]
+
+
+def large_after_small(make: Any) -> list[Any]:
+    return [make("x"), *[make("x" * 100_000) for _ in range(99)]]
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        Chunk(large_after_small(str)),
+        Chunk(large_after_small(lambda text: [text])),
+        Chunk(large_after_small(lambda text: PickledRecord(dumps_record([text])))),
+        list_column_of(large_after_small(str)),
+        list_column_of(large_after_small(str.encode)),
+    ],
+    ids=["texts", "lists", "pickles", "column of texts", "column of bytes"],
+)
+def test_a_small_first_record_does_not_hide_large_ones(chunk: Chunk) -> None:
+    """Else a buffer would hold far more than was planned for it."""
+    assert estimated_bytes(chunk) >= 99 * 100_000 > MAX_CONTENT_BYTES
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [Chunk([lambda: None]), Chunk([""]), list_column_of([""])],
+    ids=["what cannot be pickled", "empty text", "column of an empty text"],
+)
+def test_no_content_is_of_no_size(chunk: Chunk) -> None:
+    assert estimated_bytes(chunk) >= 1
+
+
+def test_the_size_of_numbers_is_that_of_their_array() -> None:
+    columns = Columns(100, (ArrayColumn(np.arange(100)),), Shape.SCALAR)
+
+    assert estimated_bytes(Chunk.of_columns(columns)) == 800

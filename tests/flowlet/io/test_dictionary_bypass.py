@@ -1,0 +1,67 @@
+import pytest
+
+from flowlet.io.dictionary_bypass import DictionaryBypass
+
+
+def bypass_length(bypass: DictionaryBypass, limit: int = 1_000) -> int:
+    """How many chunks went past the dictionary."""
+    count = 0
+    while bypass.is_taken():
+        count += 1
+        assert count < limit
+    return count
+
+
+def test_bypasses_get_longer_up_to_a_bound() -> None:
+    bypass, lengths = DictionaryBypass(), []
+
+    for _ in range(9):
+        bypass.judge(1_000, 1_000, is_full=False)
+        lengths.append(bypass_length(bypass))
+
+    assert lengths == [4, 8, 16, 32, 64, 128, 256, 256, 256]
+
+
+def test_a_good_chunk_makes_the_next_bypass_short_again() -> None:
+    bypass = DictionaryBypass()
+    for _ in range(3):
+        bypass.judge(1_000, 1_000, is_full=False)
+
+    bypass.judge(1_600, 100, is_full=False)
+    bypass.judge(1_600, 101, is_full=False)
+
+    assert bypass_length(bypass) == 4, "as long as the first one"
+
+
+def test_few_keys_say_nothing() -> None:
+    bypass = DictionaryBypass()
+
+    bypass.judge(255, 255, is_full=True)
+
+    assert not bypass.is_taken()
+
+
+def test_a_patient_one_waits_until_the_dictionary_is_full() -> None:
+    """Then every chunk is judged, until one does well."""
+    bypass = DictionaryBypass(is_patient=True)
+    bypass.judge(1_000, 1_000, is_full=False)
+    assert not bypass.is_taken()
+
+    bypass.judge(1_000, 1_000, is_full=True)
+    assert bypass_length(bypass) == 4
+    bypass.judge(1_000, 1_000, is_full=False)
+    assert bypass_length(bypass) == 8
+    bypass.judge(1_000, 0, is_full=True)
+    bypass.judge(1_000, 1_000, is_full=False)
+
+    assert not bypass.is_taken()
+
+
+@pytest.mark.parametrize("is_patient", [False, True])
+def test_giving_up_ends_a_bypass(is_patient: bool) -> None:
+    bypass = DictionaryBypass(is_patient=is_patient)
+    bypass.judge(1_000, 1_000, is_full=True)
+
+    bypass.give_up()
+
+    assert not bypass.is_taken()

@@ -1,0 +1,133 @@
+"""A function of integers that is looked up while they lie close together."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flowlet.graph.partitioner import KeyGroups
+from flowlet.kernels.int64_codes import Int64Codes
+from flowlet.keys.key_columns import ChannelTable
+from flowlet.keys.key_groups import key_group, operator_index
+from flowlet.keys.key_window import MAX_PLACES, KeyWindow
+
+LIMITS = (-(2**63), 2**63 - 1)
+
+
+class Square:
+    """The function; counts what it was asked for."""
+
+    def __init__(self) -> None:
+        self.num_keys = 0
+
+    def __call__(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        self.num_keys += len(keys)
+        return keys * keys
+
+
+def keys_of(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def test_keys_in_the_window_are_looked_up() -> None:
+    square = Square()
+    window = KeyWindow(square)
+    assert window.places(keys_of(3, 1, 2)) is not None
+    asked = square.num_keys
+
+    places = window.places(keys_of(2, 2, 0))
+
+    assert places is not None
+    assert window.table.take(places).tolist() == [4, 4, 0]
+    assert square.num_keys == asked
+
+
+def test_the_window_grows_around_the_keys() -> None:
+    window = KeyWindow(Square())
+    window.places(keys_of(1_000))
+
+    places = window.places(keys_of(9_000, -9_000))
+
+    assert places is not None
+    assert window.table.take(places).tolist() == [81_000_000, 81_000_000]
+    assert window.places(keys_of(1_000)) is not None
+
+
+def test_the_window_begins_anew_where_both_do_not_fit() -> None:
+    window = KeyWindow(Square())
+    window.places(keys_of(0))
+
+    places = window.places(keys_of(10**9))
+
+    assert places is not None
+    assert window.table.take(places).tolist() == [10**18]
+    assert len(window.table) < MAX_PLACES
+
+
+@pytest.mark.parametrize("wide", [(0, MAX_PLACES), (-(2**63), 2**63 - 1)])
+def test_keys_that_lie_far_apart_have_no_place(wide: tuple[int, int]) -> None:
+    square = Square()
+
+    assert KeyWindow(square).places(keys_of(*wide)) is None
+    assert not square.num_keys
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_the_window_reaches_to_the_limits_of_64_bits(limit: int) -> None:
+    window = KeyWindow(lambda keys: keys)
+
+    places = window.places(keys_of(limit))
+
+    assert places is not None
+    assert window.table.take(places).tolist() == [limit]
+
+
+def test_keys_that_run_away_cost_an_eighth_at_most() -> None:
+    square = Square()
+    window = KeyWindow(square)
+
+    for start in range(0, 10_000_000, 10_000):
+        window.places(np.arange(start, start + 10_000))
+
+    assert square.num_keys <= (10_000_000 + 8 * MAX_PLACES) / 8
+
+
+INTS = st.one_of(st.integers(-300, 300), st.integers(*LIMITS), st.integers(2**40, 2**40 + 70_000))
+CHUNKS = st.lists(st.lists(INTS, min_size=1, max_size=30), max_size=8)
+
+
+@given(CHUNKS)
+def test_channels_are_those_of_single_keys(chunks: list[list[int]]) -> None:
+    partitioner = KeyGroups(lambda record: record)
+    table = ChannelTable(partitioner.max_parallelism, 3)
+
+    for chunk in chunks:
+        expected = [operator_index(key_group(key, partitioner.max_parallelism), partitioner.max_parallelism, 3) for key in chunk]
+        assert table.of_keys(keys_of(*chunk)).tolist() == expected
+
+
+@given(CHUNKS)
+def test_codes_are_those_of_a_dictionary(chunks: list[list[int]]) -> None:
+    codes, expected = Int64Codes(), dict[int, int]()
+
+    for chunk in chunks:
+        assert codes.add(keys_of(*chunk)).tolist() == [expected.setdefault(key, len(expected)) for key in chunk]
+    assert codes.keys.tolist() == list(expected)
+
+
+def test_keys_that_were_learned_past_the_window_are_not_learned_again() -> None:
+    codes = Int64Codes()
+
+    found = [codes.add(keys_of(*chunk)).tolist() for chunk in ([0], [1, -65025], [1], [10**12, 2], [2])]
+
+    assert found == [[0], [1, 2], [1], [3, 4], [4]]
+
+
+def test_long_arrays_go_block_by_block() -> None:
+    keys = np.random.default_rng(1).integers(*LIMITS, 30_000)
+    codes, table = Int64Codes(), ChannelTable(128, 5)
+
+    assert codes.add(keys).tolist() == list(range(30_000))
+    assert codes.add(keys[::-1]).tolist() == list(range(30_000))[::-1]
+    assert table.of_keys(keys).tolist() == [operator_index(key_group(key, 128), 128, 5) for key in keys.tolist()]

@@ -1,0 +1,549 @@
+"""Source: Flink `TaskMailboxProcessorTest`, `MailboxProcessor`."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from flowlet.errors import FlowletError, MailboxClosedError
+from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
+from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
+from flowlet.mailbox.task_mailbox import MailboxState, TaskMailbox
+from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from netstack.availability import AvailabilityFuture
+from tests.waiting import PATIENCE_S
+
+
+class Clock:
+    """Moves only when told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Loop:
+    """A processor on the test's own thread, whose default action counts and may be replaced."""
+
+    def __init__(self, action_executor: StreamTaskActionExecutor = IMMEDIATE) -> None:
+        self.clock = Clock()
+        self.timings = TaskTimings(self.clock)
+        self.timings.mark_start()
+        self.mailbox = TaskMailbox()
+        self.mailbox.bind_to_current_thread()
+        self.num_actions = 0
+        self.action: Callable[[MailboxController], None] = lambda controller: None
+        self.processor = MailboxProcessor(self._run_action, self.mailbox, self.timings, action_executor=action_executor)
+        self.suspension: Suspension | None = None
+
+    def _run_action(self, controller: MailboxController) -> None:
+        self.num_actions += 1
+        self.action(controller)
+
+    def suspend(self, controller: MailboxController) -> None:
+        self.suspension = controller.suspend_default_action(WaitKind.IDLE, "the test")
+
+    def resume(self) -> None:
+        assert self.suspension is not None
+        self.suspension.resume()
+
+    def execute(self, action: Callable[[], object]) -> None:
+        self.processor.executor().execute(action, "a mail")
+
+    def end_after(self, num_actions: int) -> None:
+        def end(controller: MailboxController) -> None:
+            if self.num_actions == num_actions:
+                controller.all_actions_completed()
+
+        self.action = end
+
+
+@pytest.fixture(params=["immediate", "synchronized"])
+def loop(request: pytest.FixtureRequest) -> Iterator[Loop]:
+    """Every test runs with and without a lock around the mails."""
+    made = Loop(IMMEDIATE if request.param == "immediate" else SynchronizedActionExecutor())
+    yield made
+    made.mailbox.check_invariants()
+    assert made.mailbox.statistics().num_rescued_wakeups == 0
+
+
+def in_thread(target: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=target)
+    thread.start()
+    return thread
+
+
+def test_the_default_action_runs_until_all_actions_are_completed(loop: Loop) -> None:
+    """Exactly three times."""
+    loop.end_after(3)
+
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_actions == 3
+
+
+def test_a_completed_loop_stays_completed(loop: Loop) -> None:
+    """Another run returns at once, mails or not."""
+    loop.end_after(1)
+    loop.processor.run_mailbox_loop()
+    ran: list[int] = []
+    loop.execute(lambda: ran.append(1))
+
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_actions == 1
+    assert ran == []
+
+
+def test_mails_come_before_the_default_action(loop: Loop) -> None:
+    order: list[str] = []
+    loop.execute(lambda: order.append("mail"))
+    loop.end_after(1)
+    end = loop.action
+
+    def note_and_end(controller: MailboxController) -> None:
+        order.append("action")
+        end(controller)
+
+    loop.action = note_and_end
+    loop.processor.run_mailbox_loop()
+
+    assert order == ["mail", "action"]
+
+
+def test_an_error_of_a_mail_leaves_the_loop_unchanged(loop: Loop) -> None:
+    error = ValueError("from a mail")
+
+    def fail() -> None:
+        raise error
+
+    loop.execute(fail)
+    with pytest.raises(ValueError, match="from a mail") as caught:
+        loop.processor.run_mailbox_loop()
+
+    assert caught.value is error
+    assert loop.num_actions == 0
+
+
+def test_an_error_of_the_default_action_leaves_the_loop(loop: Loop) -> None:
+    def fail(controller: MailboxController) -> None:
+        raise ValueError("from the action")
+
+    loop.action = fail
+    with pytest.raises(ValueError, match="from the action"):
+        loop.processor.run_mailbox_loop()
+
+
+def test_a_mail_that_posts_itself_does_not_starve_the_default_action(loop: Loop) -> None:
+    """One mail per round (FLINK-14304): three default actions beside three mails."""
+    num_mails = 0
+
+    def again() -> None:
+        nonlocal num_mails
+        num_mails += 1
+        loop.execute(again)
+
+    loop.execute(again)
+    loop.end_after(3)
+    loop.processor.run_mailbox_loop()
+
+    assert (loop.num_actions, num_mails) == (3, 3)
+
+
+def test_a_mail_resumes_the_suspended_default_action(loop: Loop) -> None:
+    """Suspended at 3, resumed by a mail, 6 in the end."""
+
+    def act(controller: MailboxController) -> None:
+        if loop.num_actions == 3:
+            loop.suspend(controller)
+            loop.execute(loop.resume)
+        elif loop.num_actions == 6:
+            controller.all_actions_completed()
+
+    loop.action = act
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_actions == 6
+
+
+def test_mails_run_while_the_default_action_is_suspended(loop: Loop) -> None:
+    ran: list[int] = []
+
+    def act(controller: MailboxController) -> None:
+        loop.suspend(controller)
+        for number in range(5):
+            loop.execute(partial(ran.append, number))
+        loop.execute(lambda: controller.all_actions_completed())
+
+    loop.action = act
+    loop.processor.run_mailbox_loop()
+
+    assert ran == [0, 1, 2, 3, 4]
+    assert loop.num_actions == 1
+
+
+def test_resuming_from_another_thread_goes_through_an_urgent_mail(loop: Loop) -> None:
+    """It overtakes what is queued, and nothing happens on the other thread."""
+    loop.action = loop.suspend
+    loop.processor.run_mailbox_step()
+    for _ in range(1_000):
+        loop.execute(lambda: None)
+
+    in_thread(loop.resume).join()
+
+    assert not loop.processor.is_default_action_available
+    loop.processor.run_mailbox_step()
+    assert loop.processor.is_default_action_available
+    assert loop.mailbox.num_mails == 1_000
+
+
+def test_a_stale_resume_does_nothing(loop: Loop) -> None:
+    """Only the current suspension counts, whichever thread resumes the old one."""
+    loop.action = loop.suspend
+    loop.processor.run_mailbox_step()
+    stale = loop.suspension
+    assert stale is not None
+    stale.resume()
+    loop.processor.run_mailbox_step()
+
+    stale.resume()
+    assert not loop.processor.is_default_action_available
+    in_thread(stale.resume).join()
+
+    assert not loop.mailbox.has_mail
+    assert not loop.processor.run_mailbox_step()
+    assert loop.num_actions == 2
+
+
+def test_resuming_after_the_end_is_ignored(loop: Loop) -> None:
+    loop.action = loop.suspend
+    loop.processor.run_mailbox_step()
+    loop.processor.close()
+
+    in_thread(loop.resume).join()
+    loop.resume()
+
+    assert loop.mailbox.state is MailboxState.CLOSED
+
+
+def test_suspending_twice_is_refused(loop: Loop) -> None:
+    def act(controller: MailboxController) -> None:
+        loop.suspend(controller)
+        loop.suspend(controller)
+
+    loop.action = act
+    with pytest.raises(RuntimeError, match="suspended already"):
+        loop.processor.run_mailbox_loop()
+
+
+def test_only_the_mailbox_thread_suspends_and_runs(loop: Loop) -> None:
+    errors: list[str] = []
+
+    def try_both() -> None:
+        for use in (lambda: loop.processor.suspend_default_action(WaitKind.IDLE, "x"), loop.processor.run_mailbox_loop):
+            try:
+                use()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+    in_thread(try_both).join()
+
+    assert len(errors) == 2
+
+
+def test_a_loop_needs_an_open_mailbox(loop: Loop) -> None:
+    loop.processor.quiesce_when_empty()
+
+    with pytest.raises(MailboxClosedError):
+        loop.processor.run_mailbox_loop()
+
+
+def test_a_suspended_loop_goes_on_where_it_was(loop: Loop) -> None:
+    def act(controller: MailboxController) -> None:
+        if loop.num_actions == 2:
+            loop.processor.suspend()
+        elif loop.num_actions == 5:
+            controller.all_actions_completed()
+
+    loop.action = act
+    loop.processor.run_mailbox_loop()
+    assert loop.num_actions == 2
+
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_actions == 5
+
+
+def test_a_mail_suspends_the_running_loop_and_the_rest_runs_after_the_resume(loop: Loop) -> None:
+    """Nothing that was there is lost; the suspension of the default action survives too."""
+    ran: list[str] = []
+    loop.action = loop.suspend
+    loop.processor.run_mailbox_step()
+
+    def note_and_suspend() -> None:
+        ran.append("first")
+        loop.processor.suspend()
+
+    loop.execute(note_and_suspend)
+    loop.execute(lambda: ran.append("second"))
+
+    loop.processor.run_mailbox_loop()
+    assert ran == ["first"]
+    loop.execute(loop.processor.suspend)
+    loop.processor.run_mailbox_loop()
+
+    assert ran == ["first", "second"]
+    assert loop.num_actions == 1
+    assert not loop.processor.is_default_action_available
+
+
+def test_suspending_before_the_loop_runs_makes_it_return_at_once(loop: Loop) -> None:
+    """Once: the next run goes on."""
+    loop.end_after(2)
+    loop.processor.suspend()
+
+    loop.processor.run_mailbox_loop()
+    assert loop.num_actions == 0
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_actions == 2
+
+
+def test_the_first_end_wins_over_a_later_suspension_in_the_same_batch(loop: Loop) -> None:
+    loop.processor.all_actions_completed()
+    loop.processor.suspend()
+
+    loop.processor.run_mailbox_loop()
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_actions == 0
+
+
+class TestSuspendUntil:
+    """The default action waits for a gate or a pool."""
+
+    def test_the_signal_resumes_the_default_action(self, loop: Loop) -> None:
+        signal = AvailabilityFuture()
+
+        def act(controller: MailboxController) -> None:
+            if loop.num_actions == 1:
+                controller.suspend_until(signal, WaitKind.BACK_PRESSURED, "a free buffer")
+                loop.execute(signal.complete)
+            else:
+                controller.all_actions_completed()
+
+        loop.action = act
+        loop.processor.run_mailbox_loop()
+
+        assert loop.num_actions == 2
+
+    def test_a_signal_that_was_given_resumes_at_once(self, loop: Loop) -> None:
+        """Level triggered: what came between the look and the suspension is not missed."""
+        signal = AvailabilityFuture()
+        signal.complete()
+        loop.action = lambda controller: controller.suspend_until(signal, WaitKind.IDLE, "data")
+
+        loop.processor.run_mailbox_step()
+
+        assert loop.processor.is_default_action_available
+
+    def test_the_network_thread_resumes_a_parked_task(self, loop: Loop) -> None:
+        """By an urgent mail, which says when the task woke up in its statistics."""
+        signal = AvailabilityFuture()
+
+        def act(controller: MailboxController) -> None:
+            if loop.num_actions == 1:
+                controller.suspend_until(signal, WaitKind.IDLE, "data")
+            else:
+                controller.all_actions_completed()
+
+        def signal_when_parked() -> None:
+            while "parked" not in repr(loop.mailbox):
+                pass
+            signal.complete()
+
+        loop.action = act
+        thread = in_thread(signal_when_parked)
+        loop.processor.run_mailbox_loop()
+        thread.join()
+
+        assert (loop.num_actions, loop.mailbox.statistics().num_parks) == (2, 1)
+
+
+def test_suspending_a_completed_loop_changes_nothing(loop: Loop) -> None:
+    loop.end_after(1)
+    loop.processor.run_mailbox_loop()
+    loop.processor.suspend()
+
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_actions == 1
+
+
+def test_a_completed_loop_cannot_be_suspended_back_to_life(loop: Loop) -> None:
+    """Whatever control mails are still there."""
+    loop.processor.all_actions_completed()
+    loop.processor.suspend()
+    for _ in range(2):
+        loop.processor.run_mailbox_step()
+
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_actions == 0
+
+
+def test_completing_a_suspended_loop_from_another_thread_wakes_it(loop: Loop) -> None:
+    """The parked thread returns from the loop."""
+
+    def complete_when_parked() -> None:
+        while "parked" not in repr(loop.mailbox):
+            pass
+        loop.processor.all_actions_completed()
+
+    loop.action = loop.suspend
+    thread = in_thread(complete_when_parked)
+    loop.processor.run_mailbox_loop()
+    thread.join()
+
+    assert loop.num_actions == 1
+
+
+def test_parked_time_counts_and_the_time_of_mails_does_not(loop: Loop) -> None:
+    """42 ms parked, 44 ms in a mail: 42 ms idle."""
+
+    def work() -> None:
+        loop.clock.now_ns += 44_000_000
+        loop.resume()
+
+    def post_when_parked() -> None:
+        while "parked" not in repr(loop.mailbox):
+            pass
+        loop.clock.now_ns += 42_000_000
+        loop.execute(work)
+
+    def act(controller: MailboxController) -> None:
+        if loop.num_actions == 1:
+            loop.suspend(controller)
+        else:
+            controller.all_actions_completed()
+
+    loop.action = act
+    thread = in_thread(post_when_parked)
+    loop.processor.run_mailbox_loop()
+    thread.join()
+
+    snapshot = loop.timings.snapshot()
+    assert (snapshot.running_ns, snapshot.idle_ns, snapshot.soft_back_pressured_ns) == (86_000_000, 42_000_000, 0)
+
+
+def test_a_suspension_says_what_it_waits_for(loop: Loop) -> None:
+    loop.action = loop.suspend
+    assert loop.processor.waiting_for is None
+
+    loop.processor.run_mailbox_step()
+
+    assert loop.processor.waiting_for == "the test"
+    assert "the test" in repr(loop.processor)
+    loop.resume()
+    assert loop.processor.waiting_for is None
+
+
+def test_a_step_runs_one_mail_or_one_default_action_or_nothing(loop: Loop) -> None:
+    ran: list[int] = []
+    loop.action = loop.suspend
+    for number in range(2):
+        loop.execute(partial(ran.append, number))
+
+    results = [loop.processor.run_mailbox_step() for _ in range(4)]
+
+    assert results == [True, True, True, False]
+    assert ran == [0, 1]
+    assert loop.num_actions == 1
+
+
+class TestEnding:
+    @pytest.mark.parametrize("depth", range(1, 6))
+    def test_mails_posted_by_mails_run_before_the_mailbox_quiesces(self, loop: Loop, depth: int) -> None:
+        """However deep (FLINK-24846); afterwards nothing is accepted."""
+        ran: list[int] = []
+
+        def post(level: int) -> None:
+            ran.append(level)
+            if level < depth:
+                loop.execute(lambda: post(level + 1))
+
+        loop.execute(lambda: post(1))
+        loop.processor.quiesce_when_empty()
+
+        assert ran == list(range(1, depth + 1))
+        with pytest.raises(MailboxClosedError):
+            loop.execute(lambda: None)
+
+    def test_a_mail_that_arrives_after_the_last_round_still_runs(self, loop: Loop) -> None:
+        """The forced interleaving: it comes between the last look and the quiescing."""
+        ran: list[int] = []
+        try_quiesce = loop.mailbox.try_quiesce
+
+        def post_first() -> bool:
+            if not ran:
+                loop.execute(lambda: ran.append(1))
+            return try_quiesce()
+
+        loop.mailbox.try_quiesce = post_first  # type: ignore[method-assign]  # the seam of the interleaving
+        loop.processor.quiesce_when_empty()
+
+        assert ran == [1]
+        assert loop.mailbox.state is MailboxState.QUIESCED
+
+    def test_mails_that_post_themselves_for_ever_are_an_error(self, loop: Loop) -> None:
+        def again() -> None:
+            loop.execute(again)
+
+        loop.execute(again)
+        with pytest.raises(FlowletError, match="still post mails"):
+            loop.processor.quiesce_when_empty()
+
+    def test_a_control_mail_after_the_end_is_no_error(self, loop: Loop) -> None:
+        """A cancel that comes too late must not replace the result (FLINK-14544)."""
+        loop.processor.close()
+
+        assert not loop.processor.send_control_mail(lambda: None, "cancel")
+        loop.processor.all_actions_completed()
+        loop.processor.suspend()
+
+
+@pytest.mark.slow
+def test_ten_thousand_suspensions_with_a_concurrent_unblocker_all_end(loop: Loop) -> None:
+    """Suspend here, resume there, under constant thread switches: no wake-up is lost, none comes twice."""
+    rounds = 10_000
+    pending: list[Suspension] = []
+    is_over = threading.Event()
+
+    def unblock() -> None:
+        while not is_over.is_set():
+            if pending:
+                pending.pop().resume()
+
+    def act(controller: MailboxController) -> None:
+        if loop.num_actions > rounds:
+            controller.all_actions_completed()
+        else:
+            pending.append(controller.suspend_default_action(WaitKind.IDLE, "the unblocker"))
+
+    loop.action = act
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = in_thread(unblock)
+    try:
+        loop.processor.run_mailbox_loop()
+    finally:
+        sys.setswitchinterval(interval)
+        is_over.set()
+        thread.join(PATIENCE_S)
+
+    assert loop.num_actions == rounds + 1
+    assert loop.processor.num_mails_processed == rounds + 1  # one per resume, and the end

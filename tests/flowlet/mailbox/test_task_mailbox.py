@@ -1,0 +1,453 @@
+"""Source: Flink `TaskMailboxImplTest`."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from flowlet.errors import MailboxClosedError
+from flowlet.mailbox import task_mailbox
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxState, MailOptions, TaskMailbox
+from tests.waiting import PATIENCE_S
+
+
+def mail(name: str, priority: int = MIN_PRIORITY, options: MailOptions = MailOptions.DEFAULT) -> Mail:
+    return Mail(lambda: None, priority, name, options=options)
+
+
+def urgent(name: str, priority: int = MAX_PRIORITY) -> Mail:
+    return mail(name, priority, MailOptions.URGENT)
+
+
+def names(mails: list[Mail]) -> str:
+    return " ".join(map(repr, mails))
+
+
+def take_all(box: TaskMailbox, priority: int = MIN_PRIORITY) -> str:
+    taken = []
+    while (each := box.try_take(priority)) is not None:
+        taken.append(each)
+    return names(taken)
+
+
+def in_thread(target: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=target)
+    thread.start()
+    return thread
+
+
+def wait_until_parked(box: TaskMailbox, num_parks: int = 1) -> None:
+    """Without a sleep: the mailbox says so itself."""
+    while box.statistics().num_parks < num_parks or "parked" not in repr(box):
+        pass
+
+
+@pytest.fixture
+def box() -> Iterator[TaskMailbox]:
+    made = TaskMailbox()
+    made.bind_to_current_thread()
+    yield made
+    made.check_invariants()
+    assert made.statistics().num_rescued_wakeups == 0
+
+
+@pytest.fixture
+def _tiny_switch_interval() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_mails_come_out_in_the_order_in_which_they_were_put(box: TaskMailbox) -> None:
+    """Ten mails, first in first out, and nothing after them."""
+    mails = [mail(str(number)) for number in range(10)]
+    for each in mails:
+        box.put_threadsafe(each)
+
+    taken = [box.take() for _ in range(10)]
+
+    assert taken == mails
+    assert box.try_take() is None
+    assert not box.has_mail
+
+
+def test_an_urgent_mail_overtakes_a_thousand_others(box: TaskMailbox) -> None:
+    for number in range(1_000):
+        box.put_threadsafe(mail(str(number)))
+    box.put_threadsafe(urgent("first"))
+
+    assert repr(box.take()) == "first"
+    assert box.num_mails == 1_000
+
+
+def test_a_take_sees_only_mails_of_its_priority_or_above(box: TaskMailbox) -> None:
+    """C1, B2, D1, urgent A2: take(2) gives A and B, then take(1) gives C and D."""
+    for each in (mail("C", 1), mail("B", 2), mail("D", 1), urgent("A", 2)):
+        box.put_threadsafe(each)
+
+    assert take_all(box, 2) == "A B"
+    assert take_all(box, 1) == "C D"
+
+
+def test_a_take_of_the_lowest_priority_sees_all_urgent_first(box: TaskMailbox) -> None:
+    for each in (mail("C", 1), mail("B", 2), mail("D", 1), urgent("A", 2)):
+        box.put_threadsafe(each)
+
+    assert take_all(box) == "A C B D"
+
+
+def test_a_deferrable_mail_has_the_lowest_priority(box: TaskMailbox) -> None:
+    """An operator that yields never runs it, the loop does."""
+    box.put_threadsafe(mail("later", 5, MailOptions.DEFERRABLE))
+
+    assert box.try_take(0) is None
+    assert repr(box.try_take()) == "later"
+
+
+def test_takes_from_batch_and_queue_mix(box: TaskMailbox) -> None:
+    """0-2 in a batch, 3-5 behind it: every way to take goes on where the last one stopped."""
+    mails = [mail(str(number)) for number in range(6)]
+    for each in mails[:3]:
+        box.put_threadsafe(each)
+    assert box.create_batch()
+    for each in mails[3:]:
+        box.put_threadsafe(each)
+
+    assert box.try_take_from_batch() is mails[0]
+    assert box.try_take() is mails[1]
+    assert box.take() is mails[2]
+    assert box.try_take_from_batch() is None
+    assert box.try_take() is mails[3]
+    assert box.take() is mails[4]
+    assert box.close() == [mails[5]]
+
+
+def test_a_batch_holds_only_what_was_there(box: TaskMailbox) -> None:
+    """A mail put later waits for the next batch, so that mails that post mails do not starve the default action."""
+    box.put_threadsafe(mail("one"))
+    box.create_batch()
+    box.put_threadsafe(mail("two"))
+
+    assert repr(box.try_take_from_batch()) == "one"
+    assert box.try_take_from_batch() is None
+    assert box.has_mail
+    assert box.create_batch()
+    assert repr(box.try_take_from_batch()) == "two"
+    assert not box.create_batch()
+
+
+def test_priorities_look_through_the_batch_into_the_queue(box: TaskMailbox) -> None:
+    """A1 in the batch, B2 in the queue: take(2) gives B, the batch still gives A."""
+    box.put_threadsafe(mail("A", 1))
+    box.create_batch()
+    box.put_threadsafe(mail("B", 2))
+
+    assert repr(box.take(2)) == "B"
+    assert repr(box.try_take_from_batch()) == "A"
+
+
+@pytest.mark.parametrize("in_other_thread", [False, True])
+def test_urgent_mails_come_next_and_in_order_among_themselves(box: TaskMailbox, in_other_thread: bool) -> None:
+    """The golden order 1 A B C 2 3 D E F G 4 5 6 7, wherever the urgent mails come from."""
+
+    def put(*mails: Mail) -> None:
+        if in_other_thread:
+            in_thread(lambda: box.put_all_threadsafe(mails)).join()
+        else:
+            box.put_all_threadsafe(mails)
+
+    put(*(mail(str(number)) for number in range(1, 6)))
+    box.create_batch()
+    order = [box.take()]
+    put(urgent("A"), urgent("B"))
+    order.append(box.take())
+    put(urgent("C"))
+    order += [box.try_take_from_batch() or mail("none") for _ in range(4)]
+    put(urgent("D"), urgent("E"), mail("6"), urgent("F"), mail("7"))
+    order += [box.take() for _ in range(2)]
+    put(urgent("G"))
+    order += [box.take() for _ in range(6)]
+
+    assert names(order) == "1 A B C 2 3 D E F G 4 5 6 7"
+    assert not box.has_mail
+
+
+@pytest.mark.parametrize("in_other_thread", [False, True])
+def test_a_single_urgent_mail_comes_next_in_every_way_to_take(box: TaskMailbox, in_other_thread: bool) -> None:
+    """Put before the batch, into it and after it: A 1 B 2 C 3 D 4."""
+
+    def put(*mails: Mail) -> None:
+        if in_other_thread:
+            in_thread(lambda: box.put_all_threadsafe(mails)).join()
+        else:
+            box.put_all_threadsafe(mails)
+
+    put(mail("1"), mail("2"), urgent("A"))
+    box.create_batch()
+    order = [box.try_take_from_batch(), box.try_take_from_batch()]
+    put(urgent("B"), mail("3"))
+    order += [box.try_take_from_batch(), box.try_take_from_batch(), box.try_take_from_batch()]
+    put(mail("4"), urgent("C"))
+    order += [box.take(), box.take()]
+    put(urgent("D"))
+    order += [box.try_take(), box.try_take()]
+
+    assert [repr(each) for each in order] == ["A", "1", "B", "2", "None", "C", "3", "D", "4"]
+
+
+def test_an_urgent_mail_comes_between_two_of_a_batch(box: TaskMailbox) -> None:
+    for each in (mail("1"), mail("2")):
+        box.put_threadsafe(each)
+    box.create_batch()
+    assert repr(box.try_take_from_batch()) == "1"
+
+    box.put_threadsafe(urgent("now"))
+
+    assert repr(box.try_take_from_batch()) == "now"
+    assert repr(box.try_take_from_batch()) == "2"
+
+
+def test_draining_gives_everything_in_order(box: TaskMailbox) -> None:
+    """Urgent, batch, queue; also deferrable ones (a drain that skipped those once lost data: FLINK-39481)."""
+    box.put_threadsafe(mail("1"))
+    box.create_batch()
+    for each in (mail("2", 3), mail("3", 0, MailOptions.DEFERRABLE), urgent("0")):
+        box.put_threadsafe(each)
+
+    assert names(box.drain()) == "0 1 2 3"
+    assert box.num_mails == 0
+
+
+def test_a_quiesced_mailbox_gives_but_does_not_take(box: TaskMailbox) -> None:
+    box.put_threadsafe(mail("last"))
+    box.quiesce()
+
+    with pytest.raises(MailboxClosedError, match="QUIESCED"):
+        box.put_threadsafe(mail("late"))
+    assert not box.try_put_threadsafe(mail("late"))
+    assert repr(box.try_take()) == "last"
+    assert box.try_take() is None
+    assert box.state is MailboxState.QUIESCED
+
+
+def test_quiescing_on_condition_waits_for_the_mails(box: TaskMailbox) -> None:
+    """A mail that was accepted keeps the mailbox open, so that it may post another one."""
+    box.put_threadsafe(mail("one"))
+
+    assert not box.try_quiesce()
+    box.put_threadsafe(mail("two"))
+    box.drain()
+    assert box.try_quiesce()
+    assert box.state is MailboxState.QUIESCED
+
+
+@pytest.mark.parametrize("where", ["urgent", "batch", "queue"])
+def test_a_mail_anywhere_keeps_the_mailbox_open(box: TaskMailbox, where: str) -> None:
+    box.put_threadsafe(urgent("there") if where == "urgent" else mail("there"))
+    if where == "batch":
+        box.create_batch()
+
+    assert not box.try_quiesce()
+    assert box.state is MailboxState.OPEN
+
+
+def test_a_closed_mailbox_does_nothing(box: TaskMailbox) -> None:
+    left = mail("left")
+    box.put_threadsafe(left)
+
+    assert box.close() == [left]
+    assert box.close() == []
+    for refused in (lambda: box.put_threadsafe(mail("late")), box.take, box.try_take, box.try_take_from_batch, box.drain):
+        with pytest.raises(MailboxClosedError):
+            refused()
+    box.quiesce()
+    assert box.state is MailboxState.CLOSED
+
+
+def test_only_the_mailbox_thread_takes(box: TaskMailbox) -> None:
+    """Everything but putting raises elsewhere."""
+    errors: list[str] = []
+
+    def try_all() -> None:
+        for use in (box.take, box.try_take, box.create_batch, box.try_take_from_batch, box.quiesce, box.close, box.bind_to_current_thread):
+            try:
+                use()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+    in_thread(try_all).join()
+
+    assert len(errors) == 7
+    assert box.state is MailboxState.OPEN
+
+
+@pytest.mark.parametrize("end", [TaskMailbox.close, TaskMailbox.quiesce])
+def test_putters_learn_of_the_end(box: TaskMailbox, end: Callable[[TaskMailbox], object]) -> None:
+    """Eight threads that put for ever all get the error; nothing they were told was accepted is lost without being returned."""
+    num_accepted = [0] * 8
+
+    def put_until_refused(index: int) -> None:
+        try:
+            while True:
+                box.put_threadsafe(mail("x"))
+                num_accepted[index] += 1
+        except MailboxClosedError:
+            pass
+
+    threads = [in_thread(partial(put_until_refused, index)) for index in range(8)]
+    taken = [box.take() for _ in range(100)]
+    left = end(box)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+    rest = left if isinstance(left, list) else box.drain()
+    assert not any(thread.is_alive() for thread in threads)
+    assert sum(num_accepted) == len(taken) + len(rest)
+
+
+def test_mails_put_together_are_all_accepted_or_all_refused(box: TaskMailbox) -> None:
+    box.put_all_threadsafe([mail("1"), urgent("0"), mail("2")])
+    box.quiesce()
+    with pytest.raises(MailboxClosedError, match="refused 2 mails"):
+        box.put_all_threadsafe([mail("3"), mail("4")])
+
+    assert names(box.close()) == "0 1 2"
+
+
+def test_a_take_sleeps_until_a_mail_comes(box: TaskMailbox) -> None:
+    """And wakes for it, parked once."""
+
+    def put() -> None:
+        wait_until_parked(box)
+        box.put_threadsafe(mail("hello"))
+
+    thread = in_thread(put)
+    taken = box.take()
+    thread.join()
+
+    assert repr(taken) == "hello"
+    assert box.statistics().num_parks == 1
+
+
+def test_a_mail_that_the_taker_cannot_see_does_not_wake_it(box: TaskMailbox) -> None:
+    """Priority 0 does not end a take(1); priority 1 does."""
+    still_parked: list[bool] = []
+
+    def put() -> None:
+        wait_until_parked(box)
+        box.put_threadsafe(mail("low", 0))
+        still_parked.append("parked" in repr(box))
+        box.put_threadsafe(mail("high", 1))
+
+    thread = in_thread(put)
+    taken = box.take(1)
+    thread.join()
+
+    assert repr(taken) == "high"
+    assert still_parked == [True]
+    assert names(box.drain()) == "low"
+
+
+def test_a_put_between_look_and_park_is_not_missed(box: TaskMailbox) -> None:
+    """The forced interleaving: the mail comes after the take found nothing and before it parks."""
+    looked = box.try_take
+
+    def look_then_put(priority: int = MIN_PRIORITY) -> Mail | None:
+        found = looked(priority)
+        if box.num_mails == 0 and found is None:
+            box.put_threadsafe(mail("just in time"))
+        return found
+
+    box.try_take = look_then_put  # type: ignore[method-assign]  # the seam of the interleaving
+
+    assert repr(box.take()) == "just in time"
+    assert box.statistics().num_parks == 0
+
+
+def test_a_put_that_meets_an_interrupted_park_leaves_no_second_wakeup(box: TaskMailbox) -> None:
+    """The forced interleaving: Ctrl-C leaves the park while a put ends it.  The mail stays, and the next park really sleeps."""
+    real = box._wakeup
+
+    class InterruptedWakeup:
+        def acquire(self, timeout: float = -1) -> bool:
+            if timeout < 0:
+                return real.acquire(timeout=PATIENCE_S)
+            in_thread(lambda: box.put_threadsafe(mail("late"))).join()
+            raise KeyboardInterrupt
+
+        def release(self) -> None:
+            real.release()
+
+    box._wakeup = InterruptedWakeup()  # type: ignore[assignment]  # the seam of the interleaving
+    with pytest.raises(KeyboardInterrupt):
+        box.take()
+
+    assert real.locked()
+    assert repr(box.take()) == "late"
+
+
+def test_a_mail_without_a_wakeup_is_found_and_counted(box: TaskMailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The safety net: were a wake-up ever lost, the next look finds the mail, and the count tells on it."""
+    monkeypatch.setattr(task_mailbox, "_PARK_SLICE_S", 0.001)
+
+    def put_without_waking() -> None:
+        wait_until_parked(box)
+        box._queue.append(mail("unannounced"))
+
+    thread = in_thread(put_without_waking)
+    taken = box.take()
+    thread.join()
+
+    assert repr(taken) == "unannounced"
+    assert box.statistics().num_rescued_wakeups == 1
+    box._num_rescued_wakeups = 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_tiny_switch_interval")
+@pytest.mark.parametrize("polls", [False, True])
+def test_ten_writers_and_one_reader_lose_nothing(box: TaskMailbox, polls: bool) -> None:
+    """10 x 1,000 mails, some urgent, under constant thread switches: each arrives once, in its writer's order."""
+
+    def write(writer: int) -> None:
+        for number in range(1_000):
+            box.put_threadsafe(mail(f"{writer} {number}"))
+
+    threads = [in_thread(partial(write, writer)) for writer in range(10)]
+    taken: list[tuple[int, int]] = []
+    while len(taken) < 10_000:
+        found = box.try_take() if polls else box.take()
+        if found is not None:
+            writer, number = map(int, repr(found).split())
+            taken.append((writer, number))
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+    assert sorted(taken) == [(writer, number) for writer in range(10) for number in range(1_000)]
+    for writer in range(10):
+        assert [number for who, number in taken if who == writer] == list(range(1_000))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_tiny_switch_interval")
+def test_no_wakeup_is_lost_in_ping_pong(box: TaskMailbox) -> None:
+    """20,000 times: put, wake, answer.  A lost wake-up would be counted as rescued (and take a second)."""
+    other = TaskMailbox("other")
+    rounds = 20_000
+
+    def answer() -> None:
+        other.bind_to_current_thread()
+        for _ in range(rounds):
+            box.put_threadsafe(other.take())
+
+    thread = in_thread(answer)
+    for number in range(rounds):
+        other.put_threadsafe(mail(str(number)))
+        box.take()
+    thread.join(PATIENCE_S)
+
+    assert box.statistics().num_put == rounds
+    assert other.statistics().num_rescued_wakeups == 0

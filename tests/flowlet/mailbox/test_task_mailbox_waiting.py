@@ -1,0 +1,229 @@
+"""The ways to wait beyond a plain take, and puts in one step.
+
+Source: Flink `TaskMailboxImplTest` (testRunExclusively), FLINK-14231, FLINK-39481.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from flowlet.errors import MailboxClosedError
+from flowlet.mailbox import task_mailbox
+from flowlet.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from flowlet.mailbox.task_mailbox import TaskMailbox
+from netstack.availability import AvailabilityFuture
+
+
+def mail(name: str, priority: int = MIN_PRIORITY, options: MailOptions = MailOptions.DEFAULT) -> Mail:
+    return Mail(lambda: None, priority, name, options=options)
+
+
+def urgent(name: str) -> Mail:
+    return mail(name, MAX_PRIORITY, MailOptions.URGENT)
+
+
+def names(mails: list[Mail]) -> str:
+    return " ".join(map(repr, mails))
+
+
+def in_thread(target: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=target)
+    thread.start()
+    return thread
+
+
+def when_parked(box: TaskMailbox, act: Callable[[], object]) -> threading.Thread:
+    """Another thread acts once the mailbox thread sleeps; the mailbox says so itself."""
+
+    def wait_and_act() -> None:
+        while "parked" not in repr(box):
+            pass
+        act()
+
+    return in_thread(wait_and_act)
+
+
+@pytest.fixture
+def box() -> Iterator[TaskMailbox]:
+    made = TaskMailbox()
+    made.bind_to_current_thread()
+    yield made
+    made.check_invariants()
+    assert made.statistics().num_rescued_wakeups == 0
+    assert made._wakeup.locked(), "a wake-up is left over"
+
+
+class TestRunExclusively:
+    def test_all_that_is_put_comes_in_one_step(self, box: TaskMailbox) -> None:
+        """Ten puts; somebody else's put while they are gathered comes before all of them, a close after all of them."""
+
+        def put_ten(put: Callable[[Mail], None]) -> None:
+            for number in range(10):
+                put(mail(str(number)))
+                if number == 5:
+                    in_thread(lambda: box.put_threadsafe(mail("other"))).join()
+
+        in_thread(lambda: box.run_exclusively(put_ten)).join()
+
+        assert names(box.close()) == "other 0 1 2 3 4 5 6 7 8 9"
+
+    def test_a_close_meanwhile_refuses_all(self, box: TaskMailbox) -> None:
+        def put_and_close(put: Callable[[Mail], None]) -> None:
+            put(mail("1"))
+            box.close()
+            put(mail("2"))
+
+        with pytest.raises(MailboxClosedError, match="refused 2 mails"):
+            box.run_exclusively(put_and_close)
+
+    def test_an_error_puts_nothing(self, box: TaskMailbox) -> None:
+        def put_and_fail(put: Callable[[Mail], None]) -> None:
+            put(mail("1"))
+            raise ValueError("half way")
+
+        with pytest.raises(ValueError, match="half way"):
+            box.run_exclusively(put_and_fail)
+        assert box.num_mails == 0
+
+    def test_no_lock_is_held_meanwhile(self, box: TaskMailbox) -> None:
+        """The action may look at the mailbox."""
+        seen: list[int] = []
+
+        box.run_exclusively(lambda put: seen.append(box.statistics().num_put + box.num_mails))
+        box.put_threadsafe(mail("afterwards"))
+
+        assert seen == [0]
+        assert names(box.drain()) == "afterwards"
+
+
+class TestFlags:
+    def test_each_flag_tells_of_its_mails(self, box: TaskMailbox) -> None:
+        """Any mail, an urgent one, one that the batch would give."""
+        assert (box.has_mail, box.has_urgent_mail, box.has_batch) == (False, False, False)
+        box.put_threadsafe(mail("ordinary"))
+        assert (box.has_mail, box.has_urgent_mail, box.has_batch) == (True, False, False)
+        box.create_batch()
+        assert (box.has_mail, box.has_urgent_mail, box.has_batch) == (True, False, True)
+        box.put_threadsafe(urgent("now"))
+        assert (box.has_mail, box.has_urgent_mail, box.has_batch) == (True, True, True)
+        box.drain()
+        assert (box.has_mail, box.has_urgent_mail, box.has_batch) == (False, False, False)
+
+
+class TestTakeUntil:
+    def test_a_signal_that_was_given_ends_the_taking(self, box: TaskMailbox) -> None:
+        """Mails or not."""
+        signal = AvailabilityFuture()
+        box.put_threadsafe(mail("1"))
+        box.put_threadsafe(mail("2"))
+
+        assert repr(box.take_until(signal)) == "1"
+        signal.complete()
+
+        assert box.take_until(signal) is None
+        assert names(box.drain()) == "2"
+
+    def test_a_signal_wakes_the_parked_thread(self, box: TaskMailbox) -> None:
+        signal = AvailabilityFuture()
+        signal.add_done_callback(box.wake_threadsafe)
+        thread = when_parked(box, signal.complete)
+
+        assert box.take_until(signal) is None
+
+        thread.join()
+        assert box.statistics().num_parks == 1
+
+    def test_a_mail_wakes_it_too(self, box: TaskMailbox) -> None:
+        signal = AvailabilityFuture()
+        signal.add_done_callback(box.wake_threadsafe)
+        thread = when_parked(box, lambda: box.put_threadsafe(mail("hello", 2)))
+
+        assert repr(box.take_until(signal, 1)) == "hello"
+        thread.join()
+
+    def test_a_signal_between_look_and_park_is_not_missed(self, box: TaskMailbox) -> None:
+        """The forced interleaving: it comes when nothing was found and the thread does not sleep yet."""
+        signal = AvailabilityFuture()
+        signal.add_done_callback(box.wake_threadsafe)
+        look = box.try_take
+
+        def look_then_signal(priority: int = MIN_PRIORITY) -> Mail | None:
+            found = look(priority)
+            signal.complete()
+            return found
+
+        box.try_take = look_then_signal  # type: ignore[method-assign]  # the seam of the interleaving
+
+        assert box.take_until(signal) is None
+        assert box.statistics().num_parks == 0
+
+    def test_a_signal_works_on_a_quiesced_mailbox(self, box: TaskMailbox) -> None:
+        """A mail that said so would be refused, and the thread would sleep for ever (FLINK-14231)."""
+        signal = AvailabilityFuture()
+        signal.add_done_callback(box.wake_threadsafe)
+        box.quiesce()
+        thread = when_parked(box, signal.complete)
+
+        assert box.take_until(signal) is None
+        thread.join()
+
+    def test_a_closed_mailbox_gives_nothing(self, box: TaskMailbox) -> None:
+        box.close()
+
+        with pytest.raises(MailboxClosedError):
+            box.take_until(AvailabilityFuture())
+
+    def test_a_wake_up_without_a_reason_is_slept_over(self, box: TaskMailbox) -> None:
+        """Whoever waits looks again, and goes on waiting."""
+
+        def wake_then_put() -> None:
+            box.wake_threadsafe()
+            while box.statistics().num_parks < 2:
+                pass
+            box.put_threadsafe(mail("at last"))
+
+        thread = when_parked(box, wake_then_put)
+
+        assert repr(box.take()) == "at last"
+        thread.join()
+
+    def test_waking_nobody_leaves_nothing_behind(self, box: TaskMailbox) -> None:
+        """Neither before the first park nor after one: the next park really sleeps."""
+        box.wake_threadsafe()
+        thread = when_parked(box, lambda: box.put_threadsafe(mail("hello")))
+        box.take()
+        thread.join()
+
+        box.wake_threadsafe()
+
+        assert box._wakeup.locked()
+
+    def test_a_signal_without_a_wakeup_is_found_and_counted(self, box: TaskMailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The safety net, for a signal that nobody told to wake the mailbox."""
+        monkeypatch.setattr(task_mailbox, "_PARK_SLICE_S", 0.001)
+        signal = AvailabilityFuture()
+        thread = when_parked(box, signal.complete)
+
+        assert box.take_until(signal) is None
+
+        thread.join()
+        assert box.statistics().num_rescued_wakeups == 1
+        box._num_rescued_wakeups = 0
+
+
+class TestMailsOfASender:
+    def test_deferrable_mails_count_with_their_senders_priority(self, box: TaskMailbox) -> None:
+        """Those of operators before it stay (FLINK-39481: an end that skipped deferrable mails lost data)."""
+        for each in (mail("before", 1), mail("mine", 2, MailOptions.DEFERRABLE), mail("behind", 3), mail("too", 0, MailOptions.DEFERRABLE)):
+            box.put_threadsafe(each)
+        box.create_batch()
+        box.put_threadsafe(urgent("now"))
+        box.put_threadsafe(mail("mine too", 2))
+
+        taken = []
+        while (each := box.try_take_of_sender(2)) is not None:  # type: ignore[assignment]
+            taken.append(each)
+
+        assert names(taken) == "now mine behind mine too"
+        assert names(box.drain()) == "before too"

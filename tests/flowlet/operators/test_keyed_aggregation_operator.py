@@ -1,0 +1,280 @@
+"""Whether records come as lists or as columns, and whatever comes between: results, timestamps, errors and snapshots are the same."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from flowlet.columns import CodedColumn, Columns, ListColumn, NameTable, column_of, columns_of
+from flowlet.columns.arrow_columns import columns_of_batch
+from flowlet.datastream.aggregations import Extreme, Total, extreme_of
+from flowlet.errors import UserFunctionError
+from flowlet.keys.column_key import ColumnKey
+from flowlet.operators import keyed_aggregation_operator
+from flowlet.operators.keyed_aggregation_operator import ColumnarState, KeyedAggregationOperator, RunningState
+from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.records import MAX_TIMESTAMP, Chunk
+from tests.flowlet.operators.harness import Harness
+from tests.flowlet.serde.exact import exact
+
+KEY = operator.itemgetter(0)  # says which field it takes, so that the keys of columns are a column
+
+
+def extreme(method: str) -> Extreme:
+    return Extreme(method, 1, is_largest="max" in method, keeps_record="by" in method)
+
+
+def concatenate(first: Any, second: Any) -> Any:
+    return (*first[:1], repr(first[1])[-3:] + repr(second[1])[-3:], *first[2:])
+
+
+MAKE: dict[str, Callable[..., KeyedAggregationOperator]] = {
+    "sum": lambda **options: KeyedSumOperator(KEY, 1, **options),
+    "sum of the last": lambda **options: KeyedSumOperator(KEY, -1, **options),
+    "function": lambda **options: KeyedReduceOperator(KEY, lambda a, b: (a[0], a[1] + b[1]), **options),
+    "another function": lambda **options: KeyedReduceOperator(KEY, concatenate, **options),
+    **{
+        method: lambda method=method, **options: KeyedReduceOperator(KEY, extreme(method), **options)
+        for method in ("min", "max", "min_by", "max_by")
+    },
+}
+OPTIONS: dict[str, dict[str, bool]] = {
+    "each row": {},
+    "each key and chunk": {"emits_batches": True},
+    "at the end": {"emit_on_finish": True},
+}
+
+KEYS = st.sampled_from(["a", "b", "c"])
+PAIRS = st.tuples(KEYS, st.integers(-5, 5))
+CHUNKS = st.lists(PAIRS, min_size=1, max_size=8)
+ODD_CHUNKS = st.one_of(
+    st.lists(st.tuples(KEYS, st.integers(2**61, 2**63)), min_size=1, max_size=8),
+    st.lists(st.tuples(KEYS, st.sampled_from([True, 0.5, -0.0, 2**70])), min_size=1, max_size=8),
+    st.lists(st.tuples(st.sampled_from([1, True, 1.0, "a"]), st.integers(0, 3)), min_size=1, max_size=8),
+    st.lists(st.tuples(KEYS, st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=8),
+    st.lists(PAIRS.map(list), min_size=1, max_size=8),
+)
+STREAMS = st.lists(CHUNKS, max_size=4) | st.lists(CHUNKS | ODD_CHUNKS, max_size=5)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that tests need few records."""
+    monkeypatch.setattr(keyed_aggregation_operator, "MIN_COLUMN_ROWS", 3)
+
+
+def coded(columns: Columns, table: NameTable) -> Columns:
+    """The same records with dictionary codes as keys, as they come from a channel."""
+    names = columns.fields[0].to_list()
+    if set(map(type, names)) != {str}:
+        return columns
+    known = {name: code for code, name in enumerate(table.names)}
+    for name in names:
+        if name not in known:
+            known[name] = len(table.names)
+            table.names.append(name)
+    import numpy as np
+
+    keys = CodedColumn(np.array([known[name] for name in names], np.uint16), table)
+    return Columns(columns.num_rows, (keys, *columns.fields[1:]), columns.shape)
+
+
+def chunk_of(records: list[Any], form: str, table: NameTable, first_timestamp: int | None) -> Chunk:
+    timestamps = None if first_timestamp is None else list(range(first_timestamp, first_timestamp + len(records)))
+    columns = columns_of(records) if form != "list" else None
+    if columns is None:
+        return Chunk(list(records), timestamps)
+    return Chunk.of_columns(coded(columns, table) if form == "codes" else columns, timestamps)
+
+
+def run(
+    make: Callable[[], KeyedAggregationOperator], stream: list[list[Any]], form: str, *, has_timestamps: bool, stops_at: int | None = None
+) -> Any:
+    """Everything that comes out, by chunk; with a failure and a restart behind chunk ``stops_at``."""
+    harness, table = Harness(make()), NameTable()
+    outcome: list[Any] = []
+    try:
+        for number, records in enumerate(stream):
+            harness.operator.process_chunk(chunk_of(records, form, table, number * 100 if has_timestamps else None))
+            if number == stops_at:
+                count = len(harness.output.elements)  # a chunk of several shapes comes out as several elements
+                state = cloudpickle.loads(cloudpickle.dumps(harness.operator.snapshot_state(1)))
+                harness.operator.process_chunk(chunk_of([("a", 77), ("z", 1), ("a", 5)], form, table, None))
+                harness.operator.close()
+                before = harness.output.elements[:count] if not harness.operator._emit_on_finish else []
+                harness = Harness(make())
+                harness.output.elements.extend(before)
+                harness.operator.initialize_state(state)
+        harness.operator.finish()
+    except UserFunctionError as error:
+        outcome.append((error.record_preview, repr(error.__cause__)))
+    harness.operator.close()
+    return [*outcome, exact(harness.output.values), harness.output.timestamps]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+@settings(max_examples=12)
+@example(stream=[[("a", 0, 0)], [("a", 0)] * 8, [("a", 0), ("a", -1)]], has_timestamps=False, stops_at=2)
+@given(stream=STREAMS, has_timestamps=st.booleans(), stops_at=st.none() | st.integers(0, 3))
+def test_columns_are_only_another_way_to_say_records(
+    make: Callable[..., KeyedAggregationOperator],
+    options: dict[str, bool],
+    stream: list[list[Any]],
+    has_timestamps: bool,
+    stops_at: int | None,
+) -> None:
+    """Also after a restart from a snapshot, in whatever form the state was."""
+    wanted = run(lambda: make(**options), stream, "list", has_timestamps=has_timestamps)
+
+    for form in ("columns", "codes"):
+        assert run(lambda: make(**options), stream, form, has_timestamps=has_timestamps) == wanted
+        assert run(lambda: make(**options), stream, form, has_timestamps=has_timestamps, stops_at=stops_at) == wanted
+
+
+def columns(*records: Any) -> Chunk:
+    found = columns_of(list(records))
+    assert found is not None
+    return Chunk.of_columns(found)
+
+
+def test_columns_come_out_where_columns_go_in() -> None:
+    harness = Harness(KeyedSumOperator(KEY, 1))
+
+    harness.operator.process_chunk(columns(("a", 1), ("b", 2), ("a", 3)))
+
+    assert [chunk.columns is not None for chunk in harness.output.chunks] == [True]
+    assert harness.output.values == [("a", 1), ("b", 2), ("a", 4)]
+
+
+def test_small_chunks_are_done_record_by_record_until_a_large_one_comes() -> None:
+    """Then their state goes over into columns; from there on small ones are done in columns, too."""
+    harness = Harness(KeyedSumOperator(KEY, 1))
+
+    for records in ([("a", 1)], [("a", 2), ("b", 1)], [("b", 1), ("c", 1), ("a", 4)], [("c", 1)]):
+        harness.operator.process_chunk(columns(*records))
+
+    assert [chunk.columns is not None for chunk in harness.output.chunks] == [False, False, True, True]
+    assert harness.output.values == [("a", 1), ("a", 3), ("b", 1), ("b", 2), ("c", 1), ("a", 7), ("c", 2)]
+
+
+@pytest.mark.parametrize(
+    "old", [RunningState(("a", "b"), (3, 4), {"_holds_sums": True}), RunningState(("a",), (("a", 3),), {"_holds_sums": False})]
+)
+def test_a_snapshot_of_records_goes_on_in_columns(old: RunningState) -> None:
+    harness = Harness(KeyedSumOperator(KEY, 1))
+    harness.operator.initialize_state(old)
+
+    harness.operator.process_chunk(columns(("a", 1), ("c", 2), ("a", 1)))
+
+    assert harness.output.chunks[0].columns is not None
+    assert harness.output.values == [("a", 4), ("c", 2), ("a", 5)]
+
+
+def test_a_snapshot_of_columns_goes_on_with_records() -> None:
+    """Where the function is another one now, which nothing can do in columns."""
+    before = Harness(KeyedSumOperator(KEY, 1))
+    before.operator.process_chunk(columns(("a", 1), ("b", 2), ("a", 3)))
+    state = before.operator.snapshot_state(1)
+    assert isinstance(state, ColumnarState)
+
+    harness = Harness(KeyedReduceOperator(KEY, concatenate))
+    harness.operator.initialize_state(ColumnarState(state.keys, state.columns, {"_has_timestamps": False}))
+    harness.process(("a", 7), ("b", 8))
+
+    assert harness.output.values == [("a", "47"), ("b", "28")]
+
+
+def test_what_is_in_a_snapshot_does_not_change_with_the_state() -> None:
+    harness = Harness(KeyedSumOperator(KEY, 1))
+    harness.operator.process_chunk(columns(("a", 1), ("b", 2), ("a", 3)))
+    state = harness.operator.snapshot_state(1)
+
+    harness.operator.process_chunk(columns(("a", 1), ("c", 2), ("d", 3)))
+
+    assert isinstance(state, ColumnarState)
+    assert (state.keys, state.columns.to_list()) == (("a", "b"), [("a", 4), ("b", 2)])
+    assert not any(isinstance(field, CodedColumn) for field in state.columns.fields)
+
+
+def test_final_results_in_columns_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_aggregation_operator, "FINAL_CHUNK_ROWS", 2)
+    harness = Harness(KeyedSumOperator(KEY, 1, emit_on_finish=True))
+    found = columns_of([("a", 1), ("b", 2), ("c", 3), ("a", 4), ("d", 5)])
+    assert found is not None
+    harness.operator.process_chunk(Chunk.of_columns(found, [1, 2, 3, 4, 5]))
+    assert harness.output.elements == []
+
+    harness.operator.finish()
+
+    assert [len(chunk) for chunk in harness.output.chunks] == [2, 2]
+    assert harness.output.values == [("a", 5), ("b", 2), ("c", 3), ("d", 5)]
+    assert harness.output.timestamps == [MAX_TIMESTAMP] * 4
+
+
+def test_a_batch_has_the_last_result_of_each_key_in_the_order_of_the_rows() -> None:
+    for form in ("list", "columns"):
+        harness = Harness(KeyedReduceOperator(KEY, lambda a, b: (a[0], a[1] + b[1]), emits_batches=True))
+        harness.operator.process_chunk(chunk_of([("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5)], form, NameTable(), 10))
+
+        assert harness.output.values == [("a", 4), ("c", 4), ("b", 7)]
+        assert harness.output.timestamps == [12, 13, 14]
+
+
+def test_an_unhashable_key_is_named_as_among_records() -> None:
+    harness = Harness(KeyedSumOperator(KEY, 1), subtask=2)
+    fields = (ListColumn(["a", {"b"}, "c"]), column_of([1, 2, 3]))
+    whole = columns(("x", 1))
+    assert whole.columns is not None
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness.operator.process_chunk(Chunk.of_columns(Columns(3, fields, whole.columns.shape)))
+
+    assert caught.value.record_preview == "({'b'}, 2)"
+
+
+NULLABLE_ROWS = st.lists(
+    st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-5, 5)), min_size=1, max_size=8), max_size=4
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("method", ["sum", "min", "max", "min_by", "max_by"])
+@settings(max_examples=12)
+@given(stream=NULLABLE_ROWS, in_columns=st.lists(st.booleans(), min_size=4, max_size=4))
+def test_rows_with_nulls_have_the_same_results_in_columns(
+    method: str, options: dict[str, Any], stream: list[list[Any]], in_columns: list[bool]
+) -> None:
+    """A null in the field changes nothing, a null as key is a key; whichever chunks come as columns."""
+    function = Total("v", skips_nulls=True) if method == "sum" else extreme_of(method, "v", skips_nulls=True)
+    outcomes = []
+    for is_mixed in (False, True):
+        harness = Harness(KeyedReduceOperator(ColumnKey("k"), function, **options))
+        for number, rows in enumerate(stream):
+            schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("row", pa.int64())])
+            records = [{"k": key, "v": value, "row": row} for row, (key, value) in enumerate(rows)]
+            batch = pa.Table.from_pylist(records, schema).to_batches()[0]
+            columns = columns_of_batch(batch)
+            chunk = Chunk.of_columns(columns) if is_mixed and in_columns[number] else Chunk(columns.to_list())
+            harness.operator.process_chunk(chunk)
+        harness.operator.finish()
+        outcomes.append(exact(harness.output.values))
+
+    assert outcomes[0] == outcomes[1]
+
+
+def test_an_empty_chunk_is_nothing() -> None:
+    harness = Harness(KeyedSumOperator(KEY, 1))
+
+    harness.operator.process_chunk(Chunk([]))
+
+    assert harness.output.elements == []
+    assert harness.operator.snapshot_state(1) is None

@@ -1,0 +1,142 @@
+"""What runs on the loop, and when it goes back to its own thread."""
+
+from collections.abc import Callable
+
+import pytest
+
+from flowlet.async_io.async_wait_operator import AsyncWaitOperator
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
+from flowlet.mailbox.task_timings import WaitKind
+from flowlet.task.light_task import BUDGET_NS, LightInput, LightTask, can_be_light
+
+_S = 1_000_000_000
+
+
+class Gate:
+    """So many data buffers, then something else."""
+
+    def __init__(self, num_data: int) -> None:
+        self.num_data = num_data
+
+    @property
+    def next_is_data(self) -> bool:
+        return self.num_data > 0
+
+
+class Processor:
+    """Runs the action at once, as if the thread was parked."""
+
+    def __init__(self) -> None:
+        self.num_runs = 0
+        self.is_parked = True
+
+    def try_run_parked(self, suspension: Suspension, action: Callable[[MailboxController], None], now_ns: int) -> bool:
+        if self.is_parked:
+            self.num_runs += 1
+            action(None)  # type: ignore[arg-type]  # handed on
+        return self.is_parked
+
+
+class Rig:
+    def __init__(self, num_data: int, *, cost_ns: int = 10) -> None:
+        self.gate = Gate(num_data)
+        self.processor = Processor()
+        self.cost_ns = cost_ns
+        self.now_ns = 0
+        self.is_loop_thread = True
+        self.has_mail = False
+        self.num_waits = 0
+        self.suspension = Suspension(None, WaitKind.IDLE, "input")  # type: ignore[arg-type]  # never resumed
+        work = LightInput(self._process_one, self._wait, lambda: self.has_mail)
+        processor: MailboxProcessor = self.processor  # type: ignore[assignment]  # what is needed of it
+        self.task = LightTask(processor, self.gate, work, lambda: self.is_loop_thread, lambda: self.now_ns)
+
+    def _process_one(self) -> None:
+        self.gate.num_data -= 1
+        self.now_ns += self.cost_ns
+
+    def _wait(self, controller: MailboxController) -> None:
+        self.num_waits += 1
+
+    def try_run(self) -> bool:
+        return self.task.try_run(self.suspension)
+
+
+def test_all_that_has_arrived_is_processed_and_then_waited_for() -> None:
+    rig = Rig(3)
+
+    assert rig.try_run()
+
+    assert (rig.gate.num_data, rig.num_waits) == (0, 1)
+
+
+def test_other_threads_leave_it_to_its_own() -> None:
+    """A producer in the same process would do the consumer's work."""
+    rig = Rig(3)
+    rig.is_loop_thread = False
+
+    assert not rig.try_run()
+    assert rig.processor.num_runs == 0
+
+
+def test_an_event_is_its_own_threads_work() -> None:
+    rig = Rig(0)
+
+    assert rig.try_run()
+
+    assert (rig.gate.num_data, rig.num_waits) == (0, 0), "its own thread goes on"
+
+
+def test_a_task_that_works_is_told_as_usual() -> None:
+    rig = Rig(3)
+    rig.processor.is_parked = False
+
+    assert not rig.try_run()
+
+
+def test_a_mail_ends_the_slice() -> None:
+    rig = Rig(3)
+    rig.has_mail = True
+
+    assert rig.try_run()
+
+    assert (rig.gate.num_data, rig.num_waits) == (2, 0), "its own thread goes on"
+
+
+def test_a_task_that_takes_long_goes_back_to_its_thread_each_time_for_longer() -> None:
+    rig = Rig(100, cost_ns=BUDGET_NS + 1)
+
+    for pause_s in (1, 2, 4):
+        assert rig.try_run()
+        assert rig.num_waits == 0, "its own thread goes on with the rest"
+        end_ns = rig.now_ns
+        rig.now_ns = end_ns + pause_s * _S - 10
+        assert not rig.try_run()
+        rig.now_ns = end_ns + pause_s * _S
+
+    assert rig.processor.num_runs == 3
+
+
+def test_a_task_that_was_quick_for_long_enough_goes_back_for_a_second_again() -> None:
+    """Somebody may have kept the loop from its core: that says little of the task."""
+    rig = Rig(100, cost_ns=BUDGET_NS + 1)
+    seen = []
+
+    for own_s, quick_s in ((0, 0), (1, 0), (2, 0), (4, 3), (8, 8), (1, 0)):
+        rig.now_ns += (own_s + quick_s) * _S
+        assert rig.try_run(), f"it was {own_s} s on its own thread"
+        seen.append(repr(rig.task))
+
+    assert seen == [f"<LightTask, the last time {pause_s} s on its own thread>" for pause_s in (1, 2, 4, 8, 1, 2)]
+
+
+@pytest.mark.parametrize(("num_gates", "num_outputs", "is_light"), [(1, 0, True), (2, 0, False), (1, 1, False)])
+def test_a_task_that_may_wait_for_buffers_or_chooses_among_gates_is_not_light(num_gates: int, num_outputs: int, *, is_light: bool) -> None:
+    assert can_be_light([StreamOperator()], num_gates=num_gates, num_outputs=num_outputs) is is_light
+
+
+def test_an_operator_that_waits_for_its_mails_is_not_light() -> None:
+    waiting = AsyncWaitOperator.__new__(AsyncWaitOperator)
+
+    assert not can_be_light([StreamOperator(), waiting], num_gates=1, num_outputs=0)

@@ -1,0 +1,347 @@
+"""Promises of ``KeyedTimerService``.
+
+Source: Flink ``InternalTimerServiceImplTest``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flowlet.keys.key_groups import key_group, key_group_range
+from flowlet.records import MIN_TIMESTAMP
+from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.timers.time_services import InternalTimer, KeyContext
+from flowlet.timers.timer_service import KeyedTimerService, KeyGroupTimers
+
+MAX_PARALLELISM = 128
+Fired = tuple[str, Any, Any, int]  # domain, key, namespace, timestamp
+
+
+class Services:
+    """A timer service, its clock and its key context; records what fires, with the key that was current then."""
+
+    def __init__(self, key_groups: range = range(MAX_PARALLELISM), should_interrupt: Callable[[], bool] = lambda: False) -> None:
+        self.clock = TestProcessingTimeService()
+        self.keys = KeyContext()
+        self.fired: list[Fired] = []
+        self.react: Callable[[InternalTimer], object] = lambda timer: None
+        self.timers = KeyedTimerService(
+            "timers",
+            self,
+            key_context=self.keys,
+            clock=self.clock,
+            key_groups=key_groups,
+            max_parallelism=MAX_PARALLELISM,
+            should_interrupt=should_interrupt,
+        )
+
+    def on_event_time(self, timer: InternalTimer) -> None:
+        self._fire("event", timer)
+
+    def on_processing_time(self, timer: InternalTimer) -> None:
+        self._fire("processing", timer)
+
+    def _fire(self, domain: str, timer: InternalTimer) -> None:
+        assert self.keys.current_key == timer.key
+        self.fired.append((domain, timer.key, timer.namespace, timer.timestamp))
+        self.react(timer)
+
+    def take(self) -> list[Fired]:
+        self.timers.check_invariants()
+        fired, self.fired = self.fired, []
+        return fired
+
+    def event(self, key: Any, namespace: Any, *timestamps: int) -> None:
+        self.keys.current_key = key
+        for timestamp in timestamps:
+            self.timers.register_event_time_timer(namespace, timestamp)
+
+    def processing(self, key: Any, namespace: Any, *timestamps: int) -> None:
+        self.keys.current_key = key
+        for timestamp in timestamps:
+            self.timers.register_processing_time_timer(namespace, timestamp)
+
+
+@pytest.fixture
+def services() -> Services:
+    return Services()
+
+
+def test_however_many_processing_time_timers_the_clock_has_one(services: Services) -> None:
+    for key in ("a", "b"):
+        services.processing(key, "w1", 10, 20)
+        services.processing(key, "w2", 10, 20)
+    assert services.clock.active_timers() == [10]
+
+    services.clock.set_time(10)
+    assert len(services.take()) == 4
+    assert services.clock.active_timers() == [20]
+    services.clock.set_time(20)
+    assert len(services.take()) == 4
+
+    assert services.clock.num_timers == 0
+
+
+def test_an_earlier_timer_moves_the_one_of_the_clock(services: Services) -> None:
+    services.processing("a", None, 20)
+    assert services.clock.active_timers() == [20]
+    services.processing("a", None, 10)
+    assert services.clock.active_timers() == [10]
+    services.processing("a", None, 30)
+    assert services.clock.active_timers() == [10]
+
+
+def test_registering_inside_a_callback_leaks_no_timer_of_the_clock(services: Services) -> None:
+    services.react = lambda timer: services.timers.register_processing_time_timer(None, timer.timestamp + 10)
+    services.processing("a", None, 10)
+
+    for now in (10, 20, 30):
+        services.clock.set_time(now)
+        assert services.take() == [("processing", "a", None, now)]
+        assert services.clock.active_timers() == [now + 10]
+
+
+def test_a_timer_for_the_past_registered_inside_a_callback_fires(services: Services) -> None:
+
+    def register_once(timer: InternalTimer) -> None:
+        if timer.namespace is None:
+            services.timers.register_processing_time_timer("w", 1)
+
+    services.react = register_once
+    services.processing("a", None, 10)
+
+    services.clock.set_time(10)
+
+    assert services.take() == [("processing", "a", None, 10), ("processing", "a", "w", 1)]
+
+
+def test_the_service_knows_both_times(services: Services) -> None:
+    services.clock.set_time(17)
+
+    assert services.timers.current_processing_time() == 17
+    assert services.timers.current_watermark() == MIN_TIMESTAMP
+    services.timers.advance_watermark(39)
+    assert services.timers.current_watermark() == 39
+    services.timers.advance_watermark(20)
+    assert services.timers.current_watermark() == 39
+
+
+def test_event_time_timers_fire_up_to_and_including_the_watermark(services: Services) -> None:
+    for key in ("a", "b"):
+        services.event(key, "w", 10, 11)
+    services.event("a", "w", 10)
+
+    services.timers.advance_watermark(9)
+    assert services.take() == []
+    services.timers.advance_watermark(10)
+    assert services.take() == [("event", "a", "w", 10), ("event", "b", "w", 10)]
+    assert services.timers.num_event_time_timers == 2
+    services.timers.advance_watermark(100)
+    assert services.take() == [("event", "a", "w", 11), ("event", "b", "w", 11)]
+    assert services.timers.num_fired_timers == 4
+
+
+def test_the_watermark_is_new_when_its_timers_fire(services: Services) -> None:
+    seen: list[int] = []
+    services.react = lambda timer: seen.append(services.timers.current_watermark())
+    services.event("a", None, 10)
+
+    services.timers.advance_watermark(15)
+
+    assert seen == [15]
+
+
+def test_an_event_time_timer_registered_inside_a_callback_fires_if_it_is_due(services: Services) -> None:
+    services.react = lambda timer: services.timers.register_event_time_timer(None, timer.timestamp + 10)
+    services.event("a", None, 10)
+
+    services.timers.advance_watermark(35)
+
+    assert [timestamp for *_, timestamp in services.take()] == [10, 20, 30]
+    assert services.timers.num_event_time_timers == 1
+
+
+def test_processing_time_timers_fire_at_their_time(services: Services) -> None:
+    services.processing("a", "w1", 10)
+    services.processing("b", "w2", 10)
+    services.processing("a", "w2", 20)
+    assert services.timers.num_processing_time_timers == 3
+
+    services.clock.set_time(10)
+
+    assert services.take() == [("processing", "a", "w1", 10), ("processing", "b", "w2", 10)]
+    assert services.timers.num_processing_time_timers == 1
+
+
+@pytest.mark.parametrize("domain", ["event", "processing"])
+def test_a_deleted_timer_does_not_fire(services: Services, domain: str) -> None:
+    """Only the one of that key and namespace."""
+    for key in ("a", "b"):
+        getattr(services, domain)(key, "w1", 10)
+        getattr(services, domain)(key, "w2", 10)
+    services.keys.current_key = "a"
+
+    getattr(services.timers, f"delete_{domain}_time_timer")("w1", 10)
+    getattr(services.timers, f"delete_{domain}_time_timer")("w1", 11)
+    services.clock.set_time(10)
+    services.timers.advance_watermark(10)
+
+    assert services.take() == [(domain, "a", "w2", 10), (domain, "b", "w1", 10), (domain, "b", "w2", 10)]
+
+
+def test_all_timers_can_be_looked_at(services: Services) -> None:
+    """With their keys as the current ones; the current key is put back."""
+    services.event("a", "w", 10)
+    services.event("b", "w", 11)
+    services.processing("c", "x", 12)
+    found: list[tuple[Any, Any, int]] = []
+
+    services.timers.for_each_event_time_timer(lambda namespace, timestamp: found.append((services.keys.current_key, namespace, timestamp)))
+    services.timers.for_each_processing_time_timer(
+        lambda namespace, timestamp: found.append((services.keys.current_key, namespace, timestamp))
+    )
+
+    assert found == [("a", "w", 10), ("b", "w", 11), ("c", "x", 12)]
+    assert services.keys.current_key == "c"
+
+
+def test_a_timer_leaves_the_current_key_as_it_was(services: Services) -> None:
+    """Also one that fails."""
+
+    def fail(timer: InternalTimer) -> None:
+        raise ValueError("broken")
+
+    services.event("a", None, 10)
+    services.event("b", None, 20)
+    services.keys.current_key = "record"
+    services.timers.advance_watermark(10)
+    assert services.keys.current_key == "record"
+    services.react = fail
+
+    with pytest.raises(ValueError, match="broken"):
+        services.timers.advance_watermark(20)
+
+    assert services.keys.current_key == "record"
+
+
+def test_without_a_key_there_are_no_timers(services: Services) -> None:
+    with pytest.raises(RuntimeError, match="only keyed streams have timers"):
+        services.timers.register_event_time_timer(None, 1)
+    with pytest.raises(RuntimeError, match="only keyed streams have timers"):
+        services.timers.delete_processing_time_timer(None, 1)
+
+
+def test_none_is_a_key_with_timers(services: Services) -> None:
+    services.event(None, None, 10)
+    services.keys.current_key = "a"
+
+    services.timers.advance_watermark(10)
+
+    assert services.take() == [("event", None, None, 10)]
+
+
+def test_a_long_run_of_event_time_timers_can_be_interrupted(services: Services) -> None:
+    """After each timer, and it goes on where it stopped (FLINK-20217)."""
+    services.event("a", None, 10, 20, 30, 40)
+
+    assert not services.timers.try_advance_watermark(30, lambda: True)
+    assert [timestamp for *_, timestamp in services.take()] == [10]
+    assert services.timers.completed_until(30) == 19
+    assert services.timers.current_watermark() == 30
+    assert not services.timers.try_advance_watermark(30, lambda: True)
+    assert services.timers.try_advance_watermark(30, lambda: True)
+    assert [timestamp for *_, timestamp in services.take()] == [20, 30]
+    assert services.timers.completed_until(30) == 30
+    assert services.timers.completed_until(50) == 39
+
+
+def test_a_long_run_of_processing_time_timers_lets_mails_pass() -> None:
+    """The rest comes with the clock's next timer, which is due at once."""
+    services = Services(should_interrupt=lambda: True)
+    services.processing("a", None, 1, 2, 3)
+    now, services.clock._now_ms = services.clock._now_ms, 3
+
+    services.timers._on_clock(3)
+    assert now == 0
+    assert [timestamp for *_, timestamp in services.take()] == [1]
+    assert services.clock.active_timers()[-1:] == [2]
+    services.clock.advance(0)
+
+    assert [timestamp for *_, timestamp in services.take()] == [2, 3]
+
+
+def test_after_close_the_clock_has_no_timer(services: Services) -> None:
+    services.processing("a", None, 10)
+
+    services.timers.close()
+    services.processing("a", None, 5)
+
+    assert services.clock.num_timers == 0
+
+
+def snapshot_of(services: Services) -> dict[int, KeyGroupTimers]:
+    for number in range(20):
+        services.event(f"key{number}", "w", 10, 20)
+        services.processing(f"key{number}", None, 15)
+    return services.timers.snapshot()
+
+
+def test_a_snapshot_holds_every_timer_in_the_group_of_its_key(services: Services) -> None:
+    groups = snapshot_of(services)
+
+    assert sum(len(timers.event_time) for timers in groups.values()) == 40
+    assert sum(len(timers.processing_time) for timers in groups.values()) == 20
+    for group, timers in groups.items():
+        assert all(key_group(timer.key, MAX_PARALLELISM) == group for timer in (*timers.event_time, *timers.processing_time))
+
+
+def test_a_snapshot_does_not_change_later(services: Services) -> None:
+    groups = snapshot_of(services)
+    before = repr(groups)
+
+    services.timers.advance_watermark(100)
+
+    assert repr(groups) == before
+
+
+def test_restored_timers_fire(services: Services) -> None:
+    groups = snapshot_of(services)
+    restored = Services()
+
+    restored.timers.restore(groups)
+    assert restored.clock.active_timers() == [15]
+    restored.timers.advance_watermark(10)
+    restored.clock.set_time(15)
+
+    assert len(restored.take()) == 40
+    assert restored.timers.num_event_time_timers == 20
+
+
+def test_timers_move_with_their_key_groups_when_a_job_is_rescaled(services: Services) -> None:
+    """One subtask becomes three: each timer fires at one of them, the owner of its key."""
+    groups = snapshot_of(services)
+    fired: list[Any] = []
+
+    for subtask in range(3):
+        mine = key_group_range(MAX_PARALLELISM, 3, subtask)
+        restored = Services(mine)
+        restored.timers.restore({group: timers for group, timers in groups.items() if group in mine})
+        restored.timers.advance_watermark(100)
+        restored.clock.set_time(100)
+        fired += restored.take()
+
+    services.timers.advance_watermark(100)
+    services.clock.set_time(100)
+    assert sorted(map(repr, fired)) == sorted(map(repr, services.take()))
+
+
+def test_timers_of_other_subtasks_are_refused() -> None:
+    services = Services(range(1))
+    groups = snapshot_of(Services())
+    group = max(groups)
+
+    with pytest.raises(ValueError, match=f"key group {group} is not in range"):
+        services.timers.restore({group: groups[group]})
+    with pytest.raises(ValueError, match=f"belongs to key group {group}, not 0"):
+        services.timers.restore({0: groups[group]})

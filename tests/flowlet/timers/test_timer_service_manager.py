@@ -1,0 +1,298 @@
+"""Promises of ``TimerServiceManager`` and ``MailboxWatermarkProcessor``.
+
+Source: Flink ``InternalTimeServiceManagerImplTest``, ``MailboxWatermarkProcessorTest``, ``UnalignedCheckpointsInterruptibleTimersTest``;
+timers under backpressure must let barriers pass (FLINK-20217), and timers that are interrupted must not stall the watermark.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Watermark, WatermarkStatus
+from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.timers.time_services import InternalTimer, KeyContext
+from flowlet.timers.timer_service_manager import MailboxWatermarkProcessor, TimerServiceManager
+
+MAX_PARALLELISM = 128
+
+
+class Operator:
+    """Records timers and watermarks in the order in which they come."""
+
+    def __init__(self, key_groups: range = range(MAX_PARALLELISM)) -> None:
+        self.seen: list[int | str] = []
+        self.keys = KeyContext()
+        self.keys.current_key = "a"
+        self.clock = TestProcessingTimeService()
+        self.timers = TimerServiceManager(self.keys, self.clock, key_groups, MAX_PARALLELISM)
+        self.react: Callable[[], object] = lambda: None
+
+    def on_event_time(self, timer: InternalTimer) -> None:
+        self.seen.append(f"timer {timer.timestamp}")
+        self.react()
+
+    def on_processing_time(self, timer: InternalTimer) -> None:
+        self.seen.append(f"processing {timer.timestamp}")
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        self.seen.append(watermark.timestamp)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self.seen.append("idle" if status.is_idle else "active")
+
+    def register(self, *timestamps: int, name: str = "timers") -> None:
+        service = self.timers.timer_service(name, self)
+        for timestamp in timestamps:
+            service.register_event_time_timer(None, timestamp)
+
+
+def test_a_name_has_one_service() -> None:
+    operator = Operator()
+
+    first = operator.timers.timer_service("a", operator)
+    assert operator.timers.timer_service("a", operator) is first
+    assert operator.timers.timer_service("b", operator) is not first
+
+
+def test_all_services_advance_together() -> None:
+    operator = Operator()
+    operator.register(5, 20, name="a")
+    operator.register(7, name="b")
+
+    operator.timers.advance_watermark(10)
+
+    assert operator.seen == ["timer 5", "timer 7"]
+    assert operator.timers.num_fired_timers == 2
+    assert operator.timers.completed_until(100) == 19
+    assert operator.timers.completed_until(10) == 10
+
+
+def test_a_manager_without_services_is_always_done() -> None:
+    operator = Operator()
+
+    assert operator.timers.try_advance_watermark(5, lambda: True)
+    assert operator.timers.completed_until(5) == 5
+    assert operator.timers.snapshot() == {}
+
+
+def test_snapshots_are_restored_by_name_and_key_group() -> None:
+    """Also into a manager that nobody has asked for services yet, and through one that nobody ever asks."""
+    operator = Operator()
+    operator.register(5, name="a")
+    operator.register(7, name="b")
+    through, restored = Operator(), Operator()
+
+    through.timers.restore(operator.timers.snapshot())
+    restored.timers.restore(through.timers.snapshot())
+    restored.register(name="a")
+    restored.timers.advance_watermark(10)
+    assert restored.seen == ["timer 5"]
+    restored.register(name="b")
+    restored.timers.advance_watermark(10)
+
+    assert restored.seen == ["timer 5", "timer 7"]
+    assert restored.timers.snapshot() == {}
+
+
+def test_the_timers_of_other_key_groups_stay_where_they_are() -> None:
+    operator = Operator()
+    operator.register(5)
+    (group,) = operator.timers.snapshot()
+    other = Operator(range(group + 1, MAX_PARALLELISM))
+
+    other.timers.restore(operator.timers.snapshot())
+
+    assert other.timers.snapshot() == {}
+
+
+def test_timers_are_restored_before_services_are_made() -> None:
+    operator = Operator()
+    operator.register()
+
+    with pytest.raises(RuntimeError, match="before services are made"):
+        operator.timers.restore({})
+
+
+def test_closing_closes_every_service() -> None:
+    operator = Operator()
+    operator.timers.timer_service("a", operator).register_processing_time_timer(None, 5)
+
+    operator.timers.close()
+
+    assert operator.clock.num_timers == 0
+
+
+class Progress:
+    """A watermark processor over a mailbox; interrupted while a mail waits that is not its own."""
+
+    def __init__(self) -> None:
+        self.operator = Operator()
+        self.mailbox = TaskMailbox()
+        self.mailbox.bind_to_current_thread()
+        self.executor = MailboxExecutor(self.mailbox, priority=0)
+        self.is_in_a_hurry = False
+        self.processor = MailboxWatermarkProcessor(self.operator, self.operator.timers, self.executor, lambda: self.is_in_a_hurry)
+
+    def run_mail(self) -> bool:
+        """As the task's loop does, which takes mails of every priority."""
+        mail = self.mailbox.try_take()
+        if mail is not None:
+            mail.run()
+        return mail is not None
+
+    @property
+    def seen(self) -> list[int | str]:
+        return self.operator.seen
+
+
+def test_a_watermark_follows_its_timers() -> None:
+    progress = Progress()
+    progress.operator.register(5, 10, 15)
+
+    progress.processor.emit_watermark(Watermark(10))
+
+    assert progress.seen == ["timer 5", "timer 10", 10]
+    assert progress.mailbox.num_mails == 0
+
+
+def test_a_mail_in_a_hurry_runs_between_two_timers() -> None:
+    """As a barrier does; then the rest of the timers, and the watermark last."""
+    progress = Progress()
+    progress.operator.register(5, 6, 7)
+
+    def barrier() -> None:
+        progress.is_in_a_hurry = False
+        progress.seen.append("barrier")
+
+    def barrier_arrives() -> None:
+        if not progress.is_in_a_hurry and "barrier" not in progress.seen:
+            progress.is_in_a_hurry = True
+            progress.executor.execute(barrier, "barrier")
+
+    progress.operator.react = barrier_arrives
+    progress.processor.emit_watermark(Watermark(10))
+    while progress.run_mail():
+        pass
+
+    assert progress.seen == ["timer 5", 5, "barrier", "timer 6", "timer 7", 10]
+
+
+def test_interrupted_timers_do_not_stall_the_watermark() -> None:
+    """Consumers hear of every timer that has fired, however often the rest is put off."""
+    progress = Progress()
+    progress.operator.register(5, 6, 8)
+    progress.is_in_a_hurry = True
+
+    progress.processor.emit_watermark(Watermark(10))
+    assert progress.seen == ["timer 5", 5]
+    assert progress.run_mail()
+    assert progress.seen == ["timer 5", 5, "timer 6", 7]
+    assert progress.run_mail()
+
+    assert progress.seen == ["timer 5", 5, "timer 6", 7, "timer 8", 10]
+    assert not progress.run_mail()
+
+
+def test_watermarks_that_come_meanwhile_are_reached_later_in_one_go() -> None:
+    """One mail, whatever number of them."""
+    progress = Progress()
+    progress.operator.register(5, 6, 18)
+    progress.is_in_a_hurry = True
+    progress.processor.emit_watermark(Watermark(10))
+
+    progress.processor.emit_watermark(Watermark(20))
+    assert progress.mailbox.num_mails == 1
+    progress.is_in_a_hurry = False
+    assert progress.run_mail()
+
+    assert progress.seen == ["timer 5", 5, "timer 6", 17, "timer 18", 20]
+
+
+def test_the_rest_of_the_timers_is_not_run_by_the_yield_of_an_operator() -> None:
+    """The mail is deferrable."""
+    progress = Progress()
+    progress.operator.register(5, 6)
+    progress.is_in_a_hurry = True
+
+    progress.processor.emit_watermark(Watermark(10))
+
+    assert not progress.executor.try_yield()
+    assert progress.run_mail()
+
+
+def test_the_last_watermark_is_not_interrupted() -> None:
+    """The operator finishes right after it."""
+    progress = Progress()
+    progress.operator.register(5, 6, MAX_TIMESTAMP)
+    progress.is_in_a_hurry = True
+
+    progress.processor.emit_watermark(MAX_WATERMARK)
+
+    assert progress.seen == ["timer 5", "timer 6", f"timer {MAX_TIMESTAMP}", MAX_TIMESTAMP]
+    assert progress.mailbox.num_mails == 0
+
+
+def test_a_watermark_that_does_not_rise_is_not_passed_on() -> None:
+    progress = Progress()
+
+    progress.processor.emit_watermark(Watermark(10))
+    progress.processor.emit_watermark(Watermark(9))
+
+    assert progress.seen == [10]
+
+
+def test_idleness_waits_for_the_watermarks_before_it() -> None:
+    """Consumers drop the watermark of an input that is idle."""
+    progress = Progress()
+    progress.operator.register(5, 6)
+    progress.is_in_a_hurry = True
+    progress.processor.emit_watermark(Watermark(10))
+
+    progress.processor.emit_watermark_status(IDLE)
+    assert progress.seen == ["timer 5", 5]
+    assert progress.run_mail()
+
+    assert progress.seen == ["timer 5", 5, "timer 6", 10, "idle"]
+
+
+def test_activity_takes_back_an_idleness_that_nobody_heard_of() -> None:
+    progress = Progress()
+    progress.operator.register(5, 6)
+    progress.is_in_a_hurry = True
+    progress.processor.emit_watermark(Watermark(10))
+
+    progress.processor.emit_watermark_status(IDLE)
+    progress.processor.emit_watermark_status(ACTIVE)
+    assert progress.run_mail()
+    progress.processor.emit_watermark_status(IDLE)
+
+    assert progress.seen == ["timer 5", 5, "timer 6", 10, "idle"]
+
+
+def test_an_operator_without_timers_passes_everything_on() -> None:
+    operator = Operator()
+
+    operator.timers.pass_watermark(Watermark(10), operator)
+    operator.timers.pass_status(IDLE, operator)
+
+    assert operator.seen == [10, "idle"]
+
+
+@pytest.mark.parametrize("has_executor", [True, False])
+def test_a_manager_lets_mails_pass_if_it_can_put_its_rest_off(has_executor: bool) -> None:  # a parameter of pytest
+    progress, operator = Progress(), Operator()
+    executor = progress.executor if has_executor else None
+    operator.timers = TimerServiceManager(
+        operator.keys, operator.clock, range(MAX_PARALLELISM), MAX_PARALLELISM, should_interrupt=lambda: True, executor=executor
+    )
+    operator.register(5, 6)
+
+    operator.timers.pass_watermark(Watermark(10), operator)
+    operator.timers.pass_status(IDLE, operator)
+    before = list(operator.seen)
+    progress.run_mail()
+
+    assert before == (["timer 5", 5] if has_executor else ["timer 5", "timer 6", 10, "idle"])
+    assert operator.seen[-3:] == ["timer 6", 10, "idle"]

@@ -1,0 +1,62 @@
+"""The interval is long while nothing but throughput is at stake."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from flowlet.tm.latency.busy_tasks import BusyTasks, TaskLoad
+from flowlet.tm.latency.switch_interval import (
+    CROWDED_SWITCH_INTERVAL_MS,
+    DEFAULT_SWITCH_INTERVAL_MS,
+    SwitchInterval,
+)
+
+_MS = 1_000_000
+LONG, SHORT = CROWDED_SWITCH_INTERVAL_MS, DEFAULT_SWITCH_INTERVAL_MS
+
+
+@pytest.mark.parametrize(
+    ("num_working", "num_light", "expected"),
+    [(0, 0, SHORT), (1, 0, SHORT), (2, 0, LONG), (5, 0, LONG), (2, 1, SHORT), (1, 1, SHORT), (0, 3, SHORT)],
+)
+def test_it_is_long_while_two_are_at_work_and_no_other_one_does_anything(num_working: int, num_light: int, expected: float) -> None:
+    intervals: list[float] = []
+    interval = SwitchInterval(intervals.append)
+
+    interval.follow(TaskLoad(is_crowded=num_working > 0, num_working=num_working, num_light=num_light))
+
+    assert intervals[-1] == expected
+
+
+def test_it_is_set_when_it_changes_and_is_short_again_when_the_tasks_are_gone() -> None:
+    intervals: list[float] = []
+    interval = SwitchInterval(intervals.append)
+    both = TaskLoad(is_crowded=True, num_working=2)
+
+    for load in (both, both, TaskLoad(is_crowded=True, num_working=1, num_light=1), both, TaskLoad(), TaskLoad()):
+        interval.follow(load)
+
+    assert intervals == [SHORT, LONG, SHORT, LONG, SHORT]
+
+
+def test_the_load_tells_working_light_and_sleeping_threads_apart() -> None:
+    used_ns, now_ns = [0, 0, 0, 0], 0
+    tasks = BusyTasks(lambda _native_id, _niceness: None, lambda: now_ns, lambda clock: used_ns[clock])
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr("time.pthread_getcpuclockid", lambda _ident: len(tasks._threads))
+        patch.setattr("os.getpriority", lambda _which, _who: 0)
+        leaving = stack.enter_context(ExitStack())
+        for native_id in range(4):  # each thread takes out what has its id
+            patch.setattr("threading.get_native_id", lambda native_id=native_id: native_id)
+            leaving.enter_context(tasks.watched())
+        loads = []
+        for shares in ((20, 25, 0, 0), (19, 50, 1, 0), (0, 0, 0, 0)):
+            now_ns += 100 * _MS
+            for clock, percent in enumerate(shares):
+                used_ns[clock] += percent * _MS
+            loads.append(tasks.look())
+        loads.append(tasks.look())  # at the same moment
+
+    assert [(load.num_working, load.num_light) for load in loads] == [(2, 0), (1, 2), (0, 0), (0, 0)]
+    assert [load.is_crowded for load in loads] == [False, True, True, True]

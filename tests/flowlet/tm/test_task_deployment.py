@@ -1,0 +1,180 @@
+"""From a descriptor to a task: everything or nothing; and timers that any thread may set."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.connectors.sinks import DiscardSink
+from flowlet.graph.partitioner import Rebalance
+from flowlet.rpc.control_messages import InputChannelDescriptor, InputGateDescriptor, ResultPartitionDescriptor, TaskDeploymentDescriptor
+from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner
+from flowlet.tm.task_deployment import LoopTimer, channel_spec, create_task_from_descriptor, owner_name
+from netstack.config import NetstackConfig
+from netstack.environment import NetworkEnvironment
+from netstack.errors import InsufficientNetworkBuffersError
+from netstack.eventloop import EventLoopThread
+from netstack.ids import ConnectionID
+from tests.flowlet.client.jobs import source
+from tests.waiting import PATIENCE_S
+
+NUM_SEGMENTS = 64
+CHANNEL = InputChannelDescriptor(bytes(20), bytes(40), 3, "tm-2", "127.0.0.1", 4711)
+
+
+@pytest_asyncio.fixture
+async def loop() -> AsyncIterator[EventLoopThread]:
+    adopted = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
+    yield adopted
+    adopted.close()
+
+
+@pytest_asyncio.fixture
+async def network(loop: EventLoopThread) -> AsyncIterator[NetworkEnvironment]:
+    environment = NetworkEnvironment(NetstackConfig(network_memory_bytes=NUM_SEGMENTS * 32 * 1024), loop)
+    yield environment
+    await environment.close()
+
+
+def descriptor(
+    partitions: list[ResultPartitionDescriptor] | None = None, gates: list[InputGateDescriptor] | None = None
+) -> TaskDeploymentDescriptor:
+    chain = dump_chain([ChainedOperator(source([1]), -1), ChainedOperator(DiscardSink(), 0)], "v")
+    return TaskDeploymentDescriptor("ab" * 16, "job", "cd" * 16, "t", 1, 4, 128, bytes(40), chain, gates or [], partitions or [])
+
+
+def partition(number: int, num_subpartitions: int, partitioner: bytes | None = None) -> ResultPartitionDescriptor:
+    blob = dump_partitioner(Rebalance(), "e") if partitioner is None else partitioner
+    return ResultPartitionDescriptor("ef" * 16, bytes(19) + bytes([number]), num_subpartitions, 0, blob, 100)
+
+
+def test_subtasks_are_counted_from_one_for_people() -> None:
+    assert owner_name(descriptor()) == "t (2/4)"
+
+
+def test_a_channel_of_another_task_manager_needs_a_connection() -> None:
+    spec = channel_spec(CHANNEL, "tm-1")
+
+    assert spec.connection == ConnectionID("127.0.0.1", 4711)
+    assert (spec.partition_id.partition, spec.partition_id.producer, spec.subpartition) == (bytes(20), bytes(40), 3)
+
+
+def test_a_channel_of_the_same_task_manager_needs_none() -> None:
+    assert channel_spec(CHANNEL, "tm-2").connection is None
+
+
+def test_a_client_always_needs_a_connection() -> None:
+    assert channel_spec(CHANNEL, None).connection is not None
+
+
+async def test_the_task_gets_all_that_the_descriptor_says(network: NetworkEnvironment, loop: EventLoopThread) -> None:
+    gate = InputGateDescriptor("ef" * 16, [CHANNEL])
+
+    task = create_task_from_descriptor(descriptor([partition(1, 2), partition(2, 1)], [gate]), network, loop, "tm-1")
+    environment = task.environment
+    task.cancel()
+
+    assert (environment.job_name, environment.task_name, environment.subtask, environment.parallelism) == ("job", "t", 1, 4)
+    assert [output.source_operator for output in environment.outputs] == [0, 0]
+    assert [output.partitioner for output in environment.outputs] == [Rebalance(), Rebalance()]
+    assert [output.buffer_timeout_ms for output in environment.outputs] == [100, 100]
+    assert len(environment.gates) == 1
+    assert network.buffer_pool.num_available == NUM_SEGMENTS
+
+
+async def test_partitions_are_made_before_gates(
+    network: NetworkEnvironment, loop: EventLoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gate may ask for partitions of its own process: all of them are there first."""
+    made: list[str] = []
+    create_partition, create_gate = network.create_result_partition, network.create_input_gate
+
+    def note(name: str, create: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any) -> Any:
+            made.append(name)
+            return create(*args)
+
+        return noting
+
+    monkeypatch.setattr(network, "create_result_partition", note("partition", create_partition))
+    monkeypatch.setattr(network, "create_input_gate", note("gate", create_gate))
+    gates = [InputGateDescriptor("ef" * 16, [CHANNEL]), InputGateDescriptor("ab" * 16, [CHANNEL])]
+
+    create_task_from_descriptor(descriptor([partition(1, 2), partition(2, 1)], gates), network, loop, "tm-1").cancel()
+
+    assert made == ["partition", "partition", "gate", "gate"]
+
+
+async def test_a_task_that_is_too_big_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
+    """The first partition was made before the second one failed."""
+    with pytest.raises(InsufficientNetworkBuffersError, match=r"t \(2/4\)"):
+        create_task_from_descriptor(descriptor([partition(1, 2), partition(2, NUM_SEGMENTS)]), network, loop, "tm-1")
+
+    assert len(network.partition_manager) == 0
+    assert network.buffer_pool.num_available == NUM_SEGMENTS
+
+
+async def test_a_gate_that_is_too_big_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
+    gates = [InputGateDescriptor("ef" * 16, [CHANNEL]), InputGateDescriptor("ab" * 16, [CHANNEL] * NUM_SEGMENTS)]
+
+    with pytest.raises(InsufficientNetworkBuffersError):
+        create_task_from_descriptor(descriptor([partition(1, 1)], gates), network, loop, "tm-1")
+
+    assert len(network.partition_manager) == 0
+    assert network.buffer_pool.num_available == NUM_SEGMENTS
+
+
+async def test_a_partitioner_that_cannot_be_loaded_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
+    with pytest.raises(DeploymentError, match="the partitioner of an output of task 't'"):
+        create_task_from_descriptor(descriptor([partition(1, 1), partition(2, 1, b"no pickle")]), network, loop, "tm-1")
+
+    assert len(network.partition_manager) == 0
+    assert network.buffer_pool.num_available == NUM_SEGMENTS
+
+
+async def test_a_timer_of_another_thread_fires_on_the_loop(loop: EventLoopThread) -> None:
+    fired, threads = asyncio.Event(), []
+
+    def fire() -> None:
+        threads.append(threading.current_thread())
+        fired.set()
+
+    thread = threading.Thread(target=lambda: LoopTimer(loop, 0.001, fire))
+    thread.start()
+    async with asyncio.timeout(PATIENCE_S):
+        await fired.wait()
+    thread.join()
+
+    assert threads == [threading.current_thread()]
+
+
+async def test_a_cancelled_timer_does_not_fire(loop: EventLoopThread) -> None:
+    """Cancelled before it was armed, and cancelled before its time: a later timer proves that their time has come."""
+    fired: list[int] = []
+    later = asyncio.Event()
+
+    never_armed = LoopTimer(loop, 0.001, lambda: fired.append(1))
+    never_armed.cancel()
+    armed = LoopTimer(loop, 0.02, lambda: fired.append(2))
+    is_armed = asyncio.Event()
+    loop.execute_threadsafe(is_armed.set)
+    await is_armed.wait()
+    armed.cancel()
+    armed.cancel()
+    LoopTimer(loop, 0.03, later.set)
+    async with asyncio.timeout(PATIENCE_S):
+        await later.wait()
+
+    assert fired == []
+
+
+async def test_cancelling_after_the_loop_was_closed_is_no_error() -> None:
+    loop = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
+    timer = LoopTimer(loop, 60, lambda: None)
+    loop.close()
+
+    timer.cancel()

@@ -1,0 +1,100 @@
+"""What a producer's connection may still do when the time of its token is over."""
+
+from netstack.channel.message_codec import MessageDecoder, MessageEncoder
+from netstack.config import NetstackConfig
+from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.handlers.offered_partitions_handler import NetworkOfferedPartitionClient, OfferedPartitionsHandler
+from netstack.ids import InputChannelID
+from netstack.testing.embedded_channel import EmbeddedChannel
+from netstack.testing.embedded_event_loop import EmbeddedEventLoop
+from netstack.wire.codec import GATE_MESSAGE_IDS, encode
+from netstack.wire.gate_access import GateIdentity
+from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
+from tests.netstack.wire.samples import PARTITION
+
+CONFIG = NetstackConfig(network_memory_bytes=1 << 20)
+DAY_MS = 24 * 3600 * 1000
+GATE = GateIdentity(b"J" * 16, "clicks", 1_000 + DAY_MS)
+OFFER = PartitionOffer(bytes(16), PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)
+
+
+class Rig:
+    """A connection that was made with a token for ``GATE``, one second after the epoch; time moves by ``advance_ms``."""
+
+    def __init__(self) -> None:
+        self.loop = EmbeddedEventLoop()
+        self.taken: list[PartitionOffer] = []
+        self.handler = OfferedPartitionsHandler(self.loop, self, lambda: 1_000 + self.loop.clock.now_ns() // 1_000_000)
+        self.handler.identity = GATE
+        decoder = MessageDecoder.of(CONFIG, self.handler, accepted_ids=GATE_MESSAGE_IDS)
+        self.channel = EmbeddedChannel(MessageEncoder(), decoder, self.handler, config=CONFIG)
+
+    def take_offer(self, gate: GateIdentity, offer: PartitionOffer, client: NetworkOfferedPartitionClient) -> None:
+        self.taken.append(offer)
+
+    def offer(self) -> None:
+        self.handler.channel_read(self.handler._ctx, OFFER)  # type: ignore[arg-type]  # it is active
+        self.loop.run_pending()
+
+    def advance_ms(self, duration_ms: int) -> None:
+        self.loop.advance(duration_ms / 1000)
+
+    def reading(self) -> RemoteInputChannel:
+        """A channel over this connection."""
+        client = NetworkOfferedPartitionClient(self.handler, self.loop)
+        channel = RemoteInputChannel(SingleInputGate("task"), 0, InputChannelID(bytes(16)), PARTITION, 0, client)
+        self.handler.request_subpartition(channel)
+        return channel
+
+
+def test_a_token_is_good_to_its_last_millisecond() -> None:
+    assert not GATE.is_expired(GATE.expires_ms)
+    assert GATE.is_expired(GATE.expires_ms + 1)
+
+
+def test_nothing_is_taken_over_a_connection_whose_token_has_expired() -> None:
+    """The producer hears so, in words; what it was offered before is not touched."""
+    rig = Rig()
+    rig.advance_ms(DAY_MS)
+    rig.offer()
+    assert rig.taken == [OFFER]
+    channel = rig.reading()
+    rig.channel.read_all_outbound()
+
+    rig.advance_ms(1)
+    rig.offer()
+
+    refusal = OfferRefused(OFFER.offer_id, 0, RefusalCode.TOKEN_EXPIRED, f"the token for {GATE} was good until 1970-01-02T00:00:01+00:00")
+    assert rig.channel.read_all_outbound() == encode(refusal)
+    assert rig.taken == [OFFER]
+    assert rig.handler.num_channels == 1
+    assert not channel.is_released
+
+
+def test_a_connection_whose_token_has_expired_ends_with_its_last_offer() -> None:
+    """It takes no place from others for ever."""
+    rig = Rig()
+    channel = rig.reading()
+    rig.advance_ms(DAY_MS + 60_000)
+    assert rig.channel.is_active
+
+    rig.handler.cancel(channel)
+    rig.advance_ms(10_000)
+
+    assert not rig.channel.is_active
+
+
+def test_an_unused_connection_ends_when_its_token_expires_and_not_before() -> None:
+    rig = Rig()
+    rig.advance_ms(DAY_MS - 1)
+    assert rig.channel.is_active
+    rig.advance_ms(20_000)
+    assert not rig.channel.is_active
+
+
+def test_a_connection_that_has_ended_leaves_no_timer() -> None:
+    rig = Rig()
+    assert rig.loop.num_timers == 1
+    rig.channel.lose_connection()
+    assert rig.loop.num_timers == 0
