@@ -10,7 +10,6 @@ from typing import Final
 
 from bench.jobs.checked import WrongOutputError
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.columns import ArrayColumn
 from flowlet.records import Chunk
 
 _REPORT: Final = "summed-"
@@ -34,7 +33,8 @@ class SummingSink(StreamOperator):
             self._sum += sum(row[0] for row in chunk.values)
             return
         column = chunk.columns.fields[0]
-        self._sum += int(column.array.sum()) if isinstance(column, ArrayColumn) else sum(column.to_list())
+        numbers = column.numbers()
+        self._sum += sum(column) if numbers is None or numbers.is_valid is not None else int(numbers.array.sum())
 
     def finish(self) -> None:
         """All rows came; the file appears whole or not at all."""

@@ -24,7 +24,7 @@ from flowlet.chain.settling import settled, unsettled
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, Shape, column_of, columns_of
 from flowlet.columns.inspection import is_constant
-from flowlet.columns.unchanging import UNCHANGING, are_unchanging, has_unchanging_fields, is_unchanging
+from flowlet.columns.unchanging import UNCHANGING, are_unchanging, is_unchanging
 from flowlet.records import Chunk, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
 
 # Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements); also what one generator may give before the
@@ -190,13 +190,13 @@ class Emitter:
         """A chunk for ``collect``, which then does what emitting record by record does: no function sees a record, and none can change."""
         if chunk.columns is not None:
             is_seen = self.calls_users and chunk.columns.shape is Shape.ROW  # and a Row can be changed
-            return chunk.without_keys() if has_unchanging_fields(chunk.columns) and not is_seen else None
+            return chunk.without_keys() if chunk.columns.is_unchanging() and not is_seen else None
         if self.calls_users:
             return None
         columns = columns_of(chunk.values) if len(chunk) >= MIN_COLUMN_ROWS else None
         if columns is None:
             return chunk.without_keys() if are_unchanging(chunk.values) else None
-        return Chunk.of_columns(columns, chunk.timestamps) if has_unchanging_fields(columns) else None
+        return Chunk.of_columns(columns, chunk.timestamps) if columns.is_unchanging() else None
 
     def collect(self, chunk: Chunk) -> None:
         """Pass on a chunk whose records no function sees any more; takes it over."""

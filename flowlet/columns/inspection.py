@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from flowlet.columns.column import ArrayColumn, Column, ConstantColumn, ListColumn
+from flowlet.columns.array_column import ArrayColumn
+from flowlet.columns.column import Column
+from flowlet.columns.constant_column import ConstantColumn
+from flowlet.columns.list_column import ListColumn
 from flowlet.columns.number_tuples import MIN_NUMBER_TUPLES, try_number_columns
 from flowlet.columns.table import Columns, Shape
 

@@ -20,7 +20,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns.column import ArrayColumn, Column, ConstantColumn
+from flowlet.columns.array_column import ArrayColumn
+from flowlet.columns.column import Column
+from flowlet.columns.constant_column import ConstantColumn
 
 MIN_NUMBER_TUPLES: Final = 256  # fewer are quicker the other way: numpy's calls take 15 us
 _VERSION: Final = 2

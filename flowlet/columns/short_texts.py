@@ -7,13 +7,12 @@ Invariants: behind the end of a text are NULs, and none is its last character; s
 Absent:     other and longer texts: who makes columns keeps them in lists.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns.column import IndexArray, MaskArray
+from flowlet.columns.column import MaskArray
 
 Packed16Array = NDArray[np.uint64]  # two integers for each text
 
@@ -26,74 +25,6 @@ _SECOND_FACTOR: Final = np.uint64(0xFF51AFD7ED558CCD)
 _HALF: Final = np.uint64(32)
 # Different in each process, as the hashes of its texts are: who chooses texts cannot choose those that meet in tables.
 _FIRST_SEED, _SECOND_SEED = (np.uint64(hash(name) & 0xFFFFFFFFFFFFFFFF) for name in ("first", "second"))
-
-
-class ShortTextColumn:
-    """Texts of at most 16 ASCII characters, the last one no NUL.
-
-    Ownership: nobody writes into the array any more.
-
-    Args:
-        packed16: the bytes, of shape (number of texts, 2).
-    """
-
-    __slots__ = ("packed16",)
-
-    def __init__(self, packed16: Packed16Array) -> None:
-        assert packed16.dtype == np.uint64, f"texts in an array of {packed16.dtype}"
-        self.packed16 = packed16
-
-    def __repr__(self) -> str:
-        return f"<ShortTextColumn of {len(self)}>"
-
-    def __len__(self) -> int:
-        return len(self.packed16)
-
-    def to_list(self) -> list[Any]:
-        """New texts."""
-        return texts_of(self.packed16)
-
-    def take(self, indices: IndexArray) -> "ShortTextColumn":
-        """The texts at these positions."""
-        return ShortTextColumn(take_packed16(self.packed16, indices))
-
-    def slice(self, start: int, stop: int) -> "ShortTextColumn":
-        """A part, in the same memory."""
-        return ShortTextColumn(self.packed16[start:stop])
-
-
-def try_short_texts(texts: Sequence[str]) -> ShortTextColumn | None:
-    """All these texts; None if one is longer, not ASCII, or has a NUL.  There is at least one.
-
-    By way of one joined text: 30 ns per text, where an array of each would take 100.
-    """
-    joined = "\0".join(texts)
-    if not joined.isascii() or len(joined) > (PACKED16_BYTES + 1) * len(texts):
-        return None
-    data = joined.encode()
-    ends = np.append(np.flatnonzero(np.frombuffer(data, np.uint8) == 0), len(data))
-    if len(ends) != len(texts):  # a NUL inside of a text
-        return None
-    starts = np.zeros(len(ends), np.int64)
-    np.add(ends[:-1], 1, out=starts[1:])
-    lengths = ends - starts
-    if lengths.max() > PACKED16_BYTES:
-        return None
-    anywhere: NDArray[Any] = np.ndarray(len(data) + 1, PACKED16, data + bytes(PACKED16_BYTES), strides=(1,))
-    packed16 = anywhere[starts].view(np.uint64)
-    packed16 &= _PACKED16_MASKS.take(lengths, mode="clip").view(np.uint64)
-    return ShortTextColumn(packed16.reshape(-1, 2))
-
-
-def _packed16_masks() -> NDArray[Any]:
-    """By the length of a text: ones where the bytes are its own."""
-    masks = np.zeros((PACKED16_BYTES + 1, PACKED16_BYTES), np.uint8)
-    for length in range(PACKED16_BYTES + 1):
-        masks[length, :length] = 0xFF
-    return masks.view(PACKED16)[:, 0]
-
-
-_PACKED16_MASKS: Final = _packed16_masks()
 
 
 def take_packed16(packed16: Packed16Array, indices: NDArray[Any]) -> Packed16Array:

@@ -6,16 +6,16 @@ Side:       pure.
 Invariants: every field has ``num_rows`` values; a table never changes; ``to_list`` gives new records with the exact values of the fields.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from flowlet.columns.column import ArrayColumn, Column, ConstantColumn, IndexArray
-from flowlet.columns.narrow import OffsetColumn, narrowed
+from flowlet.columns.array_column import ArrayColumn
+from flowlet.columns.column import Column, ColumnVisitor, IndexArray
+from flowlet.columns.offset_column import narrowed
 
 
 class Shape(Enum):
@@ -72,7 +72,7 @@ class Columns:
         """The same one by one; tuples are made as they are asked for, 30 ns each less than all at once (they stay in the cache)."""
         if self.shape is not Shape.TUPLE:
             return iter(self.to_list())
-        return zip(*map(_values_of, self.fields), strict=True)
+        return zip(*self.fields, strict=True)
 
     def take(self, indices: IndexArray) -> "Columns":
         """The records at these positions, in this order."""
@@ -85,13 +85,18 @@ class Columns:
 
     def narrowed(self) -> "Columns":
         """The same records, integers of 64 bits in as few bytes as will do.  There is at least one."""
-        return self._with(self.num_rows, tuple([_narrowed(column) for column in self.fields]))
+        return self._with(self.num_rows, tuple([column.accept(_NARROWING) for column in self.fields]))
 
     def widened(self) -> "Columns":
         """The same records, narrow integers with 64 bits again: nobody calculates with narrow ones."""
-        if not any(isinstance(column, OffsetColumn) for column in self.fields):
+        fields = [column.widened() for column in self.fields]
+        if all(wide is column for wide, column in zip(fields, self.fields, strict=True)):
             return self
-        return self._with(self.num_rows, tuple([_widened(column) for column in self.fields]))
+        return self._with(self.num_rows, tuple(fields))
+
+    def is_unchanging(self) -> bool:
+        """Whether no value of any field can change."""
+        return all(column.is_unchanging() for column in self.fields)
 
     def with_fields(self, fields: tuple[Column, ...]) -> "Columns":
         """Records of the same kind with other columns, of which the key may be another one."""
@@ -107,16 +112,15 @@ class Columns:
         return Columns(num_rows, fields, self.shape, self.field_names, self.key_position, self.record_type, self.maker, self.record_key)
 
 
-def _narrowed(column: Column) -> Column:
-    return narrowed(column.array) if isinstance(column, ArrayColumn) and column.array.dtype == np.int64 else column
+class _Narrowing(ColumnVisitor[Column]):
+    def visit_any(self, column: Column) -> Column:
+        return column
+
+    def visit_array(self, column: ArrayColumn) -> Column:
+        return narrowed(column.array) if column.array.dtype == np.int64 else column
 
 
-def _widened(column: Column) -> Column:
-    return ArrayColumn(column.to_array()) if isinstance(column, OffsetColumn) else column
-
-
-def _values_of(column: Column) -> Iterable[Any]:
-    return repeat(column.value, len(column)) if isinstance(column, ConstantColumn) else column.to_list()
+_NARROWING: Final = _Narrowing()
 
 
 def _rows(tuples: list[tuple[Any, ...]], field_names: tuple[str, ...]) -> list[Any]:

@@ -22,17 +22,9 @@ from operator import attrgetter
 from types import NoneType
 from typing import Any, Final, Generic
 
-from flowlet.columns.column import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn
-from flowlet.columns.short_texts import ShortTextColumn
-from flowlet.columns.table import Columns
-
 UNCHANGING: Final = frozenset(
     {str, int, float, bool, bytes, complex, NoneType, decimal.Decimal, uuid.UUID}
     | {datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone}
-)
-_UNCHANGING_ARROW: Final = (
-    *("null", "boolean", "integer", "floating", "decimal", "date", "time", "timestamp", "duration"),
-    *("string", "large_string", "binary", "large_binary", "fixed_size_binary"),
 )
 _MAX_DEPTH: Final = 20  # of tuples in tuples; deeper ones count as changing, so that no stack overflows
 
@@ -102,30 +94,3 @@ def _slots_of(names: list[str]) -> Any:
         return _no_parts
     get = attrgetter(*names)
     return get if len(names) > 1 else lambda value: (get(value),)
-
-
-def has_unchanging_fields(columns: Columns) -> bool:
-    """Whether no value of any field can change."""
-    return all(map(_is_column_unchanging, columns.fields))
-
-
-def _is_column_unchanging(column: Column) -> bool:
-    if isinstance(column, ListColumn):
-        return column.value_type in UNCHANGING or are_unchanging(column.values)
-    if isinstance(column, CodedColumn):
-        return column.names.types <= UNCHANGING
-    if isinstance(column, ConstantColumn):
-        return is_unchanging(column.value)
-    if isinstance(column, ArrowColumn):
-        return _gives_unchanging(column.array.type)
-    return isinstance(column, ArrayColumn | ShortTextColumn)
-
-
-@lru_cache(maxsize=256)
-def _gives_unchanging(arrow_type: Any) -> bool:
-    """Whether ``to_pylist`` of such an array gives only values that cannot change, and None; nested ones give lists and dictionaries."""
-    from pyarrow import types  # who has no Arrow column does not need it
-
-    if types.is_dictionary(arrow_type):
-        return _gives_unchanging(arrow_type.value_type)
-    return any(getattr(types, f"is_{kind}")(arrow_type) for kind in _UNCHANGING_ARROW)

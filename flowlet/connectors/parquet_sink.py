@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.columns import ArrayColumn, ArrowColumn, Column, Shape
+from flowlet.columns import Column, Shape
 from flowlet.common.typeinfo import RowTypeInfo
 from flowlet.common.types import Row
 from flowlet.errors import FlowletError, UserFunctionError
@@ -144,11 +144,13 @@ class ParquetSink(StreamOperator):
 
     def _array(self, field: Any, column: Column | Sequence[Any]) -> pa.Array:
         values: Sequence[Any]
-        if isinstance(column, ArrowColumn) and column.array.type == field.type:
-            return column.array
-        if isinstance(column, ArrayColumn) and column.array.dtype.kind in "if" and pa.from_numpy_dtype(column.array.dtype) == field.type:
-            return pa.array(column.array, from_pandas=False)
-        values = column if isinstance(column, tuple) else column.to_list()  # type: ignore[union-attr]  # a column, or values transposed
+        if isinstance(column, Column):
+            array = column.arrow_array()
+            if array is not None and array.type == field.type:
+                return array
+            values = column.to_list()
+        else:  # values transposed
+            values = column
         try:
             return exact_array(values, field.type)
         except ValueMismatchError as error:

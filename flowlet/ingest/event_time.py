@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import ArrayColumn, Column, Columns
+from flowlet.columns import Column, Columns
 from flowlet.common.time import Instant
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
@@ -69,13 +69,11 @@ class EventTimeColumn:
             raise SerdeError(f"the record {preview(record)} has no column {self.name!r}") from error
 
     def _of_column(self, column: Column) -> NDArray[np.int64] | list[int]:
-        if isinstance(column, ArrayColumn):
-            array = column.array
-            if array.dtype.kind == "M" and not np.isnat(array).any():
-                return array.view(np.int64) // _MICROS_PER_MILLI
-            if array.dtype.kind == "i":
-                return array.astype(np.int64)
-        return self._of_values(column.to_list())
+        numbers = column.numbers()
+        is_exact = numbers is not None and numbers.is_valid is None and numbers.kind.arrow_type is None
+        if numbers is None or not is_exact or numbers.array.dtype != np.int64:
+            return self._of_values(column.to_list())
+        return numbers.array // _MICROS_PER_MILLI if numbers.kind.is_instant else numbers.array.copy()
 
     def _of_values(self, values: list[Any]) -> list[int]:
         return [self._time_of(value) for value in values]

@@ -8,38 +8,26 @@ Invariants: every way sends a key to the same channel; dictionaries are bounded;
 Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.  ``key_routes``, ``key_dictionary``.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
-
-import numpy as np
 
 from flowlet.chain.key_taker import field_taken_by
 from flowlet.columns import (
-    ArrayColumn,
-    ArrowColumn,
-    CodedColumn,
     Column,
     Columns,
-    ConstantColumn,
-    ListColumn,
     Shape,
-    ShortTextColumn,
 )
-from flowlet.columns.short_texts import try_short_texts
-from flowlet.errors import KeyTypeError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.io.dictionary_bypass import DictionaryBypass
-from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, ChannelCodes, KeyDictionary
+from flowlet.io.key_column_router import KeyColumnRouter
+from flowlet.io.key_dictionary import ChannelCodes, KeyDictionary
 from flowlet.io.key_routes import Routes
 from flowlet.io.key_taker_of import key_taker_of
 from flowlet.io.pending_columns import LaneArray, Route
 from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
-from flowlet.keys.column_key import ColumnKey, column_key_hashes
+from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_keys
-from flowlet.keys.key_columns import ChannelTable, column_hashes, try_hashes
+from flowlet.keys.key_columns import ChannelTable, try_hashes
 from flowlet.keys.key_groups import key_group, operator_index
-from flowlet.keys.short_text_keys import short_text_hashes
 from flowlet.records import Chunk
 from netstack.partition.result_partition import ResultPartition
 
@@ -62,12 +50,11 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # then nulls and instants are keys, too
         self._max_parallelism = partitioner.max_parallelism
         self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
-        self._route_of: dict[Any, Route] = {}  # by the position of the key, and how
         self._routes = Routes(list(zip(self._appends, [keys.append for keys in self._pending_keys], strict=True)), self._channel_of)
         self._routes_bypass = DictionaryBypass()
-        self._dictionary = KeyDictionary(self._channels, self._num_channels)
-        self._dictionary_bypass = DictionaryBypass(is_patient=True)
-        self._codes = [ChannelCodes(self._dictionary, channel) for channel in range(self._num_channels)]
+        dictionary = KeyDictionary(self._channels, self._num_channels)
+        self._column_router = KeyColumnRouter(self._channels, dictionary, self._channel_of, is_column_key=self._is_column_key)
+        self._codes = [ChannelCodes(dictionary, channel) for channel in range(self._num_channels)]
 
     # ---------------------------------------------------------------- records in columns
 
@@ -75,7 +62,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         columns = chunk.columns
         assert columns is not None, "so said the caller"
         position = self._key_position(columns)
-        keyed = None if position is None else self._try_keyed(columns.fields[position], position)
+        keyed = None if position is None else self._column_router.try_route(columns.fields[position], position)
         if position is None or keyed is None:
             is_taken = position is not None and (columns.shape is Shape.KEYED or not self._is_column_key)
             self._collect_listed(chunk, columns.fields[position] if is_taken and position is not None else None)
@@ -93,75 +80,6 @@ class KeyGroupsRecordWriter(RecordWriter):
         if type(field) is int and columns.shape is not Shape.SCALAR and field < len(columns.fields):
             return field
         return None
-
-    def _try_keyed(self, column: Column, position: int) -> _KeyedColumn | None:
-        """The column as it is to be sent, and the channel of each key; None if keys of this kind are looked at one by one."""
-        match column:
-            case ConstantColumn(value=str()) if type(column.value) is str:
-                codes = np.full(len(column), self._usable_dictionary().encode([column.value])[0], np.uint16)
-                return self._with_codes(codes, column)
-            case ConstantColumn(value=value) if type(value) in _NUMBERS:
-                return column, np.full(len(column), self._channel_of(value), np.uint16)
-            case CodedColumn():
-                recoded = self._usable_dictionary().try_recode(column)
-                return None if recoded is None else self._with_codes(recoded, column)
-            case ListColumn(values=values, value_type=value_type) if value_type is str:
-                return self._coded(values, position)
-            case ShortTextColumn():
-                return self._coded(column.to_list(), position)
-            case ArrayColumn(array=array) if array.dtype.kind != _INSTANT:
-                return column, self._lanes_at(position, _lanes_of_numbers)
-            case ArrowColumn(array=array):
-                return self._try_arrow(column, array)
-            case _:
-                return None
-
-    def _lanes_at(self, position: int, lanes_of: Callable[[ChannelTable, Column], LaneArray]) -> Route:
-        """The same one for the same arguments."""
-        found = self._route_of.get((position, lanes_of))
-        if found is None:
-            found = self._route_of[position, lanes_of] = partial(_with_lanes, self._channels, position, lanes_of)
-        return found
-
-    def _try_arrow(self, column: Column, array: Any) -> _KeyedColumn | None:
-        try:
-            hashes = column_key_hashes(array) if self._is_column_key else column_hashes(array)
-            return column, self._channels.of_hashes(hashes)
-        except KeyTypeError:
-            return None  # looked at one by one, the record is found
-
-    def _coded(self, keys: Sequence[str], position: int) -> _KeyedColumn:
-        """Text keys: as codes, or past the dictionary."""
-        if len(keys) > MAX_CHUNK_KEYS or self._dictionary_bypass.is_taken():
-            return self._past_dictionary(keys, position)
-        dictionary = self._usable_dictionary()
-        num_known = len(dictionary)
-        codes = dictionary.encode(keys)
-        self._dictionary_bypass.judge(len(keys), len(dictionary) - num_known, is_full=dictionary.is_full)
-        return self._with_codes(codes, keys)
-
-    def _past_dictionary(self, keys: Sequence[str], position: int) -> _KeyedColumn:
-        short = try_short_texts(keys)
-        if short is not None:
-            return short, self._lanes_at(position, _lanes_of_short_texts)
-        hashes = try_hashes(keys)
-        assert hashes is not None, "texts have a way past the dictionary"
-        return ListColumn(list(keys), str), self._channels.of_hashes(hashes)
-
-    def _usable_dictionary(self) -> KeyDictionary:
-        """The dictionary, with room for the keys of one more chunk."""
-        dictionary = self._dictionary
-        if dictionary.is_full:
-            dictionary.restart()
-        return dictionary
-
-    def _with_codes(self, codes: LaneArray, keys: Column | Sequence[str]) -> tuple[Column, LaneArray]:
-        """The keys by these codes; by themselves if they are too large to be kept on both sides."""
-        lanes = self._dictionary.channels_of(codes)
-        if not self._dictionary.is_too_large:
-            return CodedColumn(codes, self._dictionary.table), lanes
-        self._dictionary.restart()
-        return ListColumn(list(keys), str) if isinstance(keys, Sequence) else keys, lanes
 
     # ---------------------------------------------------------------- records in a list
 
@@ -229,19 +147,3 @@ def _with_field(columns: Columns, position: int, column: Column) -> Columns:
     """The records with another representation of one field."""
     fields = tuple([column if index == position else field for index, field in enumerate(columns.fields)])
     return columns.with_fields(fields).with_key_position(columns.key_position)
-
-
-def _with_lanes(
-    channels: ChannelTable, position: int, lanes_of: Callable[[ChannelTable, Column], LaneArray], columns: Columns
-) -> tuple[Columns, LaneArray]:
-    return columns, lanes_of(channels, columns.fields[position])
-
-
-def _lanes_of_numbers(channels: ChannelTable, key: Column) -> LaneArray:
-    assert isinstance(key, ArrayColumn), "so were all that were joined"
-    return channels.of_keys(key.array)
-
-
-def _lanes_of_short_texts(channels: ChannelTable, key: Column) -> LaneArray:
-    assert isinstance(key, ShortTextColumn), "all that were joined are"
-    return channels.of_hashes(short_text_hashes(key.packed16))

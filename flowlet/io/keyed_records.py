@@ -43,7 +43,7 @@ def as_it_is(chunk: Chunk) -> Chunk:
 
 def _listed(chunk: Chunk, columns: Columns) -> Chunk:
     records, keys = columns.fields
-    listed = Chunk(records.values if isinstance(records, ListColumn) else records.to_list(), chunk.timestamps)
+    listed = Chunk(records.as_list(), chunk.timestamps)
     listed.key_column = keys
     listed.key_field = columns.record_key
     return listed

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import Column, Columns, Shape
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
+from flowlet.columns.numbers import INSTANT, NumberKind, Numbers
 from flowlet.kernels.accumulators import Accumulator, ExtremeAccumulator, LastRows, SumAccumulator
-from flowlet.kernels.column_values import NumberKind, Numbers, numbers_of
 from flowlet.kernels.field_stores import FieldStore, grown, store_for
 from flowlet.kernels.grouping import Grouping, IndexArray, group
 from flowlet.kernels.running import accumulate, new_extremes, rows_of_extremes
@@ -210,7 +210,7 @@ class ColumnarReduction:
         """The field's numbers; None if they are not for this."""
         if not self._is_of_layout(columns):
             return None
-        numbers = numbers_of(columns.fields[self._position])
+        numbers = columns.fields[self._position].numbers()
         if numbers is None or (numbers.is_valid is not None and not self._takes_nulls):
             return None
         if numbers.kind.is_instant and (self._aggregate.is_sum or not self._skips_nulls):
@@ -313,7 +313,7 @@ class ColumnarReduction:
         """The results with the other fields; ``same`` are those whose columns are known."""
         assert self._kind is not None, "something came in"
         known = dict(same)
-        known[self._position] = self._kind.column(results, has_value)
+        known[self._position] = _column_of(self._kind, results, has_value)
         return self._columns([known[index] if index in known else store.take(slots) for index, store in enumerate(self._stores)])
 
     def _same(self, columns: Columns, keys: Column) -> list[tuple[int, Column]]:
@@ -343,3 +343,18 @@ def _first_rows(slots: SlotArray, first_slot: int, end_slot: int) -> IndexArray:
     # Of several rows for one slot the last one written stays: the first.
     first_row[slots.take(rows) - first_slot] = rows
     return first_row
+
+
+def _column_of(kind: NumberKind, array: NDArray[Any], is_valid: NDArray[np.bool_] | None) -> Column:
+    """Results as a column; ``is_valid`` False: a null, None: there are none."""
+    if kind.is_instant and kind.arrow_type is None:
+        instants = array.view(INSTANT)
+        return ArrayColumn(instants if is_valid is None else np.where(is_valid, instants, np.datetime64("NaT", "us")))
+    if kind.arrow_type is None and is_valid is None:
+        return ArrayColumn(array)
+    import pyarrow as pa  # takes long, and who has no Arrow column does not need it
+
+    if kind.arrow_type is not None and pa.types.is_date32(kind.arrow_type):
+        array = array.astype(np.int32)
+    whole = pa.array(array, mask=None if is_valid is None else ~is_valid)
+    return ArrowColumn(whole if kind.arrow_type is None else whole.view(kind.arrow_type))

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ListColumn, NameTable
-from flowlet.kernels.column_values import numbers_of
+from flowlet.columns import ArrayColumn, CodedColumn, Column, ListColumn, NameTable
 from flowlet.kernels.grouping import IndexArray
 
 _MAX_NARROW_CODES = 1 << 16
@@ -100,7 +99,7 @@ class NumberStore:
         return store.append(self.column())
 
     def _numbers(self, column: Column) -> NDArray[Any] | None:
-        numbers = numbers_of(column)
+        numbers = column.numbers()
         if numbers is None or numbers.is_valid is not None or numbers.kind.is_instant or numbers.array.dtype != self._array.dtype:
             return None
         return numbers.array
@@ -170,8 +169,7 @@ class ReplacedObjectStore:
 
 def store_for(column: Column, *, is_replaced: bool) -> FieldStore:
     """An empty store that suits a column, and whose values may be replaced if so."""
-    # Arrow's columns may have nulls later.
-    numbers = None if isinstance(column, ArrowColumn) else numbers_of(column)
+    numbers = None if column.may_have_nulls else column.numbers()  # nulls may come later
     if numbers is None or numbers.is_valid is not None or numbers.kind.is_instant:
         return ReplacedObjectStore() if is_replaced else ObjectStore()
     return NumberStore(numbers.array.dtype, is_replaced=is_replaced)

@@ -21,15 +21,16 @@ from flowlet.columns import (
     ArrowColumn,
     CodedColumn,
     Column,
+    ColumnVisitor,
     ConstantColumn,
     ListColumn,
     NameTable,
     ShortTextColumn,
 )
 from flowlet.columns.inspection import exact_type
-from flowlet.columns.short_texts import try_short_texts
+from flowlet.columns.numbers import Numbers
+from flowlet.columns.short_text_column import try_short_texts
 from flowlet.errors import KeyTypeError
-from flowlet.kernels.column_values import Numbers, numbers_of
 from flowlet.kernels.int64_codes import Int64Codes
 from flowlet.kernels.text_codes import TextCodes
 from flowlet.keys.exact_keys import exact_key, exact_keys
@@ -62,7 +63,7 @@ class Slots(dict[Any, int]):
         return slot
 
 
-class SlotIndex:
+class SlotIndex(ColumnVisitor[SlotArray | None]):
     """Key -> slot; grows, forgets nothing.
 
     Args:
@@ -135,20 +136,32 @@ class SlotIndex:
 
     def slots(self, column: Column) -> SlotArray | None:
         """The slot of each key; None if the keys are of another kind than those before, or cannot be keys."""
-        match column:
-            case CodedColumn(codes=codes, names=names):
-                return self._of_codes(codes, names.names, self._table(names))
-            case ConstantColumn(value=value):
-                slots = self._of_values([value])
-                return None if slots is None else np.full(len(column), slots[0], np.intp)
-            case ShortTextColumn():
-                return self._of_texts(column)
-            case ListColumn(values=values, value_type=value_type):
-                return self._of_values(values, value_type)
-            case ArrowColumn(array=array):
-                return self._of_arrow(array)
-            case _:
-                return self._of_numbers(column)
+        return column.accept(self)
+
+    def visit_any(self, column: Column) -> SlotArray | None:
+        """By numbers, if they are; else by values."""
+        return self._of_numbers(column)
+
+    def visit_coded(self, column: CodedColumn) -> SlotArray | None:
+        """By what is known of each code of the table."""
+        return self._of_codes(column.codes, column.names.names, self._table(column.names))
+
+    def visit_constant(self, column: ConstantColumn) -> SlotArray | None:
+        """One look at the value."""
+        slots = self._of_values([column.value])
+        return None if slots is None else np.full(len(column), slots[0], np.intp)
+
+    def visit_short_texts(self, column: ShortTextColumn) -> SlotArray | None:
+        """By their bytes."""
+        return self._of_texts(column)
+
+    def visit_list(self, column: ListColumn) -> SlotArray | None:
+        """By values."""
+        return self._of_values(column.values, column.value_type)
+
+    def visit_arrow(self, column: ArrowColumn) -> SlotArray | None:
+        """Texts once per distinct one."""
+        return self._of_arrow(column.array)
 
     def _is_of(self, kind: KeyKind) -> bool:
         if self._kind is None:
@@ -158,7 +171,7 @@ class SlotIndex:
     # -- numbers
 
     def _of_numbers(self, column: Column) -> SlotArray | None:
-        numbers = numbers_of(column)
+        numbers = column.numbers()
         if numbers is None:
             return self._of_values(column.to_list())
         if numbers.kind.is_instant and not self._allows_null:

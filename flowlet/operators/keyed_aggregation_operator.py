@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowlet.columns import CodedColumn, Column, Columns, ListColumn, Shape, column_of, columns_of
+from flowlet.columns import Column, Columns, Shape, column_of, columns_of
 from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
 from flowlet.operators.copying import copy_values
 from flowlet.operators.keyed_operator import KeyedOperator
@@ -246,5 +246,4 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
 
 def _detached(columns: Columns) -> Columns:
     """Without tables that grow on."""
-    fields = [ListColumn(field.to_list()) if isinstance(field, CodedColumn) else field for field in columns.fields]
-    return columns.with_fields(tuple(fields))
+    return columns.with_fields(tuple([field.detached() for field in columns.fields]))

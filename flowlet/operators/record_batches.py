@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from flowlet.chain.preview import preview
 from flowlet.columns import Columns
-from flowlet.columns.arrow_columns import batch_of_columns, columns_of_batch, columns_of_records
+from flowlet.columns.arrow_batches import batch_of_columns, columns_of_batch, columns_of_records
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.source_operator import Source
 from flowlet.operators.user_function import UserFunctionOperator

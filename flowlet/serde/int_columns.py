@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import ArrayColumn, ConstantColumn, OffsetColumn
+from flowlet.columns import ArrayColumn, Column, ColumnVisitor, ConstantColumn, OffsetColumn
 from flowlet.errors import SerdeError
 from flowlet.serde.column_format import (
     BASE,
@@ -33,18 +33,30 @@ _KINDS: Final = {1: INT8, 2: INT16, 4: INT32}
 _INT64: Final = np.iinfo(np.int64)
 
 
-def encode_narrowed(column: ArrayColumn | ConstantColumn | OffsetColumn) -> bytes:
+class _NarrowedEncoder(ColumnVisitor[bytes]):
+    def visit_any(self, column: Column) -> bytes:
+        raise AssertionError(f"narrowed integers in {column!r}")
+
+    def visit_constant(self, column: ConstantColumn) -> bytes:
+        return framed(CONSTANT, framed(INT64, raw(np.array([column.value]), NUMBERS[INT64])))
+
+    def visit_array(self, column: ArrayColumn) -> bytes:
+        return framed(INT64, raw(column.array, NUMBERS[INT64]))
+
+    def visit_offsets(self, column: OffsetColumn) -> bytes:
+        offsets = column.offsets
+        size = offsets.dtype.itemsize
+        if offsets.dtype.kind == "i":
+            return framed(_KINDS[size], raw(offsets, NUMBERS[_KINDS[size]]))
+        return framed(OFFSETS, BASE.pack(column.base, size), raw(offsets, OFFSET_TYPES[size]))
+
+
+_NARROWED_ENCODER: Final = _NarrowedEncoder()
+
+
+def encode_narrowed(column: Column) -> bytes:
     """What ``columns.narrowed`` made of an array."""
-    match column:
-        case ConstantColumn(value=value):
-            return framed(CONSTANT, framed(INT64, raw(np.array([value]), NUMBERS[INT64])))
-        case ArrayColumn(array=array):
-            return framed(INT64, raw(array, NUMBERS[INT64]))
-        case OffsetColumn(base=base, offsets=offsets):
-            size = offsets.dtype.itemsize
-            if offsets.dtype.kind == "i":
-                return framed(_KINDS[size], raw(offsets, NUMBERS[_KINDS[size]]))
-            return framed(OFFSETS, BASE.pack(base, size), raw(offsets, OFFSET_TYPES[size]))
+    return column.accept(_NARROWED_ENCODER)
 
 
 def decode_ints(kind: int, payload: memoryview) -> NDArray[np.int64]:

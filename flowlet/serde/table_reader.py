@@ -8,12 +8,11 @@ Format:     ``column_format``.
 """
 
 import struct
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, Shape
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, ConstantColumn, ListColumn, Shape
 from flowlet.common.types import unnamed_rows_of
 from flowlet.errors import SerdeError
 from flowlet.serde.channel_dictionary import ChannelDictionary
@@ -106,37 +105,36 @@ def _tuples(payload: memoryview, num_records: int, dictionary: ChannelDictionary
     if not num_fields:
         check_end(FIELDS.size, payload)
         return [()] * num_records
-    fields = _fields(payload, FIELDS.size, num_fields, num_records, dictionary)
-    return Columns(num_records, fields, Shape.TUPLE, key_position=_key_position(fields))
+    fields, key_position = _fields(payload, FIELDS.size, num_fields, num_records, dictionary)
+    return Columns(num_records, fields, Shape.TUPLE, key_position=key_position)
 
 
 def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns | list[Any]:
     num_fields = num_fields_of(payload)
     names, start = names_of_rows(payload, decode_column, 0)
-    fields = _fields(payload, start, num_fields, num_records, dictionary)
+    fields, key_position = _fields(payload, start, num_fields, num_records, dictionary)
     if names is None:
         return unnamed_rows_of(zip(*[field.to_list() for field in fields], strict=True))
-    return Columns(num_records, fields, Shape.ROW, names, _key_position(fields))
+    return Columns(num_records, fields, Shape.ROW, names, key_position)
 
 
 def _objects(kind: int, payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns:
     head = (head_of_objects if kind == OBJECTS else head_of_dicts)(payload, decode_column, 0)
-    fields = _fields(payload, head.start, len(head.names), num_records, dictionary)
-    return Columns(num_records, fields, Shape.OBJECT, head.names, _key_position(fields), head.kind, head.make)
+    fields, key_position = _fields(payload, head.start, len(head.names), num_records, dictionary)
+    return Columns(num_records, fields, Shape.OBJECT, head.names, key_position, head.kind, head.make)
 
 
-def _fields(payload: memoryview, start: int, num_fields: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Column, ...]:
-    fields = []
+def _fields(
+    payload: memoryview, start: int, num_fields: int, num_records: int, dictionary: ChannelDictionary
+) -> tuple[tuple[Column, ...], int | None]:
+    """The fields, and which of them is the key: the first one in codes, for senders have dictionaries of keys, and of nothing else."""
+    fields, kinds = [], []
     for _ in range(num_fields):
         kind, inner, start = column_at(payload, start)
         fields.append(_column(kind, inner, num_records, dictionary))
+        kinds.append(kind)
     check_end(start, payload)
-    return tuple(fields)
-
-
-def _key_position(fields: Sequence[Column]) -> int | None:
-    """Where the codes are: senders have dictionaries of keys, and of nothing else."""
-    return next((position for position, field in enumerate(fields) if isinstance(field, CodedColumn)), None)
+    return tuple(fields), kinds.index(CODED) if CODED in kinds else None
 
 
 def _column(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDictionary) -> Column:

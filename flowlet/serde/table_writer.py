@@ -17,6 +17,7 @@ from flowlet.columns import (
     CodedColumn,
     Column,
     Columns,
+    ColumnVisitor,
     ConstantColumn,
     ListColumn,
     OffsetColumn,
@@ -79,7 +80,8 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
         if table.shape in (Shape.TUPLE, Shape.OBJECT):
             return [encode_column(table.to_list())]
         raise SerdeError(f"rows of {len(table.fields)} fields, at most {MAX_FIELDS} can be sent")
-    fields = [_encode(column, codes) for column in table.fields]
+    encoder = _ColumnEncoder(codes)
+    fields = [column.accept(encoder) for column in table.fields]
     match table.shape:
         case Shape.SCALAR:
             return fields
@@ -103,26 +105,44 @@ def encode_timestamps(array: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
     return encode_narrowed(narrowed(array))
 
 
-def _encode(column: Column, codes: CodeWriter | None) -> bytes:
-    match column:
-        case CodedColumn():
-            coded = None if codes is None else codes.try_encode(column)
-            return encode_column(column.to_list(), depth=_FIELD_DEPTH) if coded is None else coded
-        case ArrayColumn(array=array):
-            return _encode_array(array)
-        case OffsetColumn():
-            return encode_narrowed(column)
-        case ConstantColumn(value=value):
-            one = encode_column([value], depth=_CONSTANT_DEPTH)
-            return one if len(column) == 1 else framed(CONSTANT, one)
-        case ListColumn(values=values, value_type=value_type):
-            return encode_texts(values) if value_type is str else encode_column(values, depth=_FIELD_DEPTH)
-        case ShortTextColumn(packed16=packed16):
-            return encode_short_texts(packed16)
-        case ArrowColumn(array=array):
-            return framed(ARROW, _arrow_stream(array))
-        case _:
-            return encode_column(column.to_list(), depth=_FIELD_DEPTH)
+class _ColumnEncoder(ColumnVisitor[bytes]):
+    """The bytes of a field.
+
+    Args:
+        codes: as in ``table_parts``.
+    """
+
+    __slots__ = ("_codes",)
+
+    def __init__(self, codes: CodeWriter | None) -> None:
+        self._codes = codes
+
+    def visit_any(self, column: Column) -> bytes:
+        return encode_column(column.to_list(), depth=_FIELD_DEPTH)
+
+    def visit_coded(self, column: CodedColumn) -> bytes:
+        coded = None if self._codes is None else self._codes.try_encode(column)
+        return self.visit_any(column) if coded is None else coded
+
+    def visit_array(self, column: ArrayColumn) -> bytes:
+        return _encode_array(column.array)
+
+    def visit_offsets(self, column: OffsetColumn) -> bytes:
+        return encode_narrowed(column)
+
+    def visit_constant(self, column: ConstantColumn) -> bytes:
+        one = encode_column([column.value], depth=_CONSTANT_DEPTH)
+        return one if len(column) == 1 else framed(CONSTANT, one)
+
+    def visit_list(self, column: ListColumn) -> bytes:
+        values = column.values
+        return encode_texts(values) if column.value_type is str else encode_column(values, depth=_FIELD_DEPTH)
+
+    def visit_short_texts(self, column: ShortTextColumn) -> bytes:
+        return encode_short_texts(column.packed16)
+
+    def visit_arrow(self, column: ArrowColumn) -> bytes:
+        return framed(ARROW, _arrow_stream(column.array))
 
 
 def _encode_array(array: Any) -> bytes:

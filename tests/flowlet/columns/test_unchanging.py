@@ -23,7 +23,7 @@ from flowlet.columns import (
     Shape,
     ShortTextColumn,
 )
-from flowlet.columns.unchanging import UNCHANGING, are_unchanging, has_unchanging_fields, is_unchanging
+from flowlet.columns.unchanging import UNCHANGING, are_unchanging, is_unchanging
 from flowlet.common.types import Row
 from tests.flowlet.columns.test_short_texts import heads_of
 from tests.names import stable_repr
@@ -235,10 +235,10 @@ def coded(*names: Any) -> CodedColumn:
 def test_columns_tell_whether_their_values_can_change(column: Column, expected: bool) -> None:
     """Whatever records they are fields of."""
     for shape, names in ((Shape.SCALAR, ()), (Shape.TUPLE, ()), (Shape.ROW, ("a",))):
-        assert has_unchanging_fields(Columns(2, (column,), shape, names)) is expected
+        assert Columns(2, (column,), shape, names).is_unchanging() is expected
 
 
 def test_one_column_that_can_change_is_enough() -> None:
     columns = Columns(2, (ConstantColumn(1, 2), ListColumn([[], []]), ConstantColumn("a", 2)), Shape.TUPLE)
 
-    assert not has_unchanging_fields(columns)
+    assert not columns.is_unchanging()

@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 
 from flowlet.chain.settling import settled
-from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, ConstantColumn, ListColumn, Shape, columns_of
-from flowlet.columns.column import CodedColumn, NameTable
-from flowlet.columns.short_texts import try_short_texts
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, NameTable, Shape, columns_of
+from flowlet.columns.short_text_column import try_short_texts
 from flowlet.common.types import Row
 from flowlet.graph.partitioner import Forward, KeyGroups
 from flowlet.io.chunk_content import MAX_CONTENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes

@@ -27,7 +27,7 @@ from flowlet.columns import (
     column_of,
     columns_of,
 )
-from flowlet.columns.short_texts import try_short_texts
+from flowlet.columns.short_text_column import try_short_texts
 from flowlet.common.types import Row
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups
@@ -166,7 +166,7 @@ class TestKeyGroups:
 
         assert isinstance(rig.writer, KeyGroupsRecordWriter)
         assert len(rig.writer._routes) <= MAX_ROUTES
-        assert len(rig.writer._dictionary) <= MAX_KEYS + 2_000
+        assert len(rig.writer._column_router.dictionary) <= MAX_KEYS + 2_000
         assert arrived == by_channel(values, 2)
 
     def test_one_channel_gets_the_keys_too(self, make: Make) -> None:
@@ -249,9 +249,9 @@ class TestManyKeys:
 
         assert arrived == by_channel(keys, 3)
         if kind in (int, float):
-            assert (writer._routes.num_misses, len(writer._dictionary)) == (0, 0)  # numbers need no dictionary
+            assert (writer._routes.num_misses, len(writer._column_router.dictionary)) == (0, 0)  # numbers need no dictionary
         elif kind is str:
-            assert len(writer._dictionary) == 17_000  # it learns until it is full; then comes a bypass of 4
+            assert len(writer._column_router.dictionary) == 17_000  # it learns until it is full; then comes a bypass of 4
         else:
             has_a_way = kind(0).__class__ is bytes
             assert writer._routes.num_misses == (3_000 if has_a_way else 20_000)  # chunks 0, 5 and 14; bypasses of 4, 8 and 16
@@ -275,7 +275,7 @@ class TestManyKeys:
         for _ in range(8):
             rig.collect(*[kind(key) for key in self.keys(0, str)[:200]])
 
-        assert len(writer._dictionary if kind is str else writer._routes) == 200
+        assert len(writer._column_router.dictionary if kind is str else writer._routes) == 200
         assert writer._routes.num_misses == (0 if kind is str else 200)
 
     def test_a_bypass_ends_when_keys_come_back(self, make: Make) -> None:
@@ -303,9 +303,9 @@ class TestManyKeys:
         for chunk in [*keys, *[keys[0]] * 40]:
             rig.collect(*chunk)
 
-        assert writer._dictionary.generation == 1
-        assert len(writer._dictionary) == 1_000
-        assert not writer._dictionary_bypass.is_taken()
+        assert writer._column_router.dictionary.generation == 1
+        assert len(writer._column_router.dictionary) == 1_000
+        assert not writer._column_router.bypass.is_taken()
         assert [sorted(map(str, part)) for part in rig.values()] == [
             sorted(map(str, part)) for part in by_channel([key for chunk in [*keys, *[keys[0]] * 40] for key in chunk], 2)
         ]
@@ -646,7 +646,7 @@ class TestColumns:
             rig.collect(*chunk)
         rig.writer.collect(constant)
 
-        assert writer._dictionary.generation == 3
+        assert writer._column_router.dictionary.generation == 3
         assert rig.values() == by_channel([record for chunk in chunks for record in chunk] + constant.values, 2, first)
 
     def test_a_cut_element_brings_the_texts_that_each_part_needs(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable, column_of
-from flowlet.columns.short_texts import try_short_texts
+from flowlet.columns.short_text_column import try_short_texts
 from flowlet.kernels import slot_index
 from flowlet.kernels.slot_index import SlotIndex
 from flowlet.keys.exact_keys import exact_key

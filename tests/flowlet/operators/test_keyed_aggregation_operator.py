@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowlet.columns import CodedColumn, Columns, ListColumn, NameTable, column_of, columns_of
-from flowlet.columns.arrow_columns import columns_of_batch
+from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.datastream.aggregations import Extreme, Total, extreme_of
 from flowlet.errors import UserFunctionError
 from flowlet.keys.column_key import ColumnKey

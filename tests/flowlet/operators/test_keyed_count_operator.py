@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import Columns, Shape, columns_of
-from flowlet.columns.arrow_columns import columns_of_batch
+from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.common.types import Row
 from flowlet.errors import UserFunctionError
 from flowlet.keys.exact_keys import exact_key

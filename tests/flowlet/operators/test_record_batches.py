@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowlet.columns.arrow_columns import columns_of_batch
+from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.common.types import Row
 from flowlet.errors import UserFunctionError
 from flowlet.operators import record_batches

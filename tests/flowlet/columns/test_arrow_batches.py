@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Columns, ConstantColumn, ListColumn, NameTable, Shape
-from flowlet.columns.arrow_columns import batch_of_columns, columns_of_batch, columns_of_records
+from flowlet.columns.arrow_batches import batch_of_columns, columns_of_batch, columns_of_records
 from flowlet.columns.inspection import column_of
 from flowlet.common.types import Row
 

@@ -13,10 +13,9 @@ import numbers
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, Shape
+from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ColumnVisitor, ConstantColumn, Shape
 from flowlet.common.types import Row, field_names_of
 
 
@@ -62,7 +61,7 @@ def batch_of_columns(columns: Columns, schema: Any) -> Any:
     names = columns.field_names
     if names and names != tuple(schema.names):
         raise _other_names(names, schema.names)
-    arrays = [_typed(column, field) for column, field in zip(columns.fields, schema, strict=True)]
+    arrays = [column.accept(_Typed(field)) for column, field in zip(columns.fields, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -85,26 +84,45 @@ def _column(array: Any) -> Column:
     return ArrowColumn(array)
 
 
-def _typed(column: Column, field: Any) -> Any:
-    match column:
-        case ArrayColumn(array=array) if array.dtype != np.bool_:
-            found = pa.array(array, from_pandas=False)
-        case ArrowColumn(array=found):
-            pass
-        case CodedColumn(codes=codes, names=names) if len(names) <= len(codes):
-            return _array(list(names.names), field).take(pa.array(codes))
-        case ConstantColumn(value=value):
-            return pa.repeat(_array([value], field)[0], len(column))
-        case _:
-            return _array(column.to_list(), field)
-    if found.type != field.type:
-        if not _are_alike(found.type, field.type):
-            return _array(column.to_list(), field)
-        try:
-            found = found.cast(field.type)
-        except pa.ArrowException as error:
-            raise TypeError(f"field {field.name!r} is declared as {field.type}, got {found.type}: {error}") from error
-    return _with_nulls_as_declared(found, field)
+class _Typed(ColumnVisitor[Any]):
+    """Makes an Arrow array of a declared type of a column.
+
+    Raises:
+        TypeError: a value is not of it.
+    """
+
+    __slots__ = ("_field",)
+
+    def __init__(self, field: Any) -> None:
+        self._field = field
+
+    def visit_any(self, column: Column) -> Any:
+        return _array(column.to_list(), self._field)
+
+    def visit_array(self, column: ArrayColumn) -> Any:
+        return self._cast(column)
+
+    def visit_arrow(self, column: ArrowColumn) -> Any:
+        return self._cast(column)
+
+    def visit_coded(self, column: CodedColumn) -> Any:
+        if len(column.names) > len(column):
+            return self.visit_any(column)
+        return _array(list(column.names.names), self._field).take(pa.array(column.codes))
+
+    def visit_constant(self, column: ConstantColumn) -> Any:
+        return pa.repeat(_array([column.value], self._field)[0], len(column))
+
+    def _cast(self, column: Column) -> Any:
+        field, found = self._field, column.arrow_array()
+        if found.type != field.type:
+            if not _are_alike(found.type, field.type):
+                return self.visit_any(column)
+            try:
+                found = found.cast(field.type)
+            except pa.ArrowException as error:
+                raise TypeError(f"field {field.name!r} is declared as {field.type}, got {found.type}: {error}") from error
+        return _with_nulls_as_declared(found, field)
 
 
 def _are_alike(found: Any, wanted: Any) -> bool:

@@ -8,12 +8,16 @@ Source:     frame of reference (Goldstein, Ramakrishnan, Shaft: Compressing Rela
             counts upwards, instants above all, has small offsets from its smallest value.
 """
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns.column import ArrayColumn, ConstantColumn, IndexArray
+from flowlet.columns.array_column import ArrayColumn
+from flowlet.columns.column import Column, ColumnVisitor, IndexArray
+from flowlet.columns.constant_column import ConstantColumn
+
+_T = TypeVar("_T")
 
 # With fewer values a base costs more bytes than it saves.
 MIN_BASED: Final = 16
@@ -21,7 +25,7 @@ _INT64: Final = np.dtype(np.int64)
 _BITS_PER_BYTE: Final = 8
 
 
-class OffsetColumn:
+class OffsetColumn(Column):
     """Integers, as what each is above a base.
 
     Args:
@@ -60,6 +64,18 @@ class OffsetColumn:
     def slice(self, start: int, stop: int) -> "OffsetColumn":
         """A part, in the same memory."""
         return OffsetColumn(self.base, self.offsets[start:stop])
+
+    def accept(self, visitor: ColumnVisitor[_T]) -> _T:
+        """See ``Column``."""
+        return visitor.visit_offsets(self)
+
+    def is_unchanging(self) -> bool:
+        """Integers are."""
+        return True
+
+    def widened(self) -> ArrayColumn:
+        """See ``Column``."""
+        return ArrayColumn(self.to_array())
 
 
 def narrowed(array: NDArray[np.int64]) -> ArrayColumn | ConstantColumn | OffsetColumn:

@@ -1,0 +1,60 @@
+"""What the codes of a dictionary stand for.
+
+Side: pure.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class NameTable:
+    """The values that dictionary codes stand for: code ``n`` is ``names[n]``.  It only grows.
+
+    The object is the identity of one generation of one dictionary: who keeps something per code keeps it per table (weakly, if need
+    be), and looks at ``version`` for what came in since.
+
+    Ownership: who made the table appends to ``names``; everybody else only looks.
+    """
+
+    __slots__ = ("__weakref__", "_objects", "_typed", "names")
+
+    def __init__(self, names: list[Any] | None = None) -> None:
+        self.names: list[Any] = [] if names is None else names
+        self._objects = _objects([])  # the first of the names, for numpy
+        self._typed: tuple[int, frozenset[type]] = (0, frozenset())  # of so many names, the first ones
+
+    def __repr__(self) -> str:
+        return f"<NameTable of {len(self.names)} values>"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def version(self) -> int:
+        """Grows with every value."""
+        return len(self.names)
+
+    @property
+    def types(self) -> frozenset[type]:
+        """The exact types of the values."""
+        num_typed, types = self._typed  # of two threads that ask at the same time each finds all, whichever keeps what it found
+        num_names = len(self.names)
+        if num_typed < num_names:
+            types = types.union(map(type, self.names[num_typed:num_names]))
+            self._typed = num_names, types
+        return types
+
+    def values_of(self, codes: NDArray[Any]) -> list[Any]:
+        """The value that each code stands for.  One numpy ``take`` of objects: 7 ns per code, a loop in C over a list 25."""
+        objects = self._objects  # of two threads that ask at the same time each finds enough of them
+        if len(objects) < len(self.names):
+            objects = self._objects = np.concatenate((objects, _objects(self.names[len(objects) :])))
+        values: list[Any] = objects.take(codes).tolist()
+        return values
+
+
+def _objects(values: list[Any]) -> NDArray[np.object_]:
+    """An array of the very objects, whatever they are (``np.array`` would look into sequences)."""
+    return np.fromiter(values, np.object_, len(values))
