@@ -28,6 +28,10 @@ class KeyTypeError(FlowletError):
     """A key is not sure to be the same key in every process; the message names the type, the reason and what to use instead."""
 
 
+class StateRestoreError(FlowletError):
+    """The state of a checkpoint cannot be taken back."""
+
+
 class SerdeError(FlowletError):
     """Bytes that should hold stream elements do not; the message names channel and offset."""
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshot, OperatorState
+from flowlet.errors import StateRestoreError
 from flowlet.timers.time_services import TimerServiceManager
 from netstack.wire.events import CheckpointOptions
 
@@ -56,14 +57,23 @@ class OperatorSnapshots:
             own = each.operator.snapshot_state(metadata.checkpoint_id)
             timers = {} if each.timers is None else each.timers.snapshot()
             if own is not None or timers:
-                snapshots[each.operator_id] = OperatorSnapshot(partial(_finish, own, timers))
+                snapshots[each.operator_id] = OperatorSnapshot(partial(_finish, own, timers, each.operator.state_version))
         return snapshots
 
     def restore(self, states: Mapping[str, object]) -> None:
-        """Give every operator its state and timers back, tail first; None if it has none.  Before the operators are opened."""
+        """Give every operator its state and timers back, tail first; None if it has none.  Before the operators are opened.
+
+        Raises:
+            StateRestoreError: an operator's state has another version than the operator reads.
+        """
         for each in reversed(self._operators):
             state = states.get(each.operator_id, _NOTHING)
             assert isinstance(state, OperatorState), f"the state of {each.operator!r} is no OperatorState, but {state!r}"
+            if state.own is not None and state.version != each.operator.state_version:
+                raise StateRestoreError(
+                    f"the state of operator {each.operator.name!r} has version {state.version}, this flowlet reads version "
+                    f"{each.operator.state_version}; restore it with the flowlet that wrote it"
+                )
             if each.timers is not None:
                 each.timers.restore(state.timers)
             each.operator.initialize_state(state.own)
@@ -82,5 +92,5 @@ class OperatorSnapshots:
         """Nothing: operators keep no files that a newer checkpoint could make useless."""
 
 
-def _finish(own: object, timers: Mapping[int, Mapping[str, object]]) -> OperatorState:
-    return OperatorState(own() if callable(own) else own, timers)
+def _finish(own: object, timers: Mapping[int, Mapping[str, object]], version: int) -> OperatorState:
+    return OperatorState(own() if callable(own) else own, timers, version)

@@ -74,10 +74,12 @@ class OperatorState:
     Args:
         own: what ``snapshot_state`` of the operator gave; None: nothing.
         timers: by key group, then by the name of the timer service.
+        version: ``state_version`` of the operator that gave ``own``.
     """
 
     own: object | None = None
     timers: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)

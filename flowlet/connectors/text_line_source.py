@@ -19,9 +19,9 @@ from typing import BinaryIO
 
 from flowlet.connectors.compressed_files import ReadBytes, decompressing
 from flowlet.errors import FlowletError
-from flowlet.operators.assigned_splits import AssignedSplits
 from flowlet.operators.source_operator import Source
 from flowlet.records import Chunk
+from flowlet.splits.assigned_splits import AssignedSplits
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet, FileSplit, can_be_cut, compression_of, keeps_line_ends
 from netstack.availability import AvailabilityFuture

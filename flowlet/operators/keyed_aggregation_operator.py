@@ -11,8 +11,7 @@ Absent:     state backends, and with them state by key group.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import numpy as np
 
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
 from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
+from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
 from flowlet.operators.copying import copy_values
 from flowlet.operators.keyed_operator import KeyedOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk
@@ -37,24 +37,6 @@ class _Missing:
 
 
 MISSING: Final[Any] = _Missing()
-
-
-@dataclass(frozen=True, slots=True)
-class RunningState:
-    """A snapshot, record by record; nobody changes it."""
-
-    keys: tuple[Any, ...]
-    values: tuple[Any, ...]
-    facts: Mapping[str, bool]
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnarState:
-    """A snapshot in columns; nobody changes it."""
-
-    keys: tuple[Any, ...]
-    columns: Columns
-    facts: Mapping[str, bool]
 
 
 class KeyedAggregationOperator(KeyedOperator, ABC):
@@ -80,8 +62,9 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         super().__init__(key_selector, name)
         self._emit_on_finish = emit_on_finish
         self._emits_batches = emits_batches
+        self._form = StateForm.RECORDS
         self._state: dict[Any, Any] = {}
-        self._columnar = columnar
+        self._columnar = columnar  # None from the first chunk on that cannot be done in columns
         self._has_timestamps = False
 
     def process_chunk(self, chunk: Chunk) -> None:
@@ -133,26 +116,26 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         """A copy of the state; records that could be changed are copied, too, and the others shared."""
         columns = None if self._columnar is None else self._columnar.columns()
         if self._columnar is not None and columns is not None:
-            return ColumnarState(tuple(self._columnar.keys()), _detached(columns), self._facts())
+            detached = columns.with_fields(tuple([field.detached() for field in columns.fields]))
+            return AggregationSnapshot(StateForm.COLUMNS, tuple(self._columnar.keys()), (), detached, self._has_timestamps)
         keys, values = self._records()
-        return RunningState(tuple(keys), tuple(copy_values(values)), self._facts()) if keys else None
+        if not keys:
+            return None
+        return AggregationSnapshot(self._form, tuple(keys), tuple(copy_values(values)), has_timestamps=self._has_timestamps)
 
     def initialize_state(self, state: object | None) -> None:
-        """Go on from a snapshot of either form."""
+        """Go on from a snapshot of any form."""
         if state is None:
             return
-        assert isinstance(state, RunningState | ColumnarState), f"a snapshot of {self.name!r} is a {type(state).__name__}"
-        for fact, holds in state.facts.items():
-            setattr(self, fact, holds)
-        if isinstance(state, RunningState):
-            self._restore(list(state.keys), copy_values(list(state.values)))
-        elif self._columnar is None or not self._columnar.load(list(state.keys), state.columns):
+        assert isinstance(state, AggregationSnapshot), f"a snapshot of {self.name!r} is a {type(state).__name__}"
+        self._has_timestamps = state.has_timestamps
+        if state.columns is None:
+            self._restore(state)
+        elif self._columnar is not None and self._columnar.load(list(state.keys), state.columns):
+            self._form = StateForm.COLUMNS
+        else:
             self._columnar = None
-            self._take_records(list(state.keys), state.columns.to_list())
-
-    def _facts(self) -> dict[str, bool]:
-        """What else must be known of the state, by attribute."""
-        return {"_has_timestamps": self._has_timestamps}
+            self._take_records(list(state.keys), state.records())
 
     # -- records
 
@@ -164,16 +147,21 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         """Keys and what is kept of them, as a snapshot has it; lists of the caller's own."""
         return list(self._state), list(self._state.values())
 
-    def _restore(self, keys: list[Any], values: list[Any]) -> None:
+    def _restore(self, snapshot: AggregationSnapshot) -> None:
         """The opposite."""
-        self._take_records(keys, values)
+        self._take_records(list(snapshot.keys), copy_values(snapshot.records()))
 
     def _final_records(self) -> Iterator[Any]:
         return iter(self._state.values())
 
     def _take_records(self, keys: list[Any], records: list[Any]) -> None:
-        """The state is a dictionary from now on."""
+        """The state is these records from now on."""
         self._state = dict(zip(keys, records, strict=True))
+        self._form = self._form_of(records)
+
+    def _form_of(self, records: list[Any]) -> StateForm:
+        """In which form these records are kept."""
+        return StateForm.RECORDS
 
     def _emit_last(self, chunk: Chunk, results: list[Any]) -> None:
         rows = sorted({key: row for row, key in enumerate(self._key_input.exact_keys_of(chunk))}.values())
@@ -185,7 +173,7 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
     def _process_columns(self, chunk: Chunk, columnar: ColumnarReduction) -> bool:
         """False: go on record by record."""
         columns = chunk.columns
-        if not len(columnar):
+        if self._form is not StateForm.COLUMNS:
             if columns is None or len(chunk) < MIN_COLUMN_ROWS:
                 return False
             keys, _ = self._records()
@@ -199,6 +187,7 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         if columns is None or key is None or not self._advance_columns(chunk, columns, key, columnar):
             self._leave_columns(columnar)
             return False
+        self._form = StateForm.COLUMNS
         return True
 
     def _advance_columns(self, chunk: Chunk, columns: Columns, key: Column, columnar: ColumnarReduction) -> bool:
@@ -242,8 +231,3 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
             part = columns.slice(start, start + FINAL_CHUNK_ROWS)
             timestamps = np.full(part.num_rows, MAX_TIMESTAMP) if self._has_timestamps else None
             self.output.collect(Chunk.of_columns(part, timestamps))
-
-
-def _detached(columns: Columns) -> Columns:
-    """Without tables that grow on."""
-    return columns.with_fields(tuple([field.detached() for field in columns.fields]))

@@ -17,6 +17,7 @@ from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.kernels.slot_index import SlotIndex, Slots
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
+from flowlet.operators.aggregation_snapshot import StateForm
 from flowlet.operators.keyed_aggregation_operator import MIN_COLUMN_ROWS, MISSING, KeyedAggregationOperator
 from flowlet.records import Chunk
 
@@ -139,6 +140,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         return [key for key, _ in kept], [result for _, result in kept]
 
     def _take_records(self, keys: list[Any], records: list[Any]) -> None:
+        self._form = StateForm.RECORDS
         self._results[:] = records  # the same list and dictionary: loops hold them
         self._slots.clear()
         self._index = SlotIndex(allows_null=self._allows_null)

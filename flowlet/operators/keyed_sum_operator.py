@@ -10,16 +10,19 @@ Source:     Flink ``SumAggregator``; PyFlink ``KeyedStream.sum``.  Plain loops w
 
 from collections.abc import Iterator
 from operator import is_
-from typing import Any
+from typing import Any, Final
 
 from flowlet.chain.preview import last_of, preview
 from flowlet.columns.unchanging import are_unchanging
 from flowlet.errors import JobGraphError, UserFunctionError
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.exact_keys import are_plain
+from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
 from flowlet.operators.keyed_aggregation_operator import MISSING, KeyedAggregationOperator
 from flowlet.operators.record_fields import checked_number, field_to_sum, with_field
 from flowlet.records import Chunk
+
+_GENERALITY: Final = (StateForm.PAIRS, StateForm.TUPLES, StateForm.RECORDS)  # each can hold what those before it hold
 
 
 class KeyedSumOperator(KeyedAggregationOperator):
@@ -55,11 +58,7 @@ class KeyedSumOperator(KeyedAggregationOperator):
         if type(position) not in (int, str):
             raise JobGraphError(f"the position to sum must be an int, or a str for rows and named tuples, got {position!r}")
         self._position = position
-        # While it holds, the state is key -> sum of (key, number) pairs; afterwards it is key -> record.
-        self._holds_sums = self._key_field == 0 and position == 1
-        # Whether the state's records are all plain tuples, and all of two fields.
-        self._holds_tuples = isinstance(position, int)
-        self._holds_pairs = position == 1
+        self._form = StateForm.SUMS if self._key_field == 0 and position == 1 else self._form_of([])
 
     def _advance_and_emit(self, chunk: Chunk) -> None:
         values = chunk.values
@@ -67,8 +66,8 @@ class KeyedSumOperator(KeyedAggregationOperator):
             super()._advance_and_emit(chunk)
             return
         # Whoever reads the results may change them, and with them the first record of a key, which is in the state.
-        self._hold_records()
-        self._holds_tuples = self._holds_pairs = False
+        self._leave_sums()
+        self._form = StateForm.RECORDS
         keys = self._key_input.exact_keys_of(chunk)
         self.out.collect_each(self._each_advanced(keys, values), chunk.timestamps, len(values))
 
@@ -87,14 +86,15 @@ class KeyedSumOperator(KeyedAggregationOperator):
         self._advance(values, self._key_input.exact_keys_of(chunk), results)
 
     def _advance(self, values: list[Any], keys: list[Any], results: list[Any]) -> None:
-        if self._holds_sums and list(map(type, values)).count(tuple) == len(values):
+        if self._form is StateForm.SUMS and list(map(type, values)).count(tuple) == len(values):
             self._advance_sums(values, keys, results)
             return
-        self._hold_records()
-        self._holds_tuples = self._holds_tuples and list(map(type, values)).count(tuple) == len(values)
-        self._holds_pairs = self._holds_tuples and self._holds_pairs and list(map(len, values)).count(2) == len(values)
-        advance = self._advance_pairs if self._holds_pairs else self._advance_tuples if self._holds_tuples else self._advance_records
+        self._leave_sums()
+        self._form = max(self._form, self._form_of(values), key=_GENERALITY.index)
         records = iter(values)
+        advance = self._advance_records
+        if self._form is not StateForm.RECORDS:
+            advance = self._advance_pairs if self._form is StateForm.PAIRS else self._advance_tuples
         try:
             advance(keys, records, results)
         except Exception as error:  # noqa: BLE001 - raised from the error, or from one that says it better
@@ -119,7 +119,7 @@ class KeyedSumOperator(KeyedAggregationOperator):
                 return
         except Exception:  # noqa: BLE001, S110 - a tuple of another length, no number, too large: the other path shows whose fault it is
             pass
-        self._hold_records()
+        self._leave_sums()
         results += zip(keys, sums)  # noqa: B905 - only the first ones were added
         self._advance(values[len(sums) :], keys[len(sums) :], results)
 
@@ -134,23 +134,22 @@ class KeyedSumOperator(KeyedAggregationOperator):
             state[key] = total
             append(total)
 
-    def _facts(self) -> dict[str, bool]:
-        facts = {"_holds_sums": self._holds_sums, "_holds_tuples": self._holds_tuples, "_holds_pairs": self._holds_pairs}
-        return super()._facts() | facts
+    def _restore(self, snapshot: AggregationSnapshot) -> None:
+        if snapshot.form is self._form is StateForm.SUMS:
+            self._state = dict(zip(snapshot.keys, snapshot.values, strict=True))
+        else:
+            super()._restore(snapshot)
 
-    def _restore(self, keys: list[Any], values: list[Any]) -> None:
-        self._state = dict(zip(keys, values, strict=True))  # of which the facts say what it is
+    def _form_of(self, records: list[Any]) -> StateForm:
+        if not isinstance(self._position, int) or list(map(type, records)).count(tuple) != len(records):
+            return StateForm.RECORDS
+        is_pair = self._position == 1 and list(map(len, records)).count(2) == len(records)
+        return StateForm.PAIRS if is_pair else StateForm.TUPLES
 
-    def _take_records(self, keys: list[Any], records: list[Any]) -> None:
-        super()._take_records(keys, records)
-        self._holds_sums = False
-        self._holds_tuples = self._holds_tuples and list(map(type, records)).count(tuple) == len(records)
-        self._holds_pairs = self._holds_tuples and self._holds_pairs and list(map(len, records)).count(2) == len(records)
-
-    def _hold_records(self) -> None:
-        if self._holds_sums:
+    def _leave_sums(self) -> None:
+        if self._form is StateForm.SUMS:
             self._state = {key: (key, total) for key, total in self._state.items()}
-            self._holds_sums = False
+            self._form = StateForm.PAIRS
 
     def _advance_pairs(self, keys: list[Any], records: Iterator[Any], results: list[Any]) -> None:
         state = self._state
@@ -190,4 +189,4 @@ class KeyedSumOperator(KeyedAggregationOperator):
             results.append(result)
 
     def _final_records(self) -> Iterator[Any]:
-        return iter(self._state.items()) if self._holds_sums else iter(self._state.values())
+        return iter(self._state.items()) if self._form is StateForm.SUMS else iter(self._state.values())

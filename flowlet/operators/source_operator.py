@@ -16,9 +16,9 @@ from flowlet.chain.operator_output import output_for
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.operators.assigned_splits import SplitReceiver
 from flowlet.operators.latency_stats import LatencyMarkerEmitter
 from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
 from flowlet.watermarks.source_event_time import SourceEventTime
 from netstack.availability import AvailabilityFuture

@@ -1,8 +1,11 @@
 """``OperatorSnapshots``."""
 
+import pytest
+
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.errors import StateRestoreError
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.timers.time_services import InternalTimer, KeyContext
 from flowlet.timers.timer_service_manager import TimerServiceManager
@@ -48,6 +51,30 @@ def test_state_is_a_value_or_made_later_and_comes_back() -> None:
     prepared = [("head", "prepare 7"), ("middle", "prepare 7"), ("tail", "prepare 7")]
     assert log == [*prepared, ("tail", "snapshot 7"), ("middle", "snapshot 7"), ("head", "snapshot 7")]
     assert not chain.is_closed
+
+
+def test_state_of_another_version_is_refused() -> None:
+    """By name and with both versions; an operator that kept nothing has no version."""
+
+    class Newer(Noting):
+        state_version = 2
+
+    def states_of(operator: StreamOperator) -> dict[str, object]:
+        chain = OperatorSnapshots([SnapshotOperator("1", operator)], lambda: False)
+        parts = chain.snapshot_state(CheckpointMetadata(7, 0, 0), CheckpointOptions())
+        return {operator_id: part.finish() for operator_id, part in parts.items()}
+
+    newer, older = Newer("count", None, []), Noting("count", [3], [])
+    restored = OperatorSnapshots([SnapshotOperator("1", newer)], lambda: False)
+
+    with pytest.raises(StateRestoreError, match="operator 'count' has version 1, this flowlet reads version 2"):
+        restored.restore(states_of(older))
+    assert newer.state is None
+
+    restored.restore(states_of(Noting("count", None, [])))
+    newer.state = [4]
+    restored.restore(states_of(newer))
+    assert newer.state == [4]
 
 
 def test_every_operator_is_notified() -> None:

@@ -26,7 +26,7 @@ from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState, Subt
 from flowlet.datastream import KeyedProcessFunction
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.operators.keyed_aggregation_operator import RunningState
+from flowlet.operators.aggregation_snapshot import AggregationSnapshot
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
@@ -302,7 +302,7 @@ def check_checkpoint(store: InMemoryCheckpointStore, checkpoint_id: int) -> list
     for number in range(PARALLELISM):
         state = own(store.state_of(checkpoint_id, "sum", number), SUM_ID)
         if state is not None:
-            assert isinstance(state, RunningState)
+            assert isinstance(state, AggregationSnapshot)
             sums.update({key: value[1] if type(value) is tuple else value for key, value in zip(state.keys, state.values, strict=True)})
         counts.update(own(store.state_of(checkpoint_id, "sink", number), SINK_ID)[1])
     sums.update(sums_of(number for _, number in on_first))

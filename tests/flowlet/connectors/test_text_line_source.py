@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from flowlet.connectors.text_line_source import TextLineReader, TextLineSource
 from flowlet.errors import FlowletError
-from flowlet.operators.assigned_splits import EARLY_BYTES
 from flowlet.operators.source_operator import SourceOperator, SourceReader
 from flowlet.records import Chunk
+from flowlet.splits.assigned_splits import EARLY_BYTES
 from flowlet.splits.file_split import FileSet, FileSplit
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.operators.local_splits import requests_to

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from flowlet.operators.assigned_splits import SplitReceiver
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
+from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerator import SplitEnumerator
 
 

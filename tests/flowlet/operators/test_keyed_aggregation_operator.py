@@ -16,7 +16,8 @@ from flowlet.datastream.aggregations import Extreme, Total, extreme_of
 from flowlet.errors import UserFunctionError
 from flowlet.keys.column_key import ColumnKey
 from flowlet.operators import keyed_aggregation_operator
-from flowlet.operators.keyed_aggregation_operator import ColumnarState, KeyedAggregationOperator, RunningState
+from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
+from flowlet.operators.keyed_aggregation_operator import KeyedAggregationOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk
@@ -166,9 +167,9 @@ def test_small_chunks_are_done_record_by_record_until_a_large_one_comes() -> Non
 
 
 @pytest.mark.parametrize(
-    "old", [RunningState(("a", "b"), (3, 4), {"_holds_sums": True}), RunningState(("a",), (("a", 3),), {"_holds_sums": False})]
+    "old", [AggregationSnapshot(StateForm.SUMS, ("a", "b"), (3, 4)), AggregationSnapshot(StateForm.RECORDS, ("a",), (("a", 3),))]
 )
-def test_a_snapshot_of_records_goes_on_in_columns(old: RunningState) -> None:
+def test_a_snapshot_of_records_goes_on_in_columns(old: AggregationSnapshot) -> None:
     harness = Harness(KeyedSumOperator(KEY, 1))
     harness.operator.initialize_state(old)
 
@@ -183,10 +184,11 @@ def test_a_snapshot_of_columns_goes_on_with_records() -> None:
     before = Harness(KeyedSumOperator(KEY, 1))
     before.operator.process_chunk(columns(("a", 1), ("b", 2), ("a", 3)))
     state = before.operator.snapshot_state(1)
-    assert isinstance(state, ColumnarState)
+    assert isinstance(state, AggregationSnapshot)
+    assert state.form is StateForm.COLUMNS
 
     harness = Harness(KeyedReduceOperator(KEY, concatenate))
-    harness.operator.initialize_state(ColumnarState(state.keys, state.columns, {"_has_timestamps": False}))
+    harness.operator.initialize_state(state)
     harness.process(("a", 7), ("b", 8))
 
     assert harness.output.values == [("a", "47"), ("b", "28")]
@@ -199,7 +201,8 @@ def test_what_is_in_a_snapshot_does_not_change_with_the_state() -> None:
 
     harness.operator.process_chunk(columns(("a", 1), ("c", 2), ("d", 3)))
 
-    assert isinstance(state, ColumnarState)
+    assert isinstance(state, AggregationSnapshot)
+    assert state.columns is not None
     assert (state.keys, state.columns.to_list()) == (("a", "b"), [("a", 4), ("b", 2)])
     assert not any(isinstance(field, CodedColumn) for field in state.columns.fields)
 
