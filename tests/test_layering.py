@@ -155,16 +155,16 @@ class Checker:
             yield f"{outside[1]}:{users[outside[1]]} unpickles, and so does {outside[0]}: only one module besides serde may"
 
     def _of_cycles(self) -> Iterator[str]:
-        for path in _cycles(self._edges()):
+        for path in _cycles(self.edges()):
             yield f"{path[-1]}:1 is part of the import cycle {' -> '.join(path)}"
 
     def _of_packages(self) -> Iterator[str]:
         """Cycles between packages, names that two files have, and packages with too many files."""
         edges: dict[str, set[str]] = {}
-        for name, targets in self._edges().items():
+        for name, targets in self.edges().items():
             if not self.modules[name].is_package:
-                inside = {_package_of(target) for target in targets if not self.modules[target].is_package}
-                edges.setdefault(_package_of(name), set()).update(inside - {_package_of(name)})
+                inside = {package_of(target) for target in targets if not self.modules[target].is_package}
+                edges.setdefault(package_of(name), set()).update(inside - {package_of(name)})
         for path in _cycles(edges):
             if any(name not in self.modules or self.modules[name].is_package for name in path):  # else the modules are a cycle, too
                 yield f"{path[-1]}:1 is part of the cycle of packages {' -> '.join(path)}"
@@ -176,7 +176,7 @@ class Checker:
             if len(names) > MAX_FILES.get(package, MAX_FILES_OF_A_PACKAGE):
                 yield f"{package}:1 has {len(names)} files"
 
-    def _edges(self) -> dict[str, set[str]]:
+    def edges(self) -> dict[str, set[str]]:
         return {name: {t for item in module.imports if (t := self.resolve(item)) and t != name} for name, module in self.modules.items()}
 
 
@@ -198,7 +198,7 @@ def _cycles(edges: Mapping[str, set[str]]) -> Iterator[tuple[str, ...]]:
         yield from visit(name, ())
 
 
-def _package_of(module: str) -> str:
+def package_of(module: str) -> str:
     """The folder of a module; what lies in the root of ``netstack`` or ``flowlet`` stands for itself."""
     package = module.rpartition(".")[0]
     return module if package in PACKAGES else package
@@ -233,11 +233,12 @@ def _unpickles(tree: ast.Module) -> int | None:
     return None
 
 
-def project_sources() -> tuple[dict[str, str], frozenset[str]]:
+def sources_of(root: Path) -> tuple[dict[str, str], frozenset[str]]:
+    """The text of each module of a checkout by its name, and which of them are packages."""
     sources, packages = {}, set()
     for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
             if parts[-1] == "__init__":
                 parts = parts[:-1]
                 packages.add(".".join(parts))
@@ -258,7 +259,7 @@ SHARED = '"""A.\n\nSide: shared.  Any thread.\n"""\n'
 
 def test_the_packages_keep_the_import_rules() -> None:
     """No module of netstack or flowlet breaks one of the rules below."""
-    assert Checker(*project_sources()).complaints() == []
+    assert Checker(*sources_of(ROOT)).complaints() == []
 
 
 def test_a_module_without_a_side_line_is_named() -> None:
