@@ -23,8 +23,8 @@ from netstack.errors import (
     TransportError,
 )
 from netstack.eventloop import EventLoopThread
-from netstack.gate.gate_api import BufferOrEvent
-from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import (
     ConnectionID,
     ExecutionAttemptID,

@@ -25,7 +25,7 @@ from netstack.channel.protocol import NetworkChannel
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectError, NetstackError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
 from netstack.wakeups import run_all

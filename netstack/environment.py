@@ -26,15 +26,16 @@ from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConfigError, LocalProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.offer_book import GateShape
-from netstack.gate.input_channel import InputChannel, PartitionStateChecker
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
-from netstack.gate.offered_gate import OfferedInputGate
+from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.channels.partition_request_client import OfferedPartitionClient, PartitionRequestClient
+from netstack.gate.channels.partition_state_checker import PartitionStateChecker
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.offered_gates import OfferedGates
-from netstack.gate.partition_request_client import OfferedPartitionClient, PartitionRequestClient
+from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.producer_quota import ProducerQuota
-from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.gate.request_backoff import RequestBackoff
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandler
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler

@@ -14,7 +14,7 @@ from typing import Final, Self
 from netstack.config import NetstackConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.eventloop import EventLoopThread
-from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID
 from netstack.partition.result_partition import ResultPartition
 

@@ -15,7 +15,8 @@ TEST_FILES = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
 NAMED_TESTS = sorted(set(re.findall(r"\b(test_\w+)", TABLE)))
 FLOWLET_TESTS = sorted(set(re.findall(r"\b(test_\w+)", FLOWLET_TABLE)))
 FLOWLET_MODULES = sorted(set(re.findall(r"\b((?:\w+/)*\w+\.py)\b", FLOWLET_TABLE)))
-NAMED_MODULES = sorted(set(re.findall(r"\b((?:wire|flow|channel|handlers|buffer|partition|gate|testing|bench|examples)/\w+\.py)\b", TABLE)))
+FOLDERS = "wire|flow|channel|handlers|buffer|partition|gate|testing|bench|examples"
+NAMED_MODULES = sorted(set(re.findall(rf"\b((?:{FOLDERS})/(?:\w+/)*\w+\.py)\b", TABLE)))
 
 # The rows of the inventory of Flink's mechanisms: A the way of a record, B the task and its gates, C inputs and watermarks, D the transfer
 # of data, E the mailbox, F what all of them use.

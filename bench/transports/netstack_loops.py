@@ -11,7 +11,7 @@ from bench.transports.common import PayloadSource, Setting, Stop, Verifier
 from bench.transports.netstack_side import new_emitter, open_gate, open_partition
 from netstack.buffer.segment import recycle_all
 from netstack.eventloop import EventLoopThread
-from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 
 BUFFERS_PER_PASS = 16

@@ -12,7 +12,7 @@ from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting
 from netstack.config import NetstackConfig, is_debug
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.eventloop import EventLoopThread
-from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, partition_id
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig

@@ -24,7 +24,7 @@ from flowlet.tm.task_deployment import channel_spec
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import NetstackError
-from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.security import SecurityConfig
 from netstack.wire.events import EndOfData
 

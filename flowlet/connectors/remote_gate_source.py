@@ -28,8 +28,8 @@ from netstack.availability import AvailabilityFuture
 from netstack.channel.limits import RateLimit
 from netstack.errors import RemoteProtocolError
 from netstack.flow.offer_book import GateShape
-from netstack.gate.gate_api import BufferOrEvent
-from netstack.gate.offered_gate import OfferedInputGate
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.wire.events import EndOfData, EndOfPartition
 
 _log = structlog.get_logger(__name__)

@@ -38,7 +38,7 @@ from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError
-from netstack.gate.gate_api import BufferOrEvent
+from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.wire.events import (
     CancelCheckpointMarker,
     CheckpointBarrier,

@@ -22,7 +22,7 @@ from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
 from flowlet.watermarks.watermark_watch import WatermarkWatch
-from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InputChannelInfo
 
 # A mail, a cancel or a flush waits for no more than this many buffers.  Not measured.

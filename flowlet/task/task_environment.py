@@ -11,8 +11,8 @@ from flowlet.checkpoint.barrier_aligner import BarrierMode
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.graph.partitioner import Partitioner
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.offered_gate import OfferedInputGate
+from netstack.gate.offered_input_gate import OfferedInputGate
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.timers import ScheduleTimer, Timers
 

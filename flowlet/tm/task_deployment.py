@@ -23,8 +23,8 @@ from flowlet.task.create_stream_task import OutputEdge, StreamTask, TaskEnvironm
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.offered_gate import OfferedInputGate
+from netstack.gate.offered_input_gate import OfferedInputGate
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 
 

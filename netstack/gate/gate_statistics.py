@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.gate.input_channel import InputChannel
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 
 
 @dataclass(frozen=True, slots=True)

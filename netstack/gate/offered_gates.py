@@ -8,8 +8,8 @@ Lock order: ``_lock`` is a leaf: gates are called outside it.
 import threading
 
 from netstack.errors import LocalProtocolError
-from netstack.gate.offered_gate import OfferedInputGate
-from netstack.gate.partition_request_client import OfferedPartitionClient
+from netstack.gate.channels.partition_request_client import OfferedPartitionClient
+from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.wire.gate_access import GateIdentity
 from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 

@@ -27,7 +27,7 @@ from netstack.wire.gate_access import GateIdentity
 from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
 
 if TYPE_CHECKING:
-    from netstack.gate.remote_channel import RemoteInputChannel
+    from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 
 P = ParamSpec("P")
 

@@ -14,7 +14,7 @@ _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_ste
 _HANDLERS: Final = "tests/netstack/handlers/test_hist_handlers.py"
 _HISTORY: Final = "tests/netstack/partition/test_history.py"
 _POOLS: Final = "tests/netstack/buffer/test_local_buffer_pool_scenarios.py"
-_MANAGER: Final = "tests/netstack/gate/test_buffer_manager.py"
+_MANAGER: Final = "tests/netstack/gate/channels/test_buffer_manager.py"
 _ORDERS: Final = "tests/netstack/gate/test_gate_orders.py"
 
 
@@ -106,7 +106,7 @@ FLINK_BUGS: Final = (
         "floating_buffer_goes_back_under_the_lock",
         "22946 9676",
         "a surplus floating buffer is recycled while the channel's lock is held",
-        "netstack.gate.buffer_manager",
+        "netstack.gate.channels.buffer_manager",
         "                    surplus = floating.pop()\n",
         "                    floating.pop().recycle()\n",
         _SIM,
@@ -125,7 +125,7 @@ FLINK_BUGS: Final = (
         "offer_not_needed_ends_the_waiting",
         "8747",
         "a channel that did not need the offered buffer still believes that it stands in line",
-        "netstack.gate.buffer_manager",
+        "netstack.gate.channels.buffer_manager",
         "        with self._lock:\n            self.is_waiting = False\n            if self._num_missing_locked() <= 0:\n",
         "        with self._lock:\n            was_waiting, self.is_waiting = self.is_waiting, False\n"
         "            if self._num_missing_locked() <= 0:\n                self.is_waiting = was_waiting\n",
@@ -144,7 +144,7 @@ FLINK_BUGS: Final = (
         "blocked_channel_hoards",
         "16404 8523",
         "a channel that waits at its barrier keeps the floating buffers that another one needs",
-        "netstack.gate.remote_channel",
+        "netstack.gate.channels.remote_input_channel",
         "                if self._is_blocked and self.initial_credit == 0:",
         "                if self._is_blocked and self.initial_credit < 0:",
         f"{_MANAGER}::test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer",
@@ -171,7 +171,7 @@ FLINK_BUGS: Final = (
         "channel_is_queued_twice",
         "5169",
         "every notification queues the channel once more, so busy channels push the others aside",
-        "netstack.gate.input_gate",
+        "netstack.gate.single_input_gate",
         "            if channel.is_queued or self._is_closed or channel.is_released:\n                return",
         "            if self._is_closed or channel.is_released:\n                return",
         _SIM,
@@ -181,11 +181,11 @@ FLINK_BUGS: Final = (
         "refused_buffer_is_recycled_twice",
         "20654",
         "a buffer that came out of order goes back twice: the same memory in two hands",
-        "netstack.gate.remote_channel",
+        "netstack.gate.channels.remote_input_channel",
         "    def _break(self, buffer: NetworkBuffer | None, error: NetstackError) -> NetstackError:\n",
         "    def _break(self, buffer: NetworkBuffer | None, error: NetstackError) -> NetstackError:\n"
         "        if buffer is not None:\n            buffer.recycle()\n",
-        "tests/netstack/gate/test_remote_channel.py::test_a_wrong_sequence_number_surfaces_at_the_next_poll",
+        "tests/netstack/gate/channels/test_remote_input_channel.py::test_a_wrong_sequence_number_surfaces_at_the_next_poll",
     ),
     Mutant(
         "failed_write_keeps_the_buffer",
@@ -237,7 +237,7 @@ FLINK_BUGS: Final = (
         "ended_channel_is_queued_again",
         "8750",
         "a late notification queues a channel that has ended",
-        "netstack.gate.input_gate",
+        "netstack.gate.single_input_gate",
         "            if channel.is_queued or self._is_closed or channel.is_released:\n                return",
         "            if channel.is_queued or self._is_closed:\n                return",
         "tests/sim/test_hist.py::test_hist_8750_a_late_notification_makes_nothing_available",
@@ -246,7 +246,7 @@ FLINK_BUGS: Final = (
         "released_channel_stays_queued",
         "22368",
         "a channel that was queued again while it ended is not taken out",
-        "netstack.gate.input_gate",
+        "netstack.gate.single_input_gate",
         "                self._queue.get_and_remove(lambda each: each is channel)\n                channel.is_queued =",
         "                channel.is_queued =",
         f"{_ORDERS}::test_hist_22368_an_ended_channel_does_not_stay_in_the_queue",
@@ -274,7 +274,7 @@ FLINK_BUGS: Final = (
         "events_for_unknown_producers_are_dropped",
         "1496",
         "task events that were sent before the producer was known are lost",
-        "netstack.gate.input_gate",
+        "netstack.gate.single_input_gate",
         "            events = list(self._pending_events)\n",
         "            events = []\n",
         f"{_ORDERS}::test_hist_1496_events_for_unknown_producers_are_kept",
@@ -329,7 +329,7 @@ FLINK_BUGS: Final = (
         "snapshot_misses_the_queue",
         "20645 I6",
         "an unaligned checkpoint does not persist what the input channel holds already",
-        "netstack.gate.in_flight_recorder",
+        "netstack.gate.channels.in_flight_recorder",
         "        buffers = self.in_flight_locked(queued)\n        if buffers:\n            self._to_persist",
         "        buffers: list[NetworkBuffer] = []\n        if buffers:\n            self._to_persist",
         _SIM,

@@ -13,9 +13,9 @@ from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import NetstackError
 from netstack.eventloop import EventLoopThread
-from netstack.gate.input_channel import PartitionStateChecker
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.partition_state_checker import PartitionStateChecker
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
 from netstack.wire.messages import PartitionRequest

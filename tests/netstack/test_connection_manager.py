@@ -13,8 +13,8 @@ from netstack.channel.protocol import NetworkChannel
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConnectError, ConnectionLostError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID
 from netstack.wire.events import OtherEvent, serialize_event
 from netstack.wire.messages import CancelPartitionRequest, ErrorCode, ErrorResponse, NewBufferSize, PartitionRequest, TaskEventRequest

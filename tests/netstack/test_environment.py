@@ -24,7 +24,8 @@ from netstack.errors import (
     ResourceClosedError,
 )
 from netstack.eventloop import EventLoopThread
-from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, partition_id
 from netstack.partition.partition_type import ResultPartitionType

@@ -11,7 +11,7 @@ from netstack.channel.client import connect
 from netstack.channel.protocol import HandlersFactory, NetworkChannel
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectError, ConnectionLostError, ResourceClosedError
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import ConnectionID
 from netstack.wire.events import OtherEvent, serialize_event
 from netstack.wire.messages import (

@@ -21,9 +21,10 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.channel.protocol import NetworkChannel
 from netstack.errors import NetstackError, ResourceClosedError
-from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.in_flight import InFlightData
 from netstack.partition.manager import ResultPartitionManager

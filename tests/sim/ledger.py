@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from netstack.buffer.segment import FREEING_RECYCLER, NetworkBuffer
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import OutboundBuffer, OutboundRun
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.ids import InputChannelID
 from netstack.wire.codec import BUFFER_RESPONSE_HEADER

@@ -1,8 +1,8 @@
 """Historical bugs that need a whole gate, told in a few steps."""
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfPartition

@@ -31,11 +31,12 @@ from netstack.channel.message_codec import MessageDecoder, MessageEncoder
 from netstack.channel.protocol import NetworkChannel
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConnectError, ConnectionLostError, NetstackError, PartitionNotFoundError, ProducerFailedError
-from netstack.gate.input_channel import InputChannel, ProducerState
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
-from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.gate.request_backoff import RequestBackoff
+from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id

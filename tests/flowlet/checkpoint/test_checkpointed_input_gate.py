@@ -9,7 +9,7 @@ from flowlet.checkpoint.barrier_aligner import BarrierAligner, BarrierMode
 from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
 from netstack.errors import RemoteProtocolError
-from netstack.gate.gate_api import EndOfDataStatus
+from netstack.gate.input_gate import EndOfDataStatus
 from netstack.wire.events import (
     CancelCheckpointMarker,
     EndOfData,

@@ -19,8 +19,8 @@ from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.checkpoint.task_outputs import CheckpointedOutput, TaskOutputs
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InputChannelInfo
 from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, Event, EventAnnouncement, deserialize_event
 from tests.flowlet.checkpoint.barriers import aligned, timeoutable, unaligned

@@ -32,8 +32,8 @@ from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, deserialize_event

@@ -22,8 +22,8 @@ from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ProducerFailedError, RemoteProtocolError
-from netstack.gate.gate_api import BufferOrEvent
-from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork

@@ -12,8 +12,8 @@ from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.task.create_stream_task import OutputEdge, TaskEnvironment
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition

@@ -5,7 +5,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.task.create_stream_task import OutputEdge, StreamTask, create_stream_task
-from netstack.gate.input_gate import SingleInputGate
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import LocalNetwork, ScriptedSource, Thread
 

@@ -1,9 +1,9 @@
 """What the tests of gates and channels share."""
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.gate.input_channel import InputChannel
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import input_channel_id
 from netstack.wire.events import Event, event_data_type, serialize_event
 from netstack.wire.messages import BufferResponse, DataType

@@ -6,8 +6,8 @@ from netstack.buffer.compression import BufferCompressor, BufferDecompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, RemoteProtocolError
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.unknown_channel import UnknownInputChannel
+from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import DecompressedInput, InputChannelInfo
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import DataType

@@ -11,12 +11,15 @@ from netstack.buffer.compression import BufferCompressor, BufferDecompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectError, LocalProtocolError, RemoteProtocolError, ResourceClosedError, TransportError
-from netstack.gate.input_channel import InputChannel, ProducerState
-from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
-from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.gate.request_backoff import RequestBackoff
-from netstack.gate.unknown_channel import UnknownInputChannel
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
+from netstack.gate.input_gate import EndOfDataStatus
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID, input_channel_id
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition

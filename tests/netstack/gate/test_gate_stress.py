@@ -7,8 +7,8 @@ import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ResourceClosedError
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.watchdog import watchdog

@@ -14,9 +14,10 @@ from netstack.buffer.compression import BufferCompressor, BufferDecompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectionLostError, RemoteProtocolError, ResourceClosedError
-from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from netstack.wakeups import run_all

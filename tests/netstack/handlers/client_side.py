@@ -4,9 +4,9 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.message_codec import MessageDecoder
 from netstack.channel.outbound_buffer import OutboundFrame
 from netstack.config import NetstackConfig
-from netstack.gate.input_channel import PartitionStateChecker
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.partition_state_checker import PartitionStateChecker
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.security import SecurityConfig
 from netstack.testing.embedded_channel import EmbeddedChannel

@@ -9,10 +9,10 @@ from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.limits import MAX_WAITING_REPLIES
 from netstack.channel.message_codec import MessageDecoder
 from netstack.errors import ConnectionLostError, NetstackError, PartitionNotFoundError, RemoteProtocolError, TransportError
-from netstack.gate.input_channel import ProducerState
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.gate.request_backoff import RequestBackoff
+from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ResultPartitionID
 from netstack.testing.embedded_channel import EmbeddedChannel

@@ -2,8 +2,8 @@
 
 from netstack.channel.message_codec import MessageDecoder, MessageEncoder
 from netstack.config import NetstackConfig
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.offered_partitions_handler import NetworkOfferedPartitionClient, OfferedPartitionsHandler
 from netstack.ids import InputChannelID
 from netstack.testing.embedded_channel import EmbeddedChannel

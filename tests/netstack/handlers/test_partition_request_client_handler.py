@@ -15,8 +15,8 @@ from netstack.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import input_channel_id
 from netstack.testing.embedded_channel import EmbeddedChannel

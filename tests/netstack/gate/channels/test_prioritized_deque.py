@@ -2,7 +2,7 @@
 
 import pytest
 
-from netstack.gate.prioritized_deque import PrioritizedDeque
+from netstack.gate.channels.prioritized_deque import PrioritizedDeque
 
 
 def numbers(count: int) -> PrioritizedDeque[int]:

@@ -8,10 +8,10 @@ import pytest
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
-from netstack.gate.input_channel import ProducerState
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.gate.request_backoff import RequestBackoff
+from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import input_channel_id
 from netstack.testing.manual_clock import ManualClock
 from netstack.wire.events import CheckpointBarrier, EndOfData, OtherEvent, StopMode, serialize_event

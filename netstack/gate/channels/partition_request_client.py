@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 
 if TYPE_CHECKING:
-    from netstack.gate.remote_channel import RemoteInputChannel
+    from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 
 
 class PartitionRequestClient(Protocol):

@@ -13,11 +13,12 @@ from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectionLostError, ResourceClosedError
-from netstack.gate.gate_api import BatchInputGate, BufferOrEvent, EndOfDataStatus
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.gate.union_gate import UnionInputGate, _Member
-from netstack.gate.unknown_channel import UnknownInputChannel
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
+from netstack.gate.input_gate import BatchInputGate, EndOfDataStatus
+from netstack.gate.single_input_gate import SingleInputGate
+from netstack.gate.union_input_gate import UnionInputGate, _Member
 from netstack.wire.events import (
     Alignment,
     CheckpointBarrier,

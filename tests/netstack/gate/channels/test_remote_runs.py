@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError
-from netstack.gate.in_flight_recorder import SequenceBuffer
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.in_flight_recorder import SequenceBuffer
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import input_channel_id
 from netstack.partition.channel_state import InputChannelInfo
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, Event, StopMode

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, RemoteProtocolError, ResourceBrokenError
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import DataType
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel

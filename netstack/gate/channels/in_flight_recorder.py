@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import CheckpointSubsumedError
-from netstack.gate.channel_state_persister import ChannelStatePersister
-from netstack.gate.sequence_numbers import is_before
+from netstack.gate.channels.channel_state_persister import ChannelStatePersister
+from netstack.gate.channels.sequence_numbers import is_before
 from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
 
 SequenceBuffer: TypeAlias = tuple[NetworkBuffer, int]

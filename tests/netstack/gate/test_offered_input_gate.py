@@ -3,11 +3,11 @@
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectionLostError
 from netstack.flow.offer_book import GateShape, OfferCounts
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.offered_gate import OfferedInputGate
-from netstack.gate.partition_request_client import OfferedPartitionClient
+from netstack.gate.channels.partition_request_client import OfferedPartitionClient
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.producer_quota import ProducerQuota
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import InputChannelID
 from netstack.wire.events import EndOfPartition, serialize_event
 from netstack.wire.messages import BufferResponse, DataType

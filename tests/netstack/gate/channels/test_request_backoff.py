@@ -2,7 +2,7 @@
 
 import pytest
 
-from netstack.gate.request_backoff import RequestBackoff
+from netstack.gate.channels.request_backoff import RequestBackoff
 
 
 def delays(backoff: RequestBackoff, count: int) -> list[int | None]:

@@ -2,21 +2,21 @@
 
 Side:       shared.  The task thread polls; the producer's side (loop or another task) brings data and errors.
 Invariants: the first error wins, and surfaces at every poll after it, before any data.
-Source:     Flink ``InputChannel``, ``PartitionProducerStateProvider``.
+Source:     Flink ``InputChannel``.
 """
 
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
-from netstack.gate.request_backoff import RequestBackoff
+from netstack.gate.channels.channel_statistics import ChannelStatistics
+from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
 from netstack.partition.view import BufferAndBacklog
@@ -25,23 +25,6 @@ from netstack.wire.messages import DataType
 
 BufferAndAvailability: TypeAlias = BufferAndBacklog
 """What a poll of a channel finds; a local channel hands on what its view gave it, without making another tuple."""
-
-
-class ProducerState(Enum):
-    """What is known about the producer of a partition that was not found."""
-
-    READY = auto()
-    """Scheduled, running or finished: the partition will be there, or was moved."""
-    FAILED = auto()
-    """Failed or cancelled: the consumer will be cancelled, too."""
-    UNKNOWN = auto()
-
-
-class PartitionStateChecker(Protocol):
-    """Knows whether a producer is alive: asks the JobManager."""
-
-    def check(self, partition_id: ResultPartitionID, on_result: Callable[[ProducerState], None]) -> None:
-        """Call ``on_result`` once, on any thread, now or later; must not block."""
 
 
 class ChannelGate(Protocol):
@@ -63,30 +46,6 @@ class ChannelGate(Protocol):
 
     def trigger_partition_state_check(self, channel: "InputChannel") -> None:
         """The channel's partition was not found: is there still somebody who makes it?"""
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelStatistics:
-    """One channel in a dump; what a local channel does not have is 0."""
-
-    index: int
-    kind: str
-    partition: str
-    state: str
-    num_bytes_in: int
-    num_buffers_in: int
-    num_queued_buffers: int
-    queue_size_bytes: int
-    num_credits_available: int
-    num_credits_granted: int
-    num_unannounced: int
-    num_required_buffers: int
-    num_exclusive_available: int
-    num_floating_available: int
-    sender_backlog: int
-    is_blocked: bool
-    last_activity_ns: int
-    """When the channel was last found to have data after it had none, on the gate's monotonic clock."""
 
 
 class InputChannel(ABC):

@@ -7,9 +7,9 @@ import pytest
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError, RemoteProtocolError
-from netstack.gate.input_gate import SingleInputGate
-from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.gate.sequence_numbers import is_before, next_sequence_number
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.channels.sequence_numbers import is_before, next_sequence_number
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import input_channel_id
 from netstack.partition.channel_state import InputChannelInfo
 from netstack.wire.events import (

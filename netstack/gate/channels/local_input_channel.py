@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 from netstack.buffer.content import ContentBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
-from netstack.gate.channel_state_persister import ChannelStatePersister
-from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, ChannelStatistics, InputChannel
-from netstack.gate.request_backoff import RequestBackoff
+from netstack.gate.channels.channel_state_persister import ChannelStatePersister
+from netstack.gate.channels.channel_statistics import ChannelStatistics
+from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelGate, InputChannel
+from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import NO_CHANNEL_STATE, SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
 from netstack.partition.manager import ResultPartitionManager

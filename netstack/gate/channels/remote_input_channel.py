@@ -28,13 +28,14 @@ from netstack.errors import (
     ResourceBrokenError,
     ResourceClosedError,
 )
-from netstack.gate.buffer_manager import BufferManager, FloatingBufferPool
-from netstack.gate.in_flight_recorder import InFlightRecorder, SequenceBuffer
-from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, ChannelStatistics, InputChannel
-from netstack.gate.partition_request_client import PartitionRequestClient
-from netstack.gate.prioritized_deque import PrioritizedDeque
-from netstack.gate.request_backoff import RequestBackoff
-from netstack.gate.sequence_numbers import MAX_SEQUENCE_NUMBER, next_sequence_number
+from netstack.gate.channels.buffer_manager import BufferManager, FloatingBufferPool
+from netstack.gate.channels.channel_statistics import ChannelStatistics
+from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer
+from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelGate, InputChannel
+from netstack.gate.channels.partition_request_client import PartitionRequestClient
+from netstack.gate.channels.prioritized_deque import PrioritizedDeque
+from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.channels.sequence_numbers import MAX_SEQUENCE_NUMBER, next_sequence_number
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, InputChannelInfo
 from netstack.wakeups import run_all

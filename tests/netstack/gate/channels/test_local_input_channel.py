@@ -8,10 +8,12 @@ import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
-from netstack.gate.input_channel import InputChannel, ProducerState
-from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
-from netstack.gate.request_backoff import RequestBackoff
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.view import ResultSubpartitionView

@@ -5,7 +5,8 @@ Source:     Flink ``UnknownInputChannel``.  What it becomes is made by whoever k
 """
 
 from netstack.errors import LocalProtocolError
-from netstack.gate.input_channel import BufferAndAvailability, ChannelStatistics, InputChannel
+from netstack.gate.channels.channel_statistics import ChannelStatistics
+from netstack.gate.channels.input_channel import BufferAndAvailability, InputChannel
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, Event
 

@@ -12,10 +12,11 @@ from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectionLostError, LocalProtocolError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.gate_statistics import GateStatistics
-from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
-from netstack.gate.local_channel import LocalInputChannel
-from netstack.gate.remote_channel import RemoteInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode

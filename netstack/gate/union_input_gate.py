@@ -16,8 +16,9 @@ from functools import partial
 from typing import Final
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
-from netstack.gate.gate_api import BatchInputGate, BufferOrEvent, EndOfDataStatus, wait_for_many, wait_for_next
-from netstack.gate.prioritized_deque import PrioritizedDeque
+from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.channels.prioritized_deque import PrioritizedDeque
+from netstack.gate.input_gate import BatchInputGate, EndOfDataStatus, wait_for_many, wait_for_next
 from netstack.wakeups import run_all
 from netstack.wire.events import EndOfPartition, Event
 

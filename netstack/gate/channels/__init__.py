@@ -1,0 +1,1 @@
+"""The inputs of a gate, and what each receives into and keeps."""
