@@ -23,6 +23,7 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError, ResourceClosedError, TransportError
 from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.channel_statistics import ChannelStatistics
 from netstack.gate.channels.input_channel import BufferAndAvailability, InputChannel
 from netstack.gate.channels.partition_state_checker import PartitionStateChecker
@@ -41,6 +42,7 @@ from netstack.wire.messages import DataType
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
 _NS_PER_MS: Final = 1_000_000
+_RELEASED: Final = ChannelLifecycle.RELEASED
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 
@@ -533,7 +535,7 @@ class SingleInputGate:
     def enqueue_channel(self, channel: InputChannel) -> AvailabilityFuture | None:
         """The same, but whoever waits is woken by the caller, who must complete the future that this returns.  Any thread."""
         with self._lock:
-            if channel.is_queued or self._is_closed or channel.is_released:
+            if channel.is_queued or self._is_closed or channel.lifecycle is _RELEASED:
                 return None
             channel.is_queued = True
             self._queue.rest.append(channel)
@@ -552,7 +554,7 @@ class SingleInputGate:
             last = channel.last_priority_sequence_number
             if sequence_number is not None and last is not None and not is_before(last, sequence_number):
                 return
-            if self._is_closed or channel.is_released:
+            if self._is_closed or channel.lifecycle is _RELEASED:
                 return
             self._enqueue_locked(channel, has_priority=True, told=sequence_number)
             futures = self._become_available_locked()

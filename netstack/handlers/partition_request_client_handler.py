@@ -27,6 +27,7 @@ from netstack.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
 from netstack.wire.messages import (
@@ -52,6 +53,7 @@ _Order = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEv
 # Who was told to stop; an older one would just be told again.  As many as a server lets one connection read (max_readers).
 _MAX_CANCELLED: Final = 10_000
 _CANCEL_BYTES: Final = 25
+_RELEASED: Final = ChannelLifecycle.RELEASED  # compared per buffer; ``is_released`` would be a call
 _LOST: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT})
 
 
@@ -109,7 +111,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             return
         self._channels[channel.channel_id] = channel
         self._not_found.discard(channel.channel_id)
-        channel.wakeups = self._wakeups
+        channel.receiver.wakeups = self._wakeups
         self._cancelled.pop(channel.channel_id, None)
         first, last = channel.subpartition, channel.last_subpartition
         try:
@@ -162,22 +164,22 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
         """For the decoder: a buffer of the channel that the payload is for; None if there is no such channel, or it has none."""
         channel = self._channels.get(receiver)
-        return None if channel is None else channel.allocate(size_bytes, data_type, is_compressed=is_compressed)
+        return None if channel is None else channel.receiver.allocate(size_bytes, data_type, is_compressed=is_compressed)
 
     def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[NetworkBuffer]:
         """The same for several plain data buffers; fewer if the channel has less credit."""
         channel = self._channels.get(receiver)
-        return () if channel is None else channel.allocate_run(size_bytes, max_buffers)
+        return () if channel is None else channel.receiver.allocate_run(size_bytes, max_buffers)
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Serve one message of the server."""
         if type(message) is BufferResponse:
             buffer_channel = self._channels.get(message[0])
-            if buffer_channel is None or buffer_channel.is_released:
+            if buffer_channel is None or buffer_channel.lifecycle is _RELEASED:
                 self._refuse_buffer(message)
                 return
             try:
-                buffer_channel.on_response(message)
+                buffer_channel.receiver.on_response(message)
             except Exception as error:  # noqa: BLE001 - the error of one channel: its task and the sender learn it, the others go on
                 self._fail_channel(buffer_channel, error)
             return
@@ -205,22 +207,22 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def _on_run(self, run: BufferRun) -> None:
         buffers = cast("Sequence[NetworkBuffer]", run.buffers)  # ``allocate_run`` made them
         channel = self._channels.get(run.receiver)
-        if channel is None or channel.is_released:
+        if channel is None or channel.lifecycle is _RELEASED:
             is_ours = self._forget(run.receiver)
             self._cancel_once(run.receiver, is_answer=not is_ours)
             recycle_all(buffers)
             return
         try:
-            channel.on_run(buffers, run.sequence_number, run.backlog)
+            channel.receiver.on_run(buffers, run.sequence_number, run.backlog)
         except Exception as error:  # noqa: BLE001 - as above
             self._fail_channel(channel, error)
 
     def _on_backlog(self, receiver: InputChannelID, backlog: int) -> None:
         channel = self._channels.get(receiver)
-        if channel is None or channel.is_released:
+        if channel is None or channel.lifecycle is _RELEASED:
             return
         try:
-            channel.on_sender_backlog(backlog)
+            channel.receiver.on_sender_backlog(backlog)
         except Exception as error:  # noqa: BLE001 - as above
             self._fail_channel(channel, error)
 
@@ -315,7 +317,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         has_written = False
         while orders and ctx.channel.is_writable:
             channel, order = orders.popleft()
-            if channel.channel_id not in channels or channel.is_released:
+            if channel.channel_id not in channels or channel.lifecycle is _RELEASED:
                 continue
             if order is not None:
                 ctx.write(order)

@@ -84,7 +84,7 @@ OWN_BUGS: Final = (
         "run_looks_for_old_data_too_early",
         "run",
         "the gate is not told of a run whose predecessor the task polled, without a look at what comes, while it was queued",
-        "netstack.gate.channels.remote_input_channel",
+        "netstack.gate.channels.channel_receiver",
         "                rest.extend(zip(buffers, range(sequence_number, end), strict=True))\n",
         "                num_buffers = 10**9 if not rest else -1\n"
         "                rest.extend(zip(buffers, range(sequence_number, end), strict=True))\n",
@@ -206,7 +206,7 @@ OWN_BUGS: Final = (
         "events_are_not_bounded",
         "flood",
         "a producer that sends nothing but events fills the memory of its consumer's process",
-        "netstack.gate.channels.remote_input_channel",
+        "netstack.gate.channels.channel_receiver",
         "            self._check_room_for_event(buffer.size)\n",
         "",
         "tests/netstack/handlers/test_both_sides.py::test_a_producer_of_nothing_but_events_ends_its_own_channel_only",

@@ -298,7 +298,7 @@ async def test_orders_after_the_loop_closed_are_nobodys_business() -> None:
     await until(lambda: bool(peer.received))
     [channel] = gate.channels
     assert isinstance(channel, RemoteInputChannel)
-    buffer = channel.request_buffer()
+    buffer = channel.receiver.request_buffer()
     assert buffer is not None
     await consumer.manager.close()
     await server.close()

@@ -473,7 +473,7 @@ class Consumer(Actor):
             return
         for channel in self.gate.channels:
             if isinstance(channel, RemoteInputChannel):
-                num_waiting = 0 if channel.is_released else len(channel._received.priority)
+                num_waiting = 0 if channel.is_released else len(channel.receiver.received.priority)
             else:
                 view = channel._view if isinstance(channel, LocalInputChannel) and not channel.is_released else None
                 num_waiting = view._subpartition._num_priority if isinstance(view, PipelinedSubpartitionView) else 0

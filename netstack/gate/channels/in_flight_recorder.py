@@ -45,6 +45,11 @@ class InFlightRecorder:
     def __repr__(self) -> str:
         return f"<InFlightRecorder {self.persister!r}, {len(self._to_persist)} to persist>"
 
+    def set_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
+        """Hand over to ``writer`` from now on, as data of ``info``; before the request."""
+        self._writer = writer
+        self._info = info
+
     def start_locked(self, checkpoint_id: int, queued: Iterable[SequenceBuffer]) -> None:
         """The task started a checkpoint; note what is ``queued`` before its barrier, or all if that has not come.
 

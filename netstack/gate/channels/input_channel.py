@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
+from netstack.gate.channels.channel_lifecycle import NEXT, ChannelLifecycle
 from netstack.gate.channels.channel_statistics import ChannelStatistics
 from netstack.gate.channels.partition_state_checker import ProducerState
 from netstack.gate.channels.request_backoff import RequestBackoff
@@ -51,7 +52,8 @@ class ChannelGate(Protocol):
 class InputChannel(ABC):
     """Base class.
 
-    Life cycle: made -> ``request_subpartition`` -> polled -> ``release`` (at the end of the partition, or when the gate closes).
+    Life cycle: ``ChannelLifecycle``: made -> ``request_subpartition`` -> polled -> ``release`` (at the end of the partition, or when the
+    gate closes).  Who polls per buffer compares ``lifecycle``; ``is_released`` is a call.
 
     Args:
         last: for a range of subpartitions, the last one; nothing may block them: they are read in turns.
@@ -91,11 +93,23 @@ class InputChannel(ABC):
         # Guarded by _lock for writes; a bare read may be one pass stale.
         self._error: NetstackError | None = None
         self._not_found: PartitionNotFoundError | None = None  # what the producer said last
-        self.is_released = False
+        self.lifecycle = ChannelLifecycle.CREATED
 
     def __repr__(self) -> str:
         state = "released" if self.is_released else f"failed: {self._error}" if self._error is not None else self._describe()
         return f"<{type(self).__name__} {self.index} of {self.partition_id}/{self.subpartition}: {state}>"
+
+    @property
+    def is_released(self) -> bool:
+        """Whether ``release`` was called."""
+        return self.lifecycle is ChannelLifecycle.RELEASED
+
+    def _enter_locked(self, lifecycle: ChannelLifecycle) -> bool:
+        """Go on to ``lifecycle``; False, and nothing changes, if no step leads there from the present state."""
+        is_step = lifecycle in NEXT[self.lifecycle]
+        if is_step:
+            self.lifecycle = lifecycle
+        return is_step
 
     @property
     def num_queued_buffers(self) -> int:

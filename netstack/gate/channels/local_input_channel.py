@@ -11,9 +11,11 @@ Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from netstack.buffer.content import ContentBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
+from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.channel_state_persister import ChannelStatePersister
 from netstack.gate.channels.channel_statistics import ChannelStatistics
 from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelGate, InputChannel
@@ -25,6 +27,10 @@ from netstack.partition.view import ResultSubpartitionView
 from netstack.timers import Timers
 from netstack.wire.events import CheckpointBarrier, Event, deserialize_event
 from netstack.wire.messages import DataType
+
+_CREATED: Final = ChannelLifecycle.CREATED
+_REQUESTED: Final = ChannelLifecycle.REQUESTED
+_RELEASED: Final = ChannelLifecycle.RELEASED
 
 
 class LocalInputChannel(InputChannel):
@@ -65,7 +71,6 @@ class LocalInputChannel(InputChannel):
         self._cancel_retry: Callable[[], None] | None = None  # Guarded by _lock.
         self._told_priority: int | None = None  # Written before the gate is told; read once the view is there.
         # Written by the task thread.
-        self._is_requested = False
         self._is_blocked = False
         self._persister = ChannelStatePersister()
 
@@ -73,10 +78,10 @@ class LocalInputChannel(InputChannel):
 
     def request_subpartition(self) -> None:
         """Open the view, now or when the partition is registered; the second call does nothing."""
-        if self._is_requested:
-            return
-        self._is_requested = True
-        self._open_view()
+        with self._lock:
+            is_first = self._enter_locked(_REQUESTED)
+        if is_first:
+            self._open_view()
 
     def retrigger_subpartition_request(self) -> None:
         """Try once more, after the back-off; at its end the channel fails.
@@ -84,7 +89,7 @@ class LocalInputChannel(InputChannel):
         Raises:
             LocalProtocolError: the view was never asked for, or there is nobody who could call later.
         """
-        if not self._is_requested:
+        if self.lifecycle is _CREATED:
             raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
         if self.is_released:
             return
@@ -186,12 +191,12 @@ class LocalInputChannel(InputChannel):
             raise self._error
         view = self._view
         if view is None:
-            if not self._is_requested and not self.is_released:
+            if self.lifecycle is _CREATED:
                 raise LocalProtocolError(f"channel {self.index} is polled before it was requested")
             return None
         found = view.next_buffer()
         if found is None:
-            if view.is_released and not self.is_released:
+            if view.is_released and self.lifecycle is _REQUESTED:
                 raise self._producer_failed(view)
             return None
         buffer = found.buffer
@@ -282,9 +287,8 @@ class LocalInputChannel(InputChannel):
     def release(self) -> None:
         """Mark the subpartition consumed, or stop waiting for it."""
         with self._lock:
-            if self.is_released:
+            if not self._enter_locked(_RELEASED):
                 return
-            self.is_released = True
             view, cancel_retry = self._view, self._cancel_retry
         if view is not None:
             view.release()

@@ -1,11 +1,8 @@
 """Receives a subpartition of another process, into buffers of its own.
 
-Side:       shared.  The loop receives, the task thread polls, any thread recycles and releases.
-Hot path:   per buffer: one lock round to allocate, one to queue, none to poll.
-Invariants: those of ``BufferManager`` for credit and buffers.
-            The loop appends to ``_received`` under the lock, so that a checkpoint that starts on the task thread sees every buffer either
-            as queued or as still to come; the task pops without it.  The gate is told when an append made the length one: an append
-            that did not was behind an element whose poll will see that there is more.
+Side:       shared.  The task thread polls, any thread recycles and releases; the loop's thread has the ``ChannelReceiver``.
+Hot path:   per buffer: no lock to poll.
+Invariants: those of ``BufferManager`` for credit and buffers, those of ``ChannelReceiver`` for what is queued.
 Units:      credit in buffers; sizes in bytes.
 Lock order: ``InputChannel._lock``, shared with the buffer manager, is a leaf: client, gate, pools, buffers and the channel state writer
             are called after it (FLINK-9676).
@@ -13,46 +10,41 @@ Source:     Flink ``RemoteInputChannel``.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all
+from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
-from netstack.errors import (
-    LocalProtocolError,
-    NetstackError,
-    PartitionNotFoundError,
-    RemoteProtocolError,
-    ResourceBrokenError,
-    ResourceClosedError,
-)
+from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ResourceBrokenError, ResourceClosedError
 from netstack.gate.channels.buffer_manager import BufferManager, FloatingBufferPool
+from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
+from netstack.gate.channels.channel_receiver import ChannelReceiver
 from netstack.gate.channels.channel_statistics import ChannelStatistics
-from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer
+from netstack.gate.channels.in_flight_recorder import InFlightRecorder
 from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelGate, InputChannel
 from netstack.gate.channels.partition_request_client import PartitionRequestClient
-from netstack.gate.channels.prioritized_deque import PrioritizedDeque
 from netstack.gate.channels.request_backoff import RequestBackoff
-from netstack.gate.channels.sequence_numbers import MAX_SEQUENCE_NUMBER, next_sequence_number
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, InputChannelInfo
 from netstack.wakeups import run_all
-from netstack.wire.events import CheckpointBarrier, Event, EventAnnouncement, deserialize_event, serialize_event
-from netstack.wire.messages import BufferResponse, DataType
+from netstack.wire.events import CheckpointBarrier, Event, serialize_event
+from netstack.wire.messages import DataType
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
-_TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
-_BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpoint barrier
-_NUMBER_OFFSET: Final = MAX_SEQUENCE_NUMBER + 1
-_NUM_NUMBERS: Final = 2 * _NUMBER_OFFSET
+_CREATED: Final = ChannelLifecycle.CREATED
+_REQUESTED: Final = ChannelLifecycle.REQUESTED
+_RELEASED: Final = ChannelLifecycle.RELEASED
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 
 class RemoteInputChannel(InputChannel):
-    """A channel behind a connection.
+    """A channel behind a connection: what its task polls, and the orders to its producer.
+
+    It has three parts, all under the channel's one lock.  ``receiver``: the queue, its numbers and events; the loop thread works with it.
+    ``buffer_manager``: buffers and credit; any thread recycles.  The ``InFlightRecorder``: what an unaligned checkpoint persists; the loop
+    notes, the task starts and stops.  The channel itself is its task's, but for the life cycle: any thread releases it.
 
     Ownership: what it received belongs to it until it is polled; all is given back after ``release`` and the recycling of every buffer.
 
@@ -82,26 +74,20 @@ class RemoteInputChannel(InputChannel):
     ) -> None:
         super().__init__(gate, index, partition_id, subpartition, last=last, backoff=backoff, clock_ns=clock_ns)
         self.channel_id = channel_id
-        # Where the loop puts what wakes the task, until all that one read of the socket brought is queued; None: it is woken at once.
-        self.wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] | None = None  # Written by the loop thread.
-        self.sender_backlog = 0  # Written by the loop thread; read anywhere, one message stale is fine.
         self.buffer_manager = BufferManager(self._lock, self._announce_credit)
         self._client = client
-        self._max_queued_events = max_queued_events
-        self._max_queued_event_bytes = max_queued_event_bytes
-        self._is_requested = False  # Written by the task thread.
-        # Written by the loop thread.
-        self._expected_sequence_number = 0
-        self._has_ended = False
-        self._num_unended = self.num_subpartitions
-        self._is_blocked = False  # Also cleared by the task, when the sender can do nothing but wait for that.
-        self._num_bytes_received = 0
-        self._num_events_received = self._num_event_bytes_received = 0
-        self._max_buffer_bytes = 0  # Written before the request.
-        # Appended under _lock; popped by the task thread and the release, each popleft is atomic.
-        self._received: PrioritizedDeque[SequenceBuffer] = PrioritizedDeque()
         info = InputChannelInfo(0, index) if channel_info is None else channel_info
         self._in_flight = InFlightRecorder(self._lock, state_writer, info)
+        self.receiver = ChannelReceiver(
+            self,
+            self._lock,
+            self.buffer_manager,
+            self._in_flight,
+            max_queued_events=max_queued_events,
+            max_queued_event_bytes=max_queued_event_bytes,
+            clock_ns=clock_ns,
+        )
+        self._received = self.receiver.received  # the receiver appends, under _lock; the task and a release pop, each popleft is atomic
 
     @property
     def initial_credit(self) -> int:
@@ -120,7 +106,7 @@ class RemoteInputChannel(InputChannel):
         """
         if num_segments < 0:
             raise ValueError(f"channel {self.index} cannot have {num_segments} exclusive segments")
-        self._max_buffer_bytes = pool.segment_size_bytes
+        self.receiver.max_buffer_bytes = pool.segment_size_bytes
         self.buffer_manager.assign_exclusive(pool, num_segments, f"{self.gate.owner} (input channel {self.index})", timeout_s)
 
     def set_floating_pool(self, pool: FloatingBufferPool) -> None:
@@ -129,11 +115,12 @@ class RemoteInputChannel(InputChannel):
 
     def request_subpartition(self) -> None:
         """Send the partition request with the initial credit; the second call does nothing."""
-        if self._is_requested or self.is_released:
-            return
-        if not self.buffer_manager.is_assigned:
+        if self.lifecycle is _CREATED and not self.buffer_manager.is_assigned:
             raise LocalProtocolError(f"channel {self.index} is requested without exclusive segments")
-        self._is_requested = True
+        with self._lock:
+            is_first = self._enter_locked(_REQUESTED)
+        if not is_first:
+            return
         self._client.request_subpartition(self)
         if self.is_released:  # meanwhile; its release may not have known that there is something to cancel
             self._client.cancel(self)
@@ -152,7 +139,7 @@ class RemoteInputChannel(InputChannel):
         Raises:
             LocalProtocolError: it was never asked for.
         """
-        if not self._is_requested:
+        if self.lifecycle is _CREATED:
             raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
         if self.is_released:
             return
@@ -176,7 +163,7 @@ class RemoteInputChannel(InputChannel):
         try:
             buffer, sequence_number = (priority or rest).popleft()
         except IndexError:
-            if not self._is_requested and not self.is_released:
+            if self.lifecycle is _CREATED:
                 raise LocalProtocolError(f"channel {self.index} is polled before it was requested") from None
             return None
         self.num_bytes_in += buffer.size
@@ -211,7 +198,7 @@ class RemoteInputChannel(InputChannel):
                 num_bytes += buffer.size
         except IndexError:  # there is no more, or a release took it just now
             pass
-        if self.is_released:  # it may have taken what was looked at; what was popped in its place may be an event
+        if self.lifecycle is _RELEASED:  # the release may have taken what was looked at; what was popped in its place may be an event
             recycle_all([buffer for buffer in found if not buffer.is_buffer])
             found = [buffer for buffer in found if buffer.is_buffer]
         self.num_bytes_in += num_bytes
@@ -225,12 +212,12 @@ class RemoteInputChannel(InputChannel):
             ResourceClosedError: the channel was released.
         """
         self._check_usable()
-        self._is_blocked = False
+        self.receiver.is_blocked = False
         self._client.resume_consumption(self)
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
-        if self._is_requested and not self.is_released:
+        if self.lifecycle is _REQUESTED:
             self._client.acknowledge_all_records_processed(self)
 
     def send_task_event(self, event: Event) -> None:
@@ -254,7 +241,7 @@ class RemoteInputChannel(InputChannel):
     def _check_usable(self) -> None:
         if self.is_released:
             raise ResourceClosedError(f"channel {self.index} of {self.gate.owner} was released")
-        if not self._is_requested:
+        if self.lifecycle is _CREATED:
             raise LocalProtocolError(f"channel {self.index} is used before it was requested")
 
     # ---------------------------------------------------------------- checkpoints
@@ -271,7 +258,7 @@ class RemoteInputChannel(InputChannel):
 
     def set_channel_state_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
         """Hand what arrives before a barrier that is waited for to ``writer``; before the request."""
-        self._in_flight = InFlightRecorder(self._lock, writer, info)
+        self._in_flight.set_writer(writer, info)
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
         """Persist nothing more for it; task thread."""
@@ -306,283 +293,9 @@ class RemoteInputChannel(InputChannel):
         if is_first:
             self.gate.notify_priority_event_force(self)  # its number was seen when it was announced
 
-    # ---------------------------------------------------------------- loop thread
-
-    def allocate(self, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
-        """Room for a payload that is about to arrive: for data one of the channel's buffers, the credit is spent.
-
-        None after the release, or if the sender has no credit or the payload does not fit: ``on_response`` then says what is wrong.
-        """
-        if data_type.is_buffer:
-            if size_bytes > self._max_buffer_bytes:
-                return None
-            return self.buffer_manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
-        return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
-
-    def request_buffer(self) -> NetworkBuffer | None:
-        """A buffer for one data buffer of the sender, its credit is spent; None without credit, or after the release."""
-        return self.allocate(self.buffer_manager.segment_size_bytes, DataType.DATA_BUFFER, is_compressed=False)
-
-    def on_response(self, response: BufferResponse) -> None:
-        """Take in one message of the sender and its buffer; nothing after the release.
-
-        Raises:
-            RemoteProtocolError: the sequence number is wrong, the sender overdrew its credit, or the message contradicts itself.
-        """
-        _, _, sequence_number, backlog, _, _, partial_sizes, buffer = response
-        if buffer is None:
-            self._check_released_without_buffer()
-            return
-        assert isinstance(buffer, NetworkBuffer), "what this channel allocated comes back"
-        # One part is the buffer itself: Flink's sort-merge partitions write events and single buffers so.
-        if partial_sizes and partial_sizes != (buffer.size,):
-            error = self._on_partial_buffers(buffer, response)
-        elif buffer.size or not buffer.is_buffer:
-            error = self._receive(buffer, sequence_number, backlog)
-        else:
-            error = self._receive_empty(sequence_number, backlog)
-            # After the error is set: a broken channel announces no credit.  The sender paid for nothing; it gets its credit back.
-            buffer.recycle()
-        if error is not None:
-            raise error
-
-    def allocate_run(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
-        """Room for several plain data buffers that have arrived, their credit is spent; fewer with less credit, none after the release."""
-        return [] if size_bytes > self._max_buffer_bytes else self.buffer_manager.request_buffers(size_bytes, max_buffers)
-
-    def on_run(self, buffers: Sequence[NetworkBuffer], sequence_number: int, backlog: int) -> None:
-        """Take in several data buffers with bytes in them, the first one with that number; nothing after the release.
-
-        Raises:
-            RemoteProtocolError: the sequence number is wrong.
-        """
-        num_buffers = len(buffers)
-        end = sequence_number + num_buffers
-        if end > MAX_SEQUENCE_NUMBER:  # the numbers wrap in this run or behind it
-            for position, buffer in enumerate(buffers):
-                number = (sequence_number + position + _NUMBER_OFFSET) % _NUM_NUMBERS - _NUMBER_OFFSET
-                error = self._receive(buffer, number, backlog)
-                if error is not None:
-                    recycle_all(buffers[position + 1 :])
-                    raise error
-            return
-        rest = self._received.rest
-        is_missing = is_first = is_pending = False
-        with self._lock:
-            is_taken = sequence_number == self._expected_sequence_number and not self.is_released
-            if is_taken:
-                self._expected_sequence_number = end
-                self._num_bytes_received += num_buffers * buffers[0].size
-                is_pending = self._in_flight.persister.is_pending
-                if is_pending:
-                    for buffer in buffers:
-                        self._in_flight.note_buffer_locked(buffer)
-                rest.extend(zip(buffers, range(sequence_number, end), strict=True))
-                # None is left that was there before: the task may have polled it without a look at what came behind it.
-                is_first = len(rest) <= num_buffers
-                is_missing = self.buffer_manager.require_locked(backlog)
-        if not is_taken:
-            error = self._refuse(buffers[0], sequence_number)
-            recycle_all(buffers[1:])  # after the error is set: a broken channel announces no credit
-            if error is not None:
-                raise error
-            return
-        self.sender_backlog = backlog
-        if is_first:
-            self._tell_gate()
-        if is_missing:
-            self.buffer_manager.request_floating()
-        if is_pending:
-            self._in_flight.hand_over()
-
-    def _tell_gate(self) -> None:
-        """There is data after there was none; who waits is woken now, or with the end of the present read."""
-        self.last_activity_ns = self._clock_ns()
-        pending = self.gate.enqueue_channel(self)
-        if pending is not None:
-            if self.wakeups is None:
-                pending.complete()
-            else:
-                self.wakeups.append((self, pending))
-
-    def on_buffer(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> None:
-        """Queue ``buffer``, which belongs to the channel from now on; a wrong sequence number surfaces at the next poll."""
-        self._receive(buffer, sequence_number, backlog)
-
-    def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
-        """Count a data buffer without bytes."""
-        self._receive_empty(sequence_number, backlog)
-
-    def on_sender_backlog(self, backlog: int) -> None:
-        """The sender has ``backlog`` buffers queued (-1: it does not say): get floating buffers for them."""
-        if backlog < 0:
-            return
-        self.sender_backlog = backlog
-        with self._lock:
-            is_missing = self.buffer_manager.require_locked(backlog)
-        if is_missing:
-            self.buffer_manager.request_floating()
-
-    def _receive(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
-        """Queue ``buffer``; returns the error that the channel got from it, if any."""
-        if not buffer.is_buffer:
-            return self._receive_event(buffer, sequence_number, backlog)
-        is_missing = is_first = is_pending = False
-        rest = self._received.rest
-        with self._lock:
-            is_taken = sequence_number == self._expected_sequence_number and not self.is_released
-            if is_taken:
-                self._expected_sequence_number = sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
-                self._num_bytes_received += buffer.size
-                is_pending = self._in_flight.persister.is_pending
-                if is_pending:
-                    self._in_flight.note_buffer_locked(buffer)
-                rest.append((buffer, sequence_number))
-                is_first = len(rest) == 1
-                if backlog >= 0:
-                    is_missing = self.buffer_manager.require_locked(backlog)
-        if not is_taken:
-            return self._refuse(buffer, sequence_number)
-        if is_first:
-            self._tell_gate()
-        if backlog >= 0:
-            self.sender_backlog = backlog
-        if is_missing:
-            self.buffer_manager.request_floating()
-        if is_pending:
-            self._in_flight.hand_over()
-        return None
-
-    def _receive_event(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
-        data_type = buffer.data_type
-        try:
-            barrier = _barrier_of(buffer)
-            if data_type.is_blocking_upstream and backlog > 0:
-                raise RemoteProtocolError(f"{data_type.name} blocks the sender, but says that {backlog} buffers can be polled behind it")
-            if data_type is _TIMEOUTABLE and barrier is None:
-                raise RemoteProtocolError(f"{data_type.name} is not a checkpoint barrier")
-            self._check_room_for_event(buffer.size)
-        except RemoteProtocolError as error:
-            return self._break(buffer, error)
-        surplus: list[NetworkBuffer] = []
-        is_missing = is_first = is_first_priority = False
-        received = self._received
-        with self._lock:
-            is_taken = sequence_number == self._expected_sequence_number and not self.is_released
-            if is_taken:
-                self._expected_sequence_number = next_sequence_number(sequence_number)
-                self._num_bytes_received += buffer.size
-                self._num_events_received += 1
-                self._num_event_bytes_received += buffer.size
-                if data_type.is_blocking_upstream:
-                    self._is_blocked = True
-                if self._is_blocked and self.initial_credit == 0:
-                    surplus = self.buffer_manager.forget_credit_locked()
-                elif backlog >= 0:
-                    is_missing = self.buffer_manager.require_locked(backlog)
-                if barrier is not None:
-                    self._in_flight.note_barrier_locked(barrier.checkpoint_id, sequence_number)
-                if data_type is _PRIORITY:
-                    received.priority.append((buffer, sequence_number))
-                else:
-                    received.rest.append((buffer, sequence_number))
-                    is_first = len(received.rest) == 1
-                if data_type is _TIMEOUTABLE and barrier is not None:
-                    announcement = _announcement(barrier, sequence_number)
-                    self._num_bytes_received += announcement.size
-                    self._num_events_received += 1
-                    self._num_event_bytes_received += announcement.size
-                    received.priority.append((announcement, sequence_number))
-                is_first_priority = (data_type is _PRIORITY or data_type is _TIMEOUTABLE) and len(received.priority) == 1
-                if data_type is DataType.END_OF_PARTITION:
-                    self._num_unended -= 1
-                self._has_ended = self._num_unended <= 0
-        if not is_taken:
-            return self._refuse(buffer, sequence_number)
-        if backlog >= 0:
-            self.sender_backlog = backlog
-        calls: list[Callable[[], None]] = [each.recycle for each in surplus]
-        if is_first_priority:
-            calls.append(lambda: self.gate.notify_priority_event(self, sequence_number))
-        if is_first:
-            self.last_activity_ns = self._clock_ns()
-            calls.append(lambda: self.gate.notify_channel_non_empty(self))
-        if is_missing:
-            calls.append(self.buffer_manager.request_floating)
-        run_all(calls)
-        return None
-
-    def _check_room_for_event(self, num_bytes: int) -> None:
-        """Events need no credit; a sender of many is stopped before they fill the memory."""
-        num_queued = self._num_events_received - self.num_events_in
-        num_bytes_queued = self._num_event_bytes_received - self.num_event_bytes_in
-        if num_queued >= self._max_queued_events:
-            limit = f"at most {self._max_queued_events} may (max_queued_events)"
-        elif num_queued and num_bytes_queued + num_bytes > self._max_queued_event_bytes:
-            limit = f"with {num_bytes} more they are more than {self._max_queued_event_bytes} bytes (max_queued_event_bytes)"
-        else:
-            return
-        queued = f"{num_queued} events ({num_bytes_queued} bytes) wait for the task"
-        raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {queued}, {limit}")
-
-    def _receive_empty(self, sequence_number: int, backlog: int) -> NetstackError | None:
-        with self._lock:
-            if self.is_released:
-                return None
-            is_expected = sequence_number == self._expected_sequence_number
-            if is_expected:
-                self._expected_sequence_number = next_sequence_number(sequence_number)
-        if not is_expected:
-            return self._refuse(None, sequence_number)
-        self.on_sender_backlog(backlog)
-        return None
-
-    def _on_partial_buffers(self, buffer: NetworkBuffer, response: BufferResponse) -> NetstackError | None:
-        """One message with several buffers, each compressed by itself: they are queued one by one, under one number."""
-        sizes = response.partial_sizes
-        if sum(sizes) != buffer.size or min(sizes) < 1 or not buffer.is_buffer:
-            return self._break(buffer, RemoteProtocolError(f"partial buffers of {sizes} bytes do not make up {buffer!r}"))
-        error = None
-        position = 0
-        for size in sizes[:-1]:
-            error = error or self._receive_part(buffer.slice(position, size), response.sequence_number)
-            position += size
-        error = error or self._receive(buffer.slice(position, sizes[-1]), response.sequence_number, response.backlog)
-        buffer.recycle()
-        return error
-
-    def _receive_part(self, part: NetworkBuffer, sequence_number: int) -> NetstackError | None:
-        """Queue ``part`` without moving on to the next number."""
-        error = self._receive(part, sequence_number, -1)
-        if error is None:
-            self._expected_sequence_number = sequence_number
-        return error
-
-    def _refuse(self, buffer: NetworkBuffer | None, sequence_number: int) -> NetstackError | None:
-        """A buffer came after the release, or out of order."""
-        if self.is_released:
-            if buffer is not None:
-                buffer.recycle()
-            return None
-        text = f"buffer reordering: expected sequence number {self._expected_sequence_number}, but received {sequence_number}"
-        return self._break(buffer, RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {text}"))
-
-    def _break(self, buffer: NetworkBuffer | None, error: NetstackError) -> NetstackError:
-        self.on_error(error)  # first: a broken channel announces no credit
-        if buffer is not None:
-            buffer.recycle()
-        return error
-
-    def _check_released_without_buffer(self) -> None:
-        if not self.is_released:
-            manager = self.buffer_manager
-            with self._lock:
-                text = f"{manager.num_spent + 1} buffers sent, {manager.num_granted} credits granted"
-            raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: no buffer available: {text}")
-
     def on_error(self, error: NetstackError) -> None:
         """Let the next poll raise ``error``; one that comes after the end of the partition was received has nothing left to spoil."""
-        if not self._has_ended:
+        if not self.receiver.has_ended:
             super().on_error(error)
 
     def take_unannounced_credit(self) -> int:
@@ -591,9 +304,9 @@ class RemoteInputChannel(InputChannel):
 
     def _announce_credit(self) -> None:
         """The unannounced credit rose from zero; whoever recycled a buffer must not suffer from it (FLINK-9755)."""
-        if self._error is not None or self.is_released:
+        if self._error is not None or self.lifecycle is _RELEASED:
             return
-        if not self._is_requested:
+        if self.lifecycle is _CREATED:
             self.on_error(LocalProtocolError(f"channel {self.index} has credit to announce before it was requested"))
             return
         try:
@@ -608,14 +321,14 @@ class RemoteInputChannel(InputChannel):
     def release(self) -> None:
         """Cancel the flow and give everything back; buffers the task still holds follow when it recycles them."""
         with self._lock:
-            if self.is_released:
+            was_requested = self.lifecycle is _REQUESTED
+            if not self._enter_locked(_RELEASED):
                 return
-            self.is_released = True
             garbage = self._in_flight.drop_locked()
             self._drain_locked(garbage)
         # The manager first: what is recycled after it goes home instead of becoming credit.
         calls: list[Callable[[], None]] = [self.buffer_manager.release, *(buffer.recycle for buffer in garbage)]
-        if self._is_requested:
+        if was_requested:
             calls.append(lambda: self._client.cancel(self))
         run_all(calls)
 
@@ -637,12 +350,17 @@ class RemoteInputChannel(InputChannel):
     @property
     def queue_size_bytes(self) -> int:
         """How many bytes they hold."""
-        return 0 if self.is_released else max(0, self._num_bytes_received - self.num_bytes_in)
+        return 0 if self.is_released else max(0, self.receiver.num_bytes_received - self.num_bytes_in)
 
     @property
     def num_buffers_in_use(self) -> int:
         """What is queued here and what the sender has queued."""
         return len(self._received) + max(0, self.buffer_manager.num_required - self.initial_credit)
+
+    @property
+    def sender_backlog(self) -> int:
+        """How many buffers the sender has queued, as it said last; any thread."""
+        return self.receiver.sender_backlog
 
     @property
     def num_credits_granted(self) -> int:
@@ -678,7 +396,7 @@ class RemoteInputChannel(InputChannel):
             num_exclusive_available=manager.num_exclusive_available,
             num_floating_available=manager.num_floating_available,
             sender_backlog=self.sender_backlog,
-            is_blocked=self._is_blocked,
+            is_blocked=self.receiver.is_blocked,
             last_activity_ns=self.last_activity_ns,
         )
 
@@ -693,17 +411,3 @@ class RemoteInputChannel(InputChannel):
 
     def _describe(self) -> str:
         return f"{len(self._received)} queued, {self.buffer_manager!r}"
-
-
-def _barrier_of(buffer: NetworkBuffer) -> CheckpointBarrier | None:
-    """The checkpoint barrier in an event buffer; other events are left to the gate."""
-    view = buffer.view
-    if bytes(view[:4]) != _BARRIER_TYPE:
-        return None
-    event: Event = deserialize_event(view)
-    assert isinstance(event, CheckpointBarrier), "that is what its type says"
-    return event
-
-
-def _announcement(barrier: CheckpointBarrier, sequence_number: int) -> NetworkBuffer:
-    return NetworkBuffer.unpooled(serialize_event(EventAnnouncement(sequence_number, barrier)), _PRIORITY)

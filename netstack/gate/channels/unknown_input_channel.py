@@ -5,6 +5,7 @@ Source:     Flink ``UnknownInputChannel``.  What it becomes is made by whoever k
 """
 
 from netstack.errors import LocalProtocolError
+from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.channel_statistics import ChannelStatistics
 from netstack.gate.channels.input_channel import BufferAndAvailability, InputChannel
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
@@ -66,7 +67,7 @@ class UnknownInputChannel(InputChannel):
     def release(self) -> None:
         """It has nothing to give back."""
         with self._lock:
-            self.is_released = True
+            self._enter_locked(ChannelLifecycle.RELEASED)
 
     def statistics(self) -> ChannelStatistics:
         """One row of a dump."""

@@ -100,18 +100,18 @@ class Rig:
         for payload in payloads:
             assert len(payload) <= size
         if len({len(payload) for payload in payloads}) == 1:
-            buffers = it.allocate_run(size, len(payloads))
+            buffers = it.receiver.allocate_run(size, len(payloads))
             assert len(buffers) == len(payloads), "no credit"
             for buffer, payload in zip(buffers, payloads, strict=True):
                 buffer.view[:] = payload
-            it.on_run(buffers, self._numbers[channel], 0)
+            it.receiver.on_run(buffers, self._numbers[channel], 0)
             self._numbers[channel] += len(payloads)
             return
         for payload in payloads:
             self.receive(channel, payload)
 
     def receive_event(self, channel: int, what: Event) -> None:
-        self.channels[channel].on_response(event(self.channels[channel], self._numbers[channel], what))
+        self.channels[channel].receiver.on_response(event(self.channels[channel], self._numbers[channel], what))
         self._numbers[channel] += 1
 
     # ---------------------------------------------------------------- what is looked at

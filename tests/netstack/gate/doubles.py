@@ -96,7 +96,7 @@ def event(channel: RemoteInputChannel, sequence_number: int, what: Event) -> Buf
 
 
 def _response(channel: RemoteInputChannel, sequence_number: int, content: bytes, data_type: DataType, backlog: int) -> BufferResponse:
-    buffer = channel.allocate(len(content), data_type, is_compressed=False)
+    buffer = channel.receiver.allocate(len(content), data_type, is_compressed=False)
     if buffer is not None:
         buffer.view[:] = content
     return BufferResponse(channel.channel_id, 0, sequence_number, backlog, data_type, False, (), buffer)

@@ -74,7 +74,7 @@ class Fixture:
         channel = self.gate.channels[index]
         assert isinstance(channel, RemoteInputChannel)
         number = self.numbers.get(index, 0)
-        channel.on_response(response(channel, number))
+        channel.receiver.on_response(response(channel, number))
         self.numbers[index] = number + 1
 
     def poll(self) -> BufferOrEvent:
@@ -463,7 +463,7 @@ def test_an_update_gives_the_new_channel_the_floating_buffers() -> None:
     channel = it.remote(0, num_segments=0)
 
     it.gate.update_channel(channel)
-    channel.on_sender_backlog(5)
+    channel.receiver.on_sender_backlog(5)
 
     assert channel.unannounced_credit == 2
     with pytest.raises(LocalProtocolError, match="has its floating buffers already"):
@@ -656,10 +656,10 @@ def compressed(it: Fixture, content: bytes) -> None:
     assert smaller.is_compressed
     channel = it.gate.channels[0]
     assert isinstance(channel, RemoteInputChannel)
-    buffer = channel.allocate(smaller.size, DataType.DATA_BUFFER, is_compressed=True)
+    buffer = channel.receiver.allocate(smaller.size, DataType.DATA_BUFFER, is_compressed=True)
     assert buffer is not None
     buffer.view[:] = smaller.view
-    channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, True, (), buffer))
+    channel.receiver.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, True, (), buffer))
 
 
 def test_compressed_buffers_are_restored() -> None:

@@ -62,10 +62,10 @@ class Rig:
         self.gate.take_offer(offer_of(partition, attempt), self.client)  # type: ignore[arg-type]  # the part of it that is used
 
     def end(self, channel: RemoteInputChannel) -> None:
-        buffer = channel.allocate(len(END), DataType.END_OF_PARTITION, is_compressed=False)
+        buffer = channel.receiver.allocate(len(END), DataType.END_OF_PARTITION, is_compressed=False)
         assert buffer is not None
         buffer.view[:] = END
-        channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.END_OF_PARTITION, False, (), buffer))
+        channel.receiver.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.END_OF_PARTITION, False, (), buffer))
 
     def close(self) -> None:
         self.gate.close()

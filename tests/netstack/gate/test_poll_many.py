@@ -67,28 +67,28 @@ class Fixture:
     def receive(self, index: int, num_buffers: int = 1) -> None:
         """Buffers that say which of their channel they are."""
         channel, number = self.remote[index], self.next_numbers[index]
-        buffers = channel.allocate_run(2, num_buffers)
+        buffers = channel.receiver.allocate_run(2, num_buffers)
         assert len(buffers) == num_buffers
         for position, buffer in enumerate(buffers):
             buffer.view[:] = bytes([index, number + position])
-        channel.on_run(buffers, number, 0)
+        channel.receiver.on_run(buffers, number, 0)
         self.next_numbers[index] += num_buffers
 
     def receive_event(self, index: int, what: Event, *, has_priority: bool = False) -> None:
         channel, number = self.remote[index], self.next_numbers[index]
         if has_priority:
             buffer = NetworkBuffer.unpooled(serialize_event(what), event_data_type(what, has_priority=True))
-            channel.on_response(BufferResponse(channel.channel_id, 0, number, 0, buffer.data_type, False, (), buffer))
+            channel.receiver.on_response(BufferResponse(channel.channel_id, 0, number, 0, buffer.data_type, False, (), buffer))
         else:
-            channel.on_response(event(channel, number, what))
+            channel.receiver.on_response(event(channel, number, what))
         self.next_numbers[index] += 1
 
     def receive_compressed(self, index: int, data: bytes) -> None:
         channel, number = self.remote[index], self.next_numbers[index]
-        buffer = channel.allocate(len(data), DataType.DATA_BUFFER, is_compressed=True)
+        buffer = channel.receiver.allocate(len(data), DataType.DATA_BUFFER, is_compressed=True)
         assert buffer is not None
         buffer.view[:] = data
-        channel.on_response(BufferResponse(channel.channel_id, 0, number, 0, DataType.DATA_BUFFER, True, (), buffer))
+        channel.receiver.on_response(BufferResponse(channel.channel_id, 0, number, 0, DataType.DATA_BUFFER, True, (), buffer))
         self.next_numbers[index] += 1
 
     def poll(self, max_items: int = 8) -> list[tuple[int, int] | Event | None]:

@@ -53,12 +53,12 @@ class Fixture:
 
     def receive(self, index: int, content: bytes = b"data") -> None:
         channel = self.remote[index]
-        channel.on_response(data(channel, self.numbers[index], content))
+        channel.receiver.on_response(data(channel, self.numbers[index], content))
         self.numbers[index] += 1
 
     def receive_event(self, index: int, what: EndOfData | EndOfPartition) -> None:
         channel = self.remote[index]
-        channel.on_response(event(channel, self.numbers[index], what))
+        channel.receiver.on_response(event(channel, self.numbers[index], what))
         self.numbers[index] += 1
 
     def poll(self) -> BufferOrEvent:
@@ -288,7 +288,7 @@ def test_an_acknowledgement_goes_to_its_channel(it: Fixture) -> None:
 def test_a_broken_event_is_the_peers_error(it: Fixture) -> None:
     """It is not taken for data, and its buffer is not leaked."""
     channel = it.remote[0]
-    channel.on_response(
+    channel.receiver.on_response(
         BufferResponse(
             channel.channel_id, 0, 0, 0, DataType.EVENT_BUFFER, False, (), NetworkBuffer.unpooled(b"\0\0\1\0", DataType.EVENT_BUFFER)
         )

@@ -69,7 +69,7 @@ class Fixture:
         self._receive(index, BufferResponse(channel.channel_id, 0, self.numbers[index], 0, buffer.data_type, False, (), buffer))
 
     def _receive(self, index: int, response: BufferResponse) -> None:
-        self.channels[index].on_response(response)
+        self.channels[index].receiver.on_response(response)
         self.numbers[index] += 1
 
     def poll(self) -> BufferOrEvent:
@@ -175,7 +175,7 @@ def test_an_update_of_a_gate_is_seen(it: Fixture) -> None:
     channel = remote_channel(gate, it.client, it.network, num_segments=2, is_requested=False)
 
     gate.update_channel(channel)
-    channel.on_response(data(channel, 0))
+    channel.receiver.on_response(data(channel, 0))
     found = union.poll_next()
 
     assert found is not None

@@ -40,7 +40,7 @@ class Fixture:
         return self.channels[0]
 
     def exclusive(self) -> NetworkBuffer:
-        buffer = self.channel.request_buffer()
+        buffer = self.channel.receiver.request_buffer()
         assert buffer is not None
         return buffer
 
@@ -84,19 +84,19 @@ def test_fewer_buffers_than_required(walk: Fixture) -> None:
     floating = [walk.floating(), walk.floating()]
     channel = walk.channel
 
-    channel.on_sender_backlog(14)
+    channel.receiver.on_sender_backlog(14)
     assert (walk.state(), walk.pool.num_available) == ((13, 16, True), 0)
-    channel.on_sender_backlog(16)
+    channel.receiver.on_sender_backlog(16)
     assert (walk.state(), walk.pool.num_available) == ((13, 18, True), 0), "it stands in line already and asks for nothing"
     exclusive.recycle()
     assert (walk.state(), walk.pool.num_available) == ((14, 18, True), 0), "an exclusive buffer comes back to its channel"
     floating.pop().recycle()
     assert (walk.state(), walk.pool.num_available) == ((15, 18, True), 0), "the offer is taken, and the channel stands in line again"
-    channel.on_sender_backlog(13)
+    channel.receiver.on_sender_backlog(13)
     assert (walk.state(), walk.pool.num_available) == ((15, 15, True), 0), "only the number of required buffers changes"
     floating.pop().recycle()
     assert (walk.state(), walk.pool.num_available) == ((15, 15, False), 1), "an offer that is not needed stays in the pool"
-    channel.on_sender_backlog(15)
+    channel.receiver.on_sender_backlog(15)
     assert (walk.state(), walk.pool.num_available) == ((16, 17, True), 0), "it takes what is there, and stands in line once more"
 
 
@@ -104,7 +104,7 @@ def test_as_many_buffers_as_required(walk: Fixture) -> None:
     """RemoteInputChannelTest: credit walk, testAvailableBuffersEqualToRequiredBuffers: an exclusive buffer replaces a floating one."""
     exclusive, floating = walk.exclusive(), walk.floating()
 
-    walk.channel.on_sender_backlog(12)
+    walk.channel.receiver.on_sender_backlog(12)
     assert (walk.state(), walk.pool.num_available) == ((14, 14, False), 0)
     unannounced = walk.channel.unannounced_credit
     floating.recycle()
@@ -118,8 +118,8 @@ def test_more_buffers_than_required(walk: Fixture) -> None:
     """RemoteInputChannelTest: credit walk, testAvailableBuffersMoreThanRequiredBuffers: nothing is taken away, but nothing is added."""
     exclusive, floating = walk.exclusive(), walk.floating()
 
-    walk.channel.on_sender_backlog(12)
-    walk.channel.on_sender_backlog(10)
+    walk.channel.receiver.on_sender_backlog(12)
+    walk.channel.receiver.on_sender_backlog(10)
     assert (walk.state(), walk.pool.num_available) == ((14, 12, False), 0)
     exclusive.recycle()
     assert (walk.state(), walk.pool.num_available) == ((14, 12, False), 1)
@@ -132,7 +132,7 @@ def test_floating_buffers_are_spread_over_the_channels_that_wait() -> None:
     it = Fixture(12, 3, 2, 2, 2)
     floating = [it.floating() for _ in range(3)]
     for channel in it.channels:
-        channel.on_sender_backlog(8)
+        channel.receiver.on_sender_backlog(8)
     before = [it.state(index) for index in range(3)]
 
     for buffer in floating:
@@ -150,10 +150,10 @@ def test_taking_a_buffer_lowers_what_is_required() -> None:
     taken: list[NetworkBuffer] = []
     found = []
     for channel in it.channels:
-        channel.on_sender_backlog(2)
+        channel.receiver.on_sender_backlog(2)
         channel.take_unannounced_credit()
         seen = [channel.buffer_manager.num_required]
-        while (buffer := channel.request_buffer()) is not None:
+        while (buffer := channel.receiver.request_buffer()) is not None:
             taken.append(buffer)
             seen.append(channel.buffer_manager.num_required)
         found.append(seen)
@@ -168,8 +168,8 @@ def test_taking_a_buffer_lowers_what_is_required() -> None:
 def test_credit_is_announced_with_one_order() -> None:
     """Floating and exclusive buffers add up; only the first one orders."""
     it = Fixture(12, 8, 2)
-    it.channel.on_sender_backlog(3)
-    it.channel.on_sender_backlog(5)
+    it.channel.receiver.on_sender_backlog(3)
+    it.channel.receiver.on_sender_backlog(5)
 
     assert (it.client.orders[1:], it.channel.take_unannounced_credit()) == ([("credit", 0)], 5)
     assert (it.channel.num_credits_granted, it.channel.num_credits_available) == (7, 7)
@@ -179,10 +179,10 @@ def test_credit_is_announced_with_one_order() -> None:
 def test_floating_buffers_arrive_as_what_the_sender_says() -> None:
     """Size, kind and compression of the message, in a buffer that goes back to the gate's pool."""
     it = Fixture(4, 2, 1)
-    it.channel.on_sender_backlog(1)
+    it.channel.receiver.on_sender_backlog(1)
     it.channel.take_unannounced_credit()
 
-    buffer = it.channel.allocate(7, DataType.DATA_BUFFER_WITH_CLEAR_END, is_compressed=True)
+    buffer = it.channel.receiver.allocate(7, DataType.DATA_BUFFER_WITH_CLEAR_END, is_compressed=True)
 
     assert buffer is not None
     assert (buffer.size, buffer.data_type, buffer.is_buffer, buffer.is_compressed) == (7, DataType.DATA_BUFFER_WITH_CLEAR_END, True, True)
@@ -195,12 +195,12 @@ def test_hist_8747_an_offer_that_is_not_needed_does_not_keep_the_channel_out_of_
     """It asked, needed less when the offer came, and later needs more again: it asks again."""
     it = Fixture(4, 1, 2)
     held = it.floating()
-    it.channel.on_sender_backlog(1)
-    it.channel.on_sender_backlog(0)
+    it.channel.receiver.on_sender_backlog(1)
+    it.channel.receiver.on_sender_backlog(0)
 
     held.recycle()
     before = (it.state(), it.pool.num_available)
-    it.channel.on_sender_backlog(2)
+    it.channel.receiver.on_sender_backlog(2)
 
     assert (before, it.state(), it.pool.num_available) == (((2, 2, False), 1), (3, 4, True), 0)
     it.end()
@@ -221,16 +221,16 @@ def test_a_blocked_channel_without_exclusive_buffers_gives_its_floating_ones_bac
         unannounced.append([channel.unannounced_credit for channel in it.channels])
 
     for channel in it.channels:
-        channel.on_sender_backlog(2)
+        channel.receiver.on_sender_backlog(2)
     look()
     for channel in it.channels:
-        channel.on_response(event(channel, 0, ALIGNED_BARRIER))
+        channel.receiver.on_response(event(channel, 0, ALIGNED_BARRIER))
     look()
     for channel in it.channels:
         channel.resume_consumption()
     look()
     for channel in it.channels:
-        channel.on_sender_backlog(4)
+        channel.receiver.on_sender_backlog(4)
     look()
 
     assert available == [[4, 2], [4, 0], [4, 0], [6, 4]]
@@ -243,12 +243,12 @@ def test_hist_16641_a_channel_without_exclusive_buffers_gets_credit_from_an_anno
     """Its initial credit is 0; the announcement of a backlog is what starts the flow, and every data buffer tells of the next ones."""
     it = Fixture(4, 2, 0)
     channel = it.channel
-    refused = channel.request_buffer()
+    refused = channel.receiver.request_buffer()
 
-    channel.on_sender_backlog(5)
+    channel.receiver.on_sender_backlog(5)
     granted = channel.take_unannounced_credit()
-    channel.on_response(data(channel, 0, b"x", backlog=4))
-    channel.on_response(data(channel, 1, b"y", backlog=3))
+    channel.receiver.on_response(data(channel, 0, b"x", backlog=4))
+    channel.receiver.on_response(data(channel, 1, b"y", backlog=3))
     polled = [channel.next_buffer(), channel.next_buffer()]
     orders = list(it.client.orders)
     for found in polled:
@@ -264,11 +264,11 @@ def test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer() 
     """One floating buffer, two channels without their own: the barrier of the first sets it free for the second (FLINK-8523, too)."""
     it = Fixture(3, 1, 0, 0)
     first, second = it.channels
-    first.on_sender_backlog(1)
-    second.on_sender_backlog(1)
+    first.receiver.on_sender_backlog(1)
+    second.receiver.on_sender_backlog(1)
     starved = second.unannounced_credit
 
-    first.on_response(event(first, 0, ALIGNED_BARRIER))
+    first.receiver.on_response(event(first, 0, ALIGNED_BARRIER))
 
     assert (starved, first.unannounced_credit, second.unannounced_credit) == (0, 0, 1)
     assert it.client.orders[-1] == ("credit", 1)
@@ -279,15 +279,15 @@ def test_a_buffer_between_the_barrier_and_the_resume_is_not_credit_twice() -> No
     """The sender forgets its credit when it resumes: what is under way of it counts on no side."""
     it = Fixture(4, 2, 0)
     channel = it.channel
-    channel.on_sender_backlog(2)
+    channel.receiver.on_sender_backlog(2)
     channel.take_unannounced_credit()  # the announcement is on its way
 
-    channel.on_response(event(channel, 0, ALIGNED_BARRIER))
+    channel.receiver.on_response(event(channel, 0, ALIGNED_BARRIER))
     channel.resume_consumption()
 
     assert (channel.num_credits_available, channel.unannounced_credit, it.pool.best_effort_used) == (0, 0, 0)
     with pytest.raises(RemoteProtocolError, match="1 buffers sent, 0 credits granted"):
-        channel.on_response(data(channel, 1))
+        channel.receiver.on_response(data(channel, 1))
     it.end()
 
 
@@ -305,8 +305,8 @@ def test_hist_9755_an_error_while_credit_is_announced_is_the_channels_error() ->
 
     it.client.notify_credit_available = break_down  # type: ignore[method-assign]  # a connection that broke
     held = it.floating()
-    failing.on_sender_backlog(1)
-    successful.on_sender_backlog(1)
+    failing.receiver.on_sender_backlog(1)
+    successful.receiver.on_sender_backlog(1)
 
     held.recycle()
 
@@ -324,7 +324,7 @@ def test_credit_before_the_request_is_a_bug() -> None:
     channel = remote_channel(it.gate, it.client, it.network, index=7, num_segments=0, is_requested=False)
     channel.set_floating_pool(it.pool)
 
-    channel.on_sender_backlog(1)
+    channel.receiver.on_sender_backlog(1)
 
     with pytest.raises(LocalProtocolError, match="channel 7 has credit to announce before it was requested"):
         channel.next_buffer()
@@ -337,11 +337,11 @@ def test_a_destroyed_pool_leaves_the_exclusive_buffers() -> None:
     it = Fixture(8, 1, 2, 2)
     first, second = it.channels
     held = it.floating()
-    first.on_sender_backlog(1)
+    first.receiver.on_sender_backlog(1)
     assert it.state() == (2, 3, True)
 
     it.pool.destroy()
-    second.on_sender_backlog(1)
+    second.receiver.on_sender_backlog(1)
 
     assert [it.state(index) for index in range(2)] == [(2, 3, False), (2, 3, False)]
     held.recycle()
@@ -352,7 +352,7 @@ def test_a_floating_buffer_that_is_needed_is_not_given_back() -> None:
     """The exclusive one that comes home makes it enough, not too much; no pool would replace what was given away."""
     it = Fixture(8, 2, 2)
     held = it.exclusive()
-    it.channel.on_sender_backlog(2)
+    it.channel.receiver.on_sender_backlog(2)
     before = it.state()
     it.pool.destroy()
 
@@ -367,11 +367,11 @@ def test_a_released_channel_wants_nothing() -> None:
     it = Fixture(8, 1, 2, 2)
     held = it.floating()
     for channel in it.channels:
-        channel.on_sender_backlog(1)
+        channel.receiver.on_sender_backlog(1)
 
     it.channels[0].release()
     held.recycle()
-    it.channels[0].on_sender_backlog(9)
+    it.channels[0].receiver.on_sender_backlog(9)
 
     assert (it.channels[0].unannounced_credit, it.channels[1].unannounced_credit) == (0, 1)
     assert repr(it.channels[0].buffer_manager) == "<BufferManager released, 0 of 11 buffers>"
@@ -401,9 +401,9 @@ def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> No
         channel = it.channels[number % 2]
         match step:
             case "backlog":
-                channel.on_sender_backlog(number)
+                channel.receiver.on_sender_backlog(number)
             case "receive" if channel.num_credits_available:
-                channel.on_response(data(channel, numbers[number % 2], b"x", backlog=number))
+                channel.receiver.on_response(data(channel, numbers[number % 2], b"x", backlog=number))
                 numbers[number % 2] += 1
                 found = channel.next_buffer()
                 assert found is not None
@@ -413,7 +413,7 @@ def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> No
             case "announce":
                 channel.take_unannounced_credit()
             case "barrier":
-                channel.on_response(event(channel, numbers[number % 2], ALIGNED_BARRIER))
+                channel.receiver.on_response(event(channel, numbers[number % 2], ALIGNED_BARRIER))
                 numbers[number % 2] += 1
                 found = channel.next_buffer()
                 assert found is not None
@@ -441,7 +441,7 @@ def test_backlog_recycling_and_release_race(kind: str, tiny_switch_interval: Non
 
         def backlog(channel: RemoteInputChannel = channel) -> None:
             for number in range(24):
-                channel.on_sender_backlog(number)
+                channel.receiver.on_sender_backlog(number)
 
         def recycle(buffers: list[NetworkBuffer]) -> None:
             for buffer in buffers:
@@ -465,9 +465,9 @@ def test_hist_18595_9676_recycling_and_releasing_two_channels_crosswise_never_de
         it = Fixture(24, 8, 2, 2)
         first, second = it.channels
         for channel in it.channels:
-            channel.on_sender_backlog(6)
+            channel.receiver.on_sender_backlog(6)
             channel.take_unannounced_credit()
-        buffers = [[taken for _ in range(3) if (taken := channel.request_buffer()) is not None] for channel in it.channels]
+        buffers = [[taken for _ in range(3) if (taken := channel.receiver.request_buffer()) is not None] for channel in it.channels]
 
         def work(channel: RemoteInputChannel, others: list[NetworkBuffer]) -> None:
             for buffer in others:
@@ -505,8 +505,8 @@ def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
     it.client.notify_credit_available = lambda channel: seen.append(lock.locked())  # type: ignore[method-assign]  # looks at the lock
     it.channel.buffer_manager.set_floating_pool(WatchedPool())
     exclusive = it.exclusive()
-    it.channel.on_sender_backlog(20)
-    it.channel.on_sender_backlog(2)
+    it.channel.receiver.on_sender_backlog(20)
+    it.channel.receiver.on_sender_backlog(2)
     exclusive.recycle()
 
     assert len(seen) > 14

@@ -50,7 +50,7 @@ class Fixture:
             channel_info=InputChannelInfo(3, 0),
         )
         self.channel.assign_exclusive_segments(self.network, 8)
-        self.channel._expected_sequence_number = first
+        self.channel.receiver.expected_sequence_number = first
         self.number = first
         if isinstance(self.gate, SingleInputGate):
             self.gate.add_channel(self.channel)
@@ -60,7 +60,7 @@ class Fixture:
 
     def send(self, *sizes: int) -> None:
         for size in sizes:
-            buffer = self.channel.allocate(size, DataType.DATA_BUFFER, is_compressed=False)
+            buffer = self.channel.receiver.allocate(size, DataType.DATA_BUFFER, is_compressed=False)
             assert buffer is not None
             self._send(buffer, 0)
 
@@ -77,7 +77,7 @@ class Fixture:
         self.send(3, 4)
 
     def _send(self, buffer: NetworkBuffer, backlog: int) -> None:
-        self.channel.on_buffer(buffer, self.number, backlog)
+        self.channel.receiver.on_buffer(buffer, self.number, backlog)
         self.number = next_sequence_number(self.number)
 
     def poll_numbers(self, count: int) -> list[int]:
@@ -242,7 +242,7 @@ def test_priority_is_seen_by_the_gate() -> None:
 )
 def test_events_that_contradict_themselves_are_refused(it: Fixture, event: Event, data_type: DataType, backlog: int, text: str) -> None:
     """They are the channel's error."""
-    it.channel.on_buffer(NetworkBuffer.unpooled(serialize_event(event), data_type), 0, backlog)
+    it.channel.receiver.on_buffer(NetworkBuffer.unpooled(serialize_event(event), data_type), 0, backlog)
 
     with pytest.raises(RemoteProtocolError, match=text):
         it.channel.next_buffer()
@@ -250,7 +250,7 @@ def test_events_that_contradict_themselves_are_refused(it: Fixture, event: Event
 
 def test_a_broken_barrier_is_refused(it: Fixture) -> None:
     """The loop finds it out, and nobody persists anything for it."""
-    it.channel.on_buffer(NetworkBuffer.unpooled(b"\0\0\0\1\0", DataType.ALIGNED_CHECKPOINT_BARRIER), 0, 0)
+    it.channel.receiver.on_buffer(NetworkBuffer.unpooled(b"\0\0\0\1\0", DataType.ALIGNED_CHECKPOINT_BARRIER), 0, 0)
 
     with pytest.raises(RemoteProtocolError, match="Checkpoint"):
         it.channel.next_buffer()

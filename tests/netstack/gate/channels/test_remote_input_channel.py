@@ -113,11 +113,11 @@ def flooded(it: Fixture, sizes: list[int], *, max_events: int = 3, max_bytes: in
     channel.request_subpartition()
     error = ""
     for number, size in enumerate(sizes):
-        buffer = channel.allocate(size, DataType.EVENT_BUFFER, is_compressed=False)
+        buffer = channel.receiver.allocate(size, DataType.EVENT_BUFFER, is_compressed=False)
         assert buffer is not None
         buffer.view[:] = b"\0\0\0\7" + bytes(size - 4)
         try:
-            channel.on_response(BufferResponse(channel.channel_id, 0, number, 0, DataType.EVENT_BUFFER, False, (), buffer))
+            channel.receiver.on_response(BufferResponse(channel.channel_id, 0, number, 0, DataType.EVENT_BUFFER, False, (), buffer))
         except RemoteProtocolError as caught:
             error = str(caught)
             break
@@ -144,8 +144,8 @@ def test_queued_events_are_bounded_in_number_and_bytes(it: Fixture) -> None:
 
 def test_buffers_arrive_in_order(it: Fixture) -> None:
     """The gate is told once."""
-    it.channel.on_response(data(it.channel, 0, b"abc"))
-    it.channel.on_response(data(it.channel, 1, b"de", backlog=5))
+    it.channel.receiver.on_response(data(it.channel, 0, b"abc"))
+    it.channel.receiver.on_response(data(it.channel, 1, b"de", backlog=5))
 
     first = it.channel.next_buffer()
     second = it.channel.next_buffer()
@@ -166,10 +166,10 @@ def test_buffers_arrive_in_order(it: Fixture) -> None:
 
 def test_the_gate_is_told_again_once_the_channel_was_empty(it: Fixture) -> None:
     """Empty -> not empty is news, every time."""
-    it.channel.on_response(data(it.channel, 0))
+    it.channel.receiver.on_response(data(it.channel, 0))
     it.poll().recycle()
 
-    it.channel.on_response(data(it.channel, 1))
+    it.channel.receiver.on_response(data(it.channel, 1))
 
     assert len(it.gate.notified) == 2
 
@@ -177,9 +177,9 @@ def test_the_gate_is_told_again_once_the_channel_was_empty(it: Fixture) -> None:
 def test_events_need_no_credit(it: Fixture) -> None:
     """They arrive with every segment in use."""
     for number in range(2):
-        it.channel.on_response(data(it.channel, number))
+        it.channel.receiver.on_response(data(it.channel, number))
 
-    it.channel.on_response(event(it.channel, 2, EndOfData(StopMode.DRAIN)))
+    it.channel.receiver.on_response(event(it.channel, 2, EndOfData(StopMode.DRAIN)))
 
     assert (it.channel.num_queued_buffers, it.channel.num_credits_available) == (3, 0)
 
@@ -187,23 +187,23 @@ def test_events_need_no_credit(it: Fixture) -> None:
 def test_a_sender_that_overdraws_is_refused(it: Fixture) -> None:
     """The numbers are in the text; also if a recycled buffer is free whose credit was not announced."""
     for number in range(2):
-        it.channel.on_response(data(it.channel, number))
+        it.channel.receiver.on_response(data(it.channel, number))
     it.poll().recycle()
 
     with pytest.raises(RemoteProtocolError, match="3 buffers sent, 2 credits granted"):
-        it.channel.on_response(data(it.channel, 2))
+        it.channel.receiver.on_response(data(it.channel, 2))
 
-    assert it.channel.request_buffer() is None
+    assert it.channel.receiver.request_buffer() is None
 
 
 def test_a_wrong_sequence_number_surfaces_at_the_next_poll(it: Fixture) -> None:
     """0, then 29: nothing is raised on the loop, the poll names both numbers, no segment is lost."""
-    first, second = it.channel.request_buffer(), it.channel.request_buffer()
+    first, second = it.channel.receiver.request_buffer(), it.channel.receiver.request_buffer()
     assert first is not None
     assert second is not None
-    it.channel.on_buffer(first, 0, -1)
+    it.channel.receiver.on_buffer(first, 0, -1)
 
-    it.channel.on_buffer(second, 29, -1)
+    it.channel.receiver.on_buffer(second, 29, -1)
 
     for _ in range(2):
         with pytest.raises(RemoteProtocolError, match="expected sequence number 1, but received 29"):
@@ -215,15 +215,15 @@ def test_a_wrong_sequence_number_surfaces_at_the_next_poll(it: Fixture) -> None:
 def test_a_response_out_of_order_is_refused_at_once(it: Fixture, is_empty: bool) -> None:
     """And its buffer comes back, without becoming credit that anybody hears of."""
     with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 1"):
-        it.channel.on_response(data(it.channel, 1, b"" if is_empty else b"x"))
+        it.channel.receiver.on_response(data(it.channel, 1, b"" if is_empty else b"x"))
 
     assert it.client.orders == [("request", 0)]
 
 
 def test_an_empty_buffer_gives_its_credit_back(it: Fixture) -> None:
     """It counts in the sequence, is not polled, and becomes credit."""
-    it.channel.on_response(data(it.channel, 0, b"", backlog=3))
-    it.channel.on_response(data(it.channel, 1, b"x"))
+    it.channel.receiver.on_response(data(it.channel, 0, b"", backlog=3))
+    it.channel.receiver.on_response(data(it.channel, 1, b"x"))
 
     assert (it.channel.unannounced_credit, it.channel.sender_backlog, it.channel.num_queued_buffers) == (1, 0, 1)
     assert it.client.orders == [("request", 0), ("credit", 0)]
@@ -231,7 +231,7 @@ def test_an_empty_buffer_gives_its_credit_back(it: Fixture) -> None:
 
 def test_an_empty_buffer_out_of_order_is_an_error(it: Fixture) -> None:
     """Like any other."""
-    it.channel.on_empty_buffer(5, 0)
+    it.channel.receiver.on_empty_buffer(5, 0)
 
     with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 5"):
         it.channel.next_buffer()
@@ -240,16 +240,16 @@ def test_an_empty_buffer_out_of_order_is_an_error(it: Fixture) -> None:
 def test_a_payload_that_does_not_fit_is_refused(it: Fixture) -> None:
     """No buffer is spent on it."""
     with pytest.raises(RemoteProtocolError, match="no buffer available"):
-        it.channel.on_response(data(it.channel, 0, bytes(SEGMENT + 1)))
+        it.channel.receiver.on_response(data(it.channel, 0, bytes(SEGMENT + 1)))
 
-    it.channel.on_response(data(it.channel, 0, bytes(SEGMENT)))
+    it.channel.receiver.on_response(data(it.channel, 0, bytes(SEGMENT)))
     assert it.channel.num_queued_buffers == 1
 
 
 def test_a_backlog_announcement_is_remembered(it: Fixture) -> None:
     """-1 means: nothing to say."""
-    it.channel.on_sender_backlog(7)
-    it.channel.on_sender_backlog(-1)
+    it.channel.receiver.on_sender_backlog(7)
+    it.channel.receiver.on_sender_backlog(-1)
 
     assert it.channel.sender_backlog == 7
 
@@ -260,7 +260,7 @@ def test_a_backlog_announcement_is_remembered(it: Fixture) -> None:
 def test_recycled_buffers_are_announced_as_one_sum(it: Fixture) -> None:
     """Only the first recycle orders an announcement; it takes all that came until then, once."""
     for number in range(2):
-        it.channel.on_response(data(it.channel, number))
+        it.channel.receiver.on_response(data(it.channel, number))
     buffers = [it.poll(), it.poll()]
 
     for buffer in buffers:
@@ -269,14 +269,14 @@ def test_recycled_buffers_are_announced_as_one_sum(it: Fixture) -> None:
 
     assert (it.client.orders, taken) == ([("request", 0), ("credit", 0)], (2, 0))
     assert (it.channel.num_credits_granted, it.channel.num_credits_available) == (4, 2)
-    it.channel.on_response(data(it.channel, 2))
+    it.channel.receiver.on_response(data(it.channel, 2))
     it.poll().recycle()
     assert it.client.orders[2:] == [("credit", 0)], "and the next one orders again"
 
 
 def test_after_the_release_recycled_segments_go_home(it: Fixture) -> None:
     """No credit any more; the pool gets them, whenever the task lets go."""
-    it.channel.on_response(data(it.channel, 0))
+    it.channel.receiver.on_response(data(it.channel, 0))
     buffer = it.poll()
 
     it.channel.release()
@@ -300,10 +300,10 @@ def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) ->
     for step in steps:
         match step:
             case "receive" if credit > 0:
-                it.channel.on_response(data(it.channel, number))
+                it.channel.receiver.on_response(data(it.channel, number))
                 credit, number = credit - 1, number + 1
             case "event":
-                it.channel.on_response(event(it.channel, number, EndOfData(StopMode.DRAIN)))
+                it.channel.receiver.on_response(event(it.channel, number, EndOfData(StopMode.DRAIN)))
                 number += 1
             case "poll":
                 found = it.channel.next_buffer()
@@ -331,7 +331,7 @@ def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) ->
 
 def test_the_first_error_wins_and_goes_before_data(it: Fixture) -> None:
     """It surfaces at every poll; the gate is told."""
-    it.channel.on_response(data(it.channel, 0))
+    it.channel.receiver.on_response(data(it.channel, 0))
 
     it.channel.on_error(ConnectionLostError("first"))
     it.channel.on_error(ConnectionLostError("second"))
@@ -344,8 +344,8 @@ def test_the_first_error_wins_and_goes_before_data(it: Fixture) -> None:
 
 def test_a_connection_lost_after_the_end_spoils_nothing(it: Fixture) -> None:
     """Everything has arrived: the task reads it to the end."""
-    it.channel.on_response(data(it.channel, 0))
-    it.channel.on_response(event(it.channel, 1, EndOfPartition()))
+    it.channel.receiver.on_response(data(it.channel, 0))
+    it.channel.receiver.on_response(event(it.channel, 1, EndOfPartition()))
 
     it.channel.on_error(ConnectionLostError("the producer went home"))
 
@@ -356,49 +356,58 @@ def test_a_connection_lost_after_the_end_spoils_nothing(it: Fixture) -> None:
 
 def test_a_released_channel_takes_nothing_and_says_nothing(it: Fixture) -> None:
     """Every late call of the loop is harmless (FLINK-24738)."""
-    it.channel.on_response(data(it.channel, 0))
+    it.channel.receiver.on_response(data(it.channel, 0))
     it.channel.release()
     it.channel.release()
     notified = len(it.gate.notified)
 
-    it.channel.on_response(data(it.channel, 1))
-    it.channel.on_response(event(it.channel, 1, EndOfPartition()))
-    it.channel.on_empty_buffer(2, 0)
-    it.channel.on_sender_backlog(3)
+    it.channel.receiver.on_response(data(it.channel, 1))
+    it.channel.receiver.on_response(event(it.channel, 1, EndOfPartition()))
+    it.channel.receiver.on_empty_buffer(2, 0)
+    it.channel.receiver.on_sender_backlog(3)
     it.channel.on_error(ConnectionLostError("late"))
     it.channel.acknowledge_all_records_processed()
     it.channel.request_subpartition()
 
-    assert (it.channel.request_buffer(), it.channel.next_buffer(), it.channel.num_queued_buffers) == (None, None, 0)
+    assert (it.channel.receiver.request_buffer(), it.channel.next_buffer(), it.channel.num_queued_buffers) == (None, None, 0)
     assert len(it.gate.notified) == notified
     assert it.client.orders == [("request", 0), ("cancel", 0)]
 
 
 def test_a_buffer_on_its_way_during_the_release_goes_home(it: Fixture) -> None:
     """The loop had taken a segment before the release and delivers it after."""
-    buffer = it.channel.request_buffer()
+    buffer = it.channel.receiver.request_buffer()
     assert buffer is not None
     it.channel.release()
 
-    it.channel.on_buffer(buffer, 0, -1)
+    it.channel.receiver.on_buffer(buffer, 0, -1)
 
     assert it.network.num_available == 8
 
 
 def test_a_release_during_the_request_is_cancelled(it: Fixture) -> None:
-    """The canceler came between the channel's check and the order: the producer is told to stop."""
+    """The canceler came between the channel's check and the order: its own cancel is too early, so the producer is told to stop again."""
 
     class ReleasingClient(RecordingClient):
         def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
-            channel._is_requested = False  # as the canceler saw it
             channel.release()
-            channel._is_requested = True
             super().request_subpartition(channel, delay_ms)
 
     client = ReleasingClient()
     remote_channel(it.gate, client, it.network, index=1)
 
-    assert client.orders == [("request", 1), ("cancel", 1)]
+    assert client.orders == [("cancel", 1), ("request", 1), ("cancel", 1)]
+
+
+def test_what_was_released_before_the_request_is_not_requested(it: Fixture) -> None:
+    """Nor is it cancelled: the producer never heard of it."""
+    client = RecordingClient()
+    channel = remote_channel(it.gate, client, it.network, index=1, is_requested=False)
+    channel.release()
+
+    channel.request_subpartition()
+
+    assert (channel.is_released, client.orders) == (True, [])
 
 
 def test_the_acknowledgement_is_passed_on(it: Fixture) -> None:
@@ -420,7 +429,7 @@ def test_hist_17823_receiving_polling_and_releasing_race(tiny_switch_interval: N
             while not it.channel.is_released and number < 200:
                 it.channel.take_unannounced_credit()
                 if it.channel.num_credits_available > 0:
-                    it.channel.on_response(data(it.channel, number))
+                    it.channel.receiver.on_response(data(it.channel, number))
                     number += 1
 
         def poll(it: Fixture = it, is_over: threading.Event = is_over) -> None:
@@ -458,7 +467,7 @@ def test_no_credit_is_lost_between_loop_and_task(tiny_switch_interval: None) -> 
                 ordered.clear()
                 credit += it.channel.take_unannounced_credit()
                 assert credit > 0
-            it.channel.on_response(data(it.channel, number, b"%d" % number))
+            it.channel.receiver.on_response(data(it.channel, number, b"%d" % number))
             credit -= 1
 
     thread = threading.Thread(target=loop)
@@ -479,16 +488,16 @@ def test_a_response_without_segments_is_never_taken() -> None:
     channel = RemoteInputChannel(RecordingGate(), 0, input_channel_id(0, 0), partition_id_of(), 0, RecordingClient())
 
     with pytest.raises(RemoteProtocolError, match="1 buffers sent, 0 credits granted"):
-        channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, False, (), None))
+        channel.receiver.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, False, (), None))
 
 
 def test_the_next_poll_is_known_to_find_data_only_if_it_does(it: Fixture) -> None:
     """Whoever works in the task's place leaves events and errors to it."""
     channel = it.channel
     seen = [channel.next_is_data]
-    channel.on_response(data(channel, 0))
+    channel.receiver.on_response(data(channel, 0))
     seen.append(channel.next_is_data)
-    channel.on_response(event(channel, 1, EndOfData(StopMode.DRAIN)))
+    channel.receiver.on_response(event(channel, 1, EndOfData(StopMode.DRAIN)))
     seen.append(channel.next_is_data)
 
     found = channel.next_buffer()

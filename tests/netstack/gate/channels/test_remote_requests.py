@@ -235,7 +235,7 @@ def test_orders_before_the_request_are_bugs(it: Fixture) -> None:
 
 
 def response(channel: RemoteInputChannel, content: bytes, sizes: tuple[int, ...], number: int = 0) -> BufferResponse:
-    buffer = channel.allocate(len(content), DataType.DATA_BUFFER, is_compressed=True)
+    buffer = channel.receiver.allocate(len(content), DataType.DATA_BUFFER, is_compressed=True)
     assert buffer is not None
     buffer.view[:] = content
     return BufferResponse(channel.channel_id, 0, number, 4, DataType.DATA_BUFFER, True, sizes, buffer)
@@ -245,8 +245,8 @@ def test_partial_buffers_are_queued_one_by_one(it: Fixture) -> None:
     """Under one sequence number and for one credit, which comes back when the last one is recycled."""
     channel = it.channel()
 
-    channel.on_response(response(channel, b"aabccc", (2, 1, 3)))
-    channel.on_response(data(channel, 1, b"next"))
+    channel.receiver.on_response(response(channel, b"aabccc", (2, 1, 3)))
+    channel.receiver.on_response(data(channel, 1, b"next"))
     found = [one for _ in range(4) if (one := channel.next_buffer()) is not None]
     facts = [(bytes(one.buffer.view), one.buffer.is_compressed, one.sequence_number) for one in found]
     credit = []
@@ -267,7 +267,7 @@ def test_partial_buffers_must_add_up(it: Fixture, sizes: tuple[int, ...]) -> Non
     channel = it.channel()
 
     with pytest.raises(RemoteProtocolError, match="do not make up"):
-        channel.on_response(response(channel, b"aabccc", sizes))
+        channel.receiver.on_response(response(channel, b"aabccc", sizes))
 
     assert channel.num_queued_buffers == 0
     channel.check_invariants()
@@ -277,8 +277,8 @@ def test_a_single_part_is_the_buffer_itself(it: Fixture) -> None:
     """Also of an event: so Flink's blocking partitions send the end of data."""
     channel = it.channel()
 
-    channel.on_response(response(channel, b"aabccc", (6,)))
-    channel.on_response(event(channel, 1, EndOfData(StopMode.DRAIN))._replace(partial_sizes=(5,)))
+    channel.receiver.on_response(response(channel, b"aabccc", (6,)))
+    channel.receiver.on_response(event(channel, 1, EndOfData(StopMode.DRAIN))._replace(partial_sizes=(5,)))
     found = [one for _ in range(2) if (one := channel.next_buffer()) is not None]
 
     assert [(one.buffer.data_type, one.buffer.size, one.sequence_number) for one in found] == [
@@ -295,7 +295,7 @@ def test_partial_buffers_out_of_order_are_refused_once(it: Fixture) -> None:
     channel = it.channel()
 
     with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 3"):
-        channel.on_response(response(channel, b"aabccc", (2, 1, 3), number=3))
+        channel.receiver.on_response(response(channel, b"aabccc", (2, 1, 3), number=3))
 
     assert (channel.num_queued_buffers, channel.buffer_manager.num_available_buffers) == (0, 2)
 
@@ -306,12 +306,12 @@ def test_partial_buffers_out_of_order_are_refused_once(it: Fixture) -> None:
 def test_a_reordered_buffer_is_the_error_of_the_next_poll(it: Fixture) -> None:
     """RemoteInputChannelTest: testExceptionOnReordering: 0 then 29: the first stays unrecycled until the release."""
     channel = it.channel()
-    first, second = channel.request_buffer(), channel.request_buffer()
+    first, second = channel.receiver.request_buffer(), channel.receiver.request_buffer()
     assert first is not None
     assert second is not None
 
-    channel.on_buffer(first, 0, -1)
-    channel.on_buffer(second, 29, -1)
+    channel.receiver.on_buffer(first, 0, -1)
+    channel.receiver.on_buffer(second, 29, -1)
 
     with pytest.raises(RemoteProtocolError, match="buffer reordering: expected sequence number 1, but received 29"):
         channel.next_buffer()
@@ -327,7 +327,7 @@ def test_buffers_in_use_are_those_queued_here_and_there() -> None:
     seen = []
     held: list[NetworkBuffer] = []
     for number, backlog in ((0, 1), (1, 3)):
-        channel.on_response(data(channel, number, b"x", backlog=backlog))
+        channel.receiver.on_response(data(channel, number, b"x", backlog=backlog))
         seen.append(channel.num_buffers_in_use)
     for _ in range(3):
         found = channel.next_buffer()
@@ -349,9 +349,9 @@ def test_a_channel_describes_itself_in_one_row() -> None:
     channel = RemoteInputChannel(RecordingGate(), 4, input_channel_id(1, 0), partition_id_of(), 3, RecordingClient(), clock_ns=clock.now_ns)
     channel.assign_exclusive_segments(network, 2)
     channel.request_subpartition()
-    channel.on_response(data(channel, 0, b"12345", backlog=6))
+    channel.receiver.on_response(data(channel, 0, b"12345", backlog=6))
     clock.advance(10)
-    channel.on_response(event(channel, 1, CheckpointBarrier(1, 2)))
+    channel.receiver.on_response(event(channel, 1, CheckpointBarrier(1, 2)))
     found = channel.next_buffer()
     assert found is not None
     found.buffer.recycle()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError
+from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.in_flight_recorder import SequenceBuffer
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
@@ -50,7 +51,7 @@ class Fixture:
             channel_info=InputChannelInfo(3, 0),
         )
         self.channel.assign_exclusive_segments(self.network, num_exclusive)
-        self.channel._expected_sequence_number = first
+        self.channel.receiver.expected_sequence_number = first
         self.channel.set_floating_pool(self.pool)
         if gate is not None:
             gate.add_channel(self.channel)
@@ -64,20 +65,20 @@ class Fixture:
         return len(self.gate.notified)
 
     def buffers(self, num_buffers: int) -> list[NetworkBuffer]:
-        found = self.channel.allocate_run(4, num_buffers)
+        found = self.channel.receiver.allocate_run(4, num_buffers)
         assert len(found) == num_buffers
         for buffer in found:
             buffer.view[:] = b"data"
         return found
 
     def receive(self, sequence_number: int, num_buffers: int, backlog: int = 0) -> None:
-        self.channel.on_run(self.buffers(num_buffers), sequence_number, backlog)
+        self.channel.receiver.on_run(self.buffers(num_buffers), sequence_number, backlog)
 
     def receive_event(self, sequence_number: int, what: Event) -> None:
-        self.channel.on_response(event(self.channel, sequence_number, what))
+        self.channel.receiver.on_response(event(self.channel, sequence_number, what))
 
     def numbers(self) -> list[int]:
-        return [number for _, number in self.channel._received]
+        return [number for _, number in self.channel.receiver.received]
 
     def take(self, num_buffers: int = 100) -> int:
         """Poll so many data buffers, and recycle them."""
@@ -157,15 +158,15 @@ def test_a_run_for_a_released_channel_goes_home(first: int) -> None:
     buffers = it.buffers(3)
     it.channel.release()
 
-    it.channel.on_run(buffers, first, 0)
+    it.channel.receiver.on_run(buffers, first, 0)
 
-    assert it.channel.allocate_run(4, 2) == []
+    assert it.channel.receiver.allocate_run(4, 2) == []
     it.end()
 
 
 def test_a_payload_that_does_not_fit_gets_no_buffers(it: Fixture) -> None:
     """As for a single one."""
-    assert it.channel.allocate_run(SEGMENT + 1, 2) == []
+    assert it.channel.receiver.allocate_run(SEGMENT + 1, 2) == []
     assert it.channel.num_credits_available == 8
 
 
@@ -179,10 +180,10 @@ def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
         if is_run and num_buffers:
             it.receive(number, num_buffers, backlog)
         elif not is_run:
-            found = [it.channel.allocate(4, DataType.DATA_BUFFER, is_compressed=False) for _ in range(num_buffers)]
+            found = [it.channel.receiver.allocate(4, DataType.DATA_BUFFER, is_compressed=False) for _ in range(num_buffers)]
             for position, buffer in enumerate(found):
                 assert buffer is not None
-                it.channel.on_buffer(buffer, number + position, backlog)
+                it.channel.receiver.on_buffer(buffer, number + position, backlog)
         number += num_buffers
         it.channel.check_invariants()
         polled, _ = it.channel.next_data(num_polled)
@@ -214,7 +215,7 @@ def test_a_run_that_arrives_during_a_checkpoint_is_persisted(it: Fixture) -> Non
 
     it.channel.checkpoint_started(UNALIGNED)
     it.receive(2, 3)
-    it.channel.on_buffer(NetworkBuffer.unpooled(b"end", DataType.DATA_BUFFER), 5, 0)
+    it.channel.receiver.on_buffer(NetworkBuffer.unpooled(b"end", DataType.DATA_BUFFER), 5, 0)
     it.channel.checkpoint_stopped(1)
     it.receive(6, 2)
 
@@ -258,7 +259,7 @@ def test_an_error_and_a_priority_event_come_first(it: Fixture) -> None:
     """``next_buffer`` has to look."""
     it.receive(0, 2)
     priority = NetworkBuffer.unpooled(b"\0\0\0\7", DataType.PRIORITIZED_EVENT_BUFFER)
-    it.channel.on_buffer(priority, 2, 0)
+    it.channel.receiver.on_buffer(priority, 2, 0)
 
     assert it.channel.next_data(5) == ([], True)
     found = it.channel.next_buffer()
@@ -283,7 +284,7 @@ class InterruptedDeque(deque[SequenceBuffer]):
     def __getitem__(self, index: SupportsIndex) -> SequenceBuffer:  # type: ignore[override]  # nobody slices a deque
         found = super().__getitem__(index)
         if self.num_looks == self.release_at:
-            self.channel.is_released = True  # a release has begun, and is as far as its first element
+            self.channel.lifecycle = ChannelLifecycle.RELEASED  # a release has begun, and is as far as its first element
             self.garbage.append(self.popleft()[0])
         self.num_looks += 1
         return found
@@ -297,14 +298,14 @@ def test_a_release_that_takes_what_was_looked_at_makes_no_data_of_events(it: Fix
     it.receive(3, 1)
     it.receive_event(4, EndOfData(StopMode.DRAIN))
     it.receive(5, 1)
-    rest = InterruptedDeque(it.channel._received.rest, it.channel)
-    it.channel._received.rest = rest
+    rest = InterruptedDeque(it.channel.receiver.received.rest, it.channel)
+    it.channel.receiver.received.rest = rest
     rest.release_at = release_at
 
     found, _ = it.channel.next_data(10)
 
     assert all(buffer.is_buffer for buffer in found)
-    it.channel.is_released = False
+    it.channel.lifecycle = ChannelLifecycle.REQUESTED
     recycle_all([*found, *rest.garbage])
 
 
@@ -336,7 +337,7 @@ def test_a_run_that_arrives_while_the_last_buffer_is_polled_is_found() -> None:
     gate = it.gate
     assert isinstance(gate, SingleInputGate)
     it.receive(0, 2)
-    it.channel._received.rest = LateDeque(it.channel._received.rest, it, 2)
+    it.channel.receiver.received.rest = LateDeque(it.channel.receiver.received.rest, it, 2)
 
     first = gate.poll_many(10)
     gate.check_invariants()
@@ -370,7 +371,7 @@ def test_the_gate_is_told_if_nothing_is_left_of_what_was_there_before(it: Fixtur
     if num_before:
         it.receive(0, num_before)
     before = it.notified
-    rest = it.channel._received.rest = PoppingDeque(it.channel._received.rest)
+    rest = it.channel.receiver.received.rest = PoppingDeque(it.channel.receiver.received.rest)
     rest.num_to_poll = num_polled
 
     it.receive(num_before, 3)
@@ -393,11 +394,11 @@ def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
         number = 0
         while number < num_total and not is_over.is_set():
             it.channel.take_unannounced_credit()
-            buffers = it.channel.allocate_run(4, min(rng.randint(1, 8), num_total - number))
+            buffers = it.channel.receiver.allocate_run(4, min(rng.randint(1, 8), num_total - number))
             for position, buffer in enumerate(buffers):
                 buffer.view[:] = (number + position).to_bytes(4, "big")
             if buffers:
-                it.channel.on_run(buffers, number, 0)
+                it.channel.receiver.on_run(buffers, number, 0)
                 number += len(buffers)
 
     loop = threading.Thread(target=receive, daemon=True)
@@ -426,15 +427,15 @@ def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
 def test_a_run_takes_floating_buffers_first(it: Fixture) -> None:
     """And is marked as plain data, whatever was in them before."""
     held = it.buffers(7)
-    it.channel.on_sender_backlog(4)
+    it.channel.receiver.on_sender_backlog(4)
     it.channel.take_unannounced_credit()
     assert it.channel.buffer_manager.num_floating_available == 4
 
-    found = it.channel.allocate_run(3, 5)
+    found = it.channel.receiver.allocate_run(3, 5)
 
     assert (it.channel.buffer_manager.num_floating_available, it.channel.buffer_manager.num_exclusive_available) == (0, 0)
     assert {(buffer.size, buffer.data_type, buffer.is_compressed) for buffer in found} == {(3, DataType.DATA_BUFFER, False)}
-    assert it.channel.allocate_run(3, 1) == []
+    assert it.channel.receiver.allocate_run(3, 1) == []
     recycle_all(found + held)
 
 
@@ -444,9 +445,9 @@ def test_a_run_is_cut_at_the_credit_that_was_announced(it: Fixture) -> None:
     recycle_all(held[:3])
     assert it.channel.unannounced_credit == 3
 
-    assert it.channel.allocate_run(4, 5) == []
+    assert it.channel.receiver.allocate_run(4, 5) == []
     assert it.channel.take_unannounced_credit() == 3
-    found = it.channel.allocate_run(4, 5)
+    found = it.channel.receiver.allocate_run(4, 5)
 
     assert len(found) == 3
     recycle_all(found + held[3:])
@@ -483,10 +484,10 @@ def test_a_run_that_comes_back_is_one_announcement(it: Fixture) -> None:
 def test_exclusive_segments_that_come_back_replace_floating_ones(it: Fixture) -> None:
     """Each one, as far as nobody requires more."""
     held = it.buffers(7)
-    it.channel.on_sender_backlog(3)
+    it.channel.receiver.on_sender_backlog(3)
     it.channel.take_unannounced_credit()
     floating = it.channel.buffer_manager.num_floating_available
-    it.channel.on_sender_backlog(0)
+    it.channel.receiver.on_sender_backlog(0)
 
     recycle_all(held)
 

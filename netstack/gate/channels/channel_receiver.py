@@ -1,0 +1,383 @@
+"""What the connection brings to a remote channel, until the task polls it.
+
+Side:       shared.  The loop thread receives; the task thread pops from ``received``; a release drains it on any thread.
+Hot path:   per buffer: one lock round to allocate, one to queue.
+Invariants: the loop appends to ``received`` under the lock, so that a checkpoint that starts on the task thread sees every buffer either
+            as queued or as still to come; the task pops without it.  The gate is told when an append made the length one: an append
+            that did not was behind an element whose poll will see that there is more.
+            Numbers rise by one from buffer to buffer and wrap behind 2^31 - 1.
+Units:      credit in buffers; sizes in bytes.
+Lock order: the channel's lock, which is shared with it, is a leaf: gate, pools, buffers and the channel state writer are called after it.
+Source:     Flink ``RemoteInputChannel.onBuffer``, ``onEmptyBuffer``, ``onSenderBacklog``; ``CreditBasedPartitionRequestClientHandler``.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from netstack.availability import AvailabilityFuture
+from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all
+from netstack.errors import NetstackError, RemoteProtocolError
+from netstack.gate.channels.buffer_manager import BufferManager
+from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
+from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer
+from netstack.gate.channels.prioritized_deque import PrioritizedDeque
+from netstack.gate.channels.sequence_numbers import MAX_SEQUENCE_NUMBER, next_sequence_number
+from netstack.wakeups import run_all
+from netstack.wire.events import CheckpointBarrier, Event, EventAnnouncement, deserialize_event, serialize_event
+from netstack.wire.messages import BufferResponse, DataType
+
+if TYPE_CHECKING:
+    from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+
+_PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
+_TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
+_RELEASED: Final = ChannelLifecycle.RELEASED
+_BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpoint barrier
+_NUMBER_OFFSET: Final = MAX_SEQUENCE_NUMBER + 1
+_NUM_NUMBERS: Final = 2 * _NUMBER_OFFSET
+
+
+class ChannelReceiver:
+    """The loop's side of one remote channel: puts what arrives into buffers, checks it and queues it.
+
+    Threading: the loop thread calls the methods.  The channel's task shares ``received``, ``is_blocked`` and the lock with it.
+    Life cycle: that of its channel: after the release of that nothing is taken in.
+    Ownership: a buffer that is handed in belongs to the channel until it is polled.
+
+    Args:
+        channel: the task's side; gets the errors, and stands in the gate's queue.
+        lock: the channel's.
+        max_queued_events: see ``RemoteInputChannel``, as for ``max_queued_event_bytes``.
+        clock_ns: the gate's clock, for ``last_activity_ns`` of the channel.
+    """
+
+    def __init__(
+        self,
+        channel: "RemoteInputChannel",
+        lock: threading.Lock,
+        buffer_manager: BufferManager,
+        in_flight: InFlightRecorder,
+        *,
+        max_queued_events: int,
+        max_queued_event_bytes: int,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._channel = channel
+        self._lock = lock
+        self._manager = buffer_manager
+        self._in_flight = in_flight
+        self._max_queued_events = max_queued_events
+        self._max_queued_event_bytes = max_queued_event_bytes
+        self._clock_ns = clock_ns
+        self.max_buffer_bytes = 0  # Written before the request.
+        # Where the loop puts what wakes the task, until all that one read of the socket brought is queued; None: it is woken at once.
+        self.wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] | None = None  # Written by the loop thread.
+        # Written by the loop thread; read anywhere, one message stale is fine.
+        self.sender_backlog = 0
+        self.expected_sequence_number = 0
+        self.num_bytes_received = 0
+        self.is_blocked = False  # Also cleared by the task, when the sender can do nothing but wait for that.
+        self._num_unended = channel.num_subpartitions
+        self._num_events_received = self._num_event_bytes_received = 0
+        # Appended under _lock; popped by the task thread and the release, each popleft is atomic.
+        self.received: PrioritizedDeque[SequenceBuffer] = PrioritizedDeque()
+
+    def __repr__(self) -> str:
+        return f"<ChannelReceiver {len(self.received)} queued, waits for number {self.expected_sequence_number}>"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the end of the partition was received, of the last subpartition if there are several."""
+        return self._num_unended <= 0
+
+    # ---------------------------------------------------------------- room
+
+    def allocate(self, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
+        """Room for a payload that is about to arrive: for data one of the channel's buffers, the credit is spent.
+
+        None after the release, or if the sender has no credit or the payload does not fit: ``on_response`` then says what is wrong.
+        """
+        if data_type.is_buffer:
+            if size_bytes > self.max_buffer_bytes:
+                return None
+            return self._manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
+        return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
+
+    def request_buffer(self) -> NetworkBuffer | None:
+        """A buffer for one data buffer of the sender, its credit is spent; None without credit, or after the release."""
+        return self.allocate(self._manager.segment_size_bytes, DataType.DATA_BUFFER, is_compressed=False)
+
+    def allocate_run(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
+        """Room for several plain data buffers that have arrived, their credit is spent; fewer with less credit, none after the release."""
+        return [] if size_bytes > self.max_buffer_bytes else self._manager.request_buffers(size_bytes, max_buffers)
+
+    # ---------------------------------------------------------------- messages
+
+    def on_response(self, response: BufferResponse) -> None:
+        """Take in one message of the sender and its buffer; nothing after the release.
+
+        Raises:
+            RemoteProtocolError: the sequence number is wrong, the sender overdrew its credit, or the message contradicts itself.
+        """
+        _, _, sequence_number, backlog, _, _, partial_sizes, buffer = response
+        if buffer is None:
+            self._check_released_without_buffer()
+            return
+        assert isinstance(buffer, NetworkBuffer), "what this channel allocated comes back"
+        # One part is the buffer itself: Flink's sort-merge partitions write events and single buffers so.
+        if partial_sizes and partial_sizes != (buffer.size,):
+            error = self._on_partial_buffers(buffer, response)
+        elif buffer.size or not buffer.is_buffer:
+            error = self._receive(buffer, sequence_number, backlog)
+        else:
+            error = self._receive_empty(sequence_number, backlog)
+            # After the error is set: a broken channel announces no credit.  The sender paid for nothing; it gets its credit back.
+            buffer.recycle()
+        if error is not None:
+            raise error
+
+    def on_run(self, buffers: Sequence[NetworkBuffer], sequence_number: int, backlog: int) -> None:
+        """Take in several data buffers with bytes in them, the first one with that number; nothing after the release.
+
+        Raises:
+            RemoteProtocolError: the sequence number is wrong.
+        """
+        num_buffers = len(buffers)
+        end = sequence_number + num_buffers
+        if end > MAX_SEQUENCE_NUMBER:  # the numbers wrap in this run or behind it
+            for position, buffer in enumerate(buffers):
+                number = (sequence_number + position + _NUMBER_OFFSET) % _NUM_NUMBERS - _NUMBER_OFFSET
+                error = self._receive(buffer, number, backlog)
+                if error is not None:
+                    recycle_all(buffers[position + 1 :])
+                    raise error
+            return
+        rest = self.received.rest
+        is_missing = is_first = is_pending = False
+        with self._lock:
+            is_taken = sequence_number == self.expected_sequence_number and self._channel.lifecycle is not _RELEASED
+            if is_taken:
+                self.expected_sequence_number = end
+                self.num_bytes_received += num_buffers * buffers[0].size
+                is_pending = self._in_flight.persister.is_pending
+                if is_pending:
+                    for buffer in buffers:
+                        self._in_flight.note_buffer_locked(buffer)
+                rest.extend(zip(buffers, range(sequence_number, end), strict=True))
+                # None is left that was there before: the task may have polled it without a look at what came behind it.
+                is_first = len(rest) <= num_buffers
+                is_missing = self._manager.require_locked(backlog)
+        if not is_taken:
+            error = self._refuse(buffers[0], sequence_number)
+            recycle_all(buffers[1:])  # after the error is set: a broken channel announces no credit
+            if error is not None:
+                raise error
+            return
+        self.sender_backlog = backlog
+        if is_first:
+            self._tell_gate()
+        if is_missing:
+            self._manager.request_floating()
+        if is_pending:
+            self._in_flight.hand_over()
+
+    def _tell_gate(self) -> None:
+        """There is data after there was none; who waits is woken now, or with the end of the present read."""
+        channel = self._channel
+        channel.last_activity_ns = self._clock_ns()
+        pending = channel.gate.enqueue_channel(channel)
+        if pending is not None:
+            if self.wakeups is None:
+                pending.complete()
+            else:
+                self.wakeups.append((channel, pending))
+
+    def on_buffer(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> None:
+        """Queue ``buffer``, which belongs to the channel from now on; a wrong sequence number surfaces at the next poll."""
+        self._receive(buffer, sequence_number, backlog)
+
+    def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
+        """Count a data buffer without bytes."""
+        self._receive_empty(sequence_number, backlog)
+
+    def on_sender_backlog(self, backlog: int) -> None:
+        """The sender has ``backlog`` buffers queued (-1: it does not say): get floating buffers for them."""
+        if backlog < 0:
+            return
+        self.sender_backlog = backlog
+        with self._lock:
+            is_missing = self._manager.require_locked(backlog)
+        if is_missing:
+            self._manager.request_floating()
+
+    def _receive(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
+        """Queue ``buffer``; returns the error that the channel got from it, if any."""
+        if not buffer.is_buffer:
+            return self._receive_event(buffer, sequence_number, backlog)
+        is_missing = is_first = is_pending = False
+        rest = self.received.rest
+        with self._lock:
+            is_taken = sequence_number == self.expected_sequence_number and self._channel.lifecycle is not _RELEASED
+            if is_taken:
+                self.expected_sequence_number = sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
+                self.num_bytes_received += buffer.size
+                is_pending = self._in_flight.persister.is_pending
+                if is_pending:
+                    self._in_flight.note_buffer_locked(buffer)
+                rest.append((buffer, sequence_number))
+                is_first = len(rest) == 1
+                if backlog >= 0:
+                    is_missing = self._manager.require_locked(backlog)
+        if not is_taken:
+            return self._refuse(buffer, sequence_number)
+        if is_first:
+            self._tell_gate()
+        if backlog >= 0:
+            self.sender_backlog = backlog
+        if is_missing:
+            self._manager.request_floating()
+        if is_pending:
+            self._in_flight.hand_over()
+        return None
+
+    def _receive_event(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
+        data_type = buffer.data_type
+        try:
+            barrier = _barrier_of(buffer)
+            if data_type.is_blocking_upstream and backlog > 0:
+                raise RemoteProtocolError(f"{data_type.name} blocks the sender, but says that {backlog} buffers can be polled behind it")
+            if data_type is _TIMEOUTABLE and barrier is None:
+                raise RemoteProtocolError(f"{data_type.name} is not a checkpoint barrier")
+            self._check_room_for_event(buffer.size)
+        except RemoteProtocolError as error:
+            return self._break(buffer, error)
+        surplus: list[NetworkBuffer] = []
+        is_missing = is_first = is_first_priority = False
+        received = self.received
+        with self._lock:
+            is_taken = sequence_number == self.expected_sequence_number and self._channel.lifecycle is not _RELEASED
+            if is_taken:
+                self.expected_sequence_number = next_sequence_number(sequence_number)
+                self.num_bytes_received += buffer.size
+                self._num_events_received += 1
+                self._num_event_bytes_received += buffer.size
+                if data_type.is_blocking_upstream:
+                    self.is_blocked = True
+                if self.is_blocked and self._manager.initial_credit == 0:
+                    surplus = self._manager.forget_credit_locked()
+                elif backlog >= 0:
+                    is_missing = self._manager.require_locked(backlog)
+                if barrier is not None:
+                    self._in_flight.note_barrier_locked(barrier.checkpoint_id, sequence_number)
+                if data_type is _PRIORITY:
+                    received.priority.append((buffer, sequence_number))
+                else:
+                    received.rest.append((buffer, sequence_number))
+                    is_first = len(received.rest) == 1
+                if data_type is _TIMEOUTABLE and barrier is not None:
+                    announcement = _announcement(barrier, sequence_number)
+                    self.num_bytes_received += announcement.size
+                    self._num_events_received += 1
+                    self._num_event_bytes_received += announcement.size
+                    received.priority.append((announcement, sequence_number))
+                is_first_priority = (data_type is _PRIORITY or data_type is _TIMEOUTABLE) and len(received.priority) == 1
+                if data_type is DataType.END_OF_PARTITION:
+                    self._num_unended -= 1
+        if not is_taken:
+            return self._refuse(buffer, sequence_number)
+        if backlog >= 0:
+            self.sender_backlog = backlog
+        calls: list[Callable[[], None]] = [each.recycle for each in surplus]
+        channel = self._channel
+        if is_first_priority:
+            calls.append(lambda: channel.gate.notify_priority_event(channel, sequence_number))
+        if is_first:
+            channel.last_activity_ns = self._clock_ns()
+            calls.append(lambda: channel.gate.notify_channel_non_empty(channel))
+        if is_missing:
+            calls.append(self._manager.request_floating)
+        run_all(calls)
+        return None
+
+    def _check_room_for_event(self, num_bytes: int) -> None:
+        """Events need no credit; a sender of many is stopped before they fill the memory."""
+        num_queued = self._num_events_received - self._channel.num_events_in
+        num_bytes_queued = self._num_event_bytes_received - self._channel.num_event_bytes_in
+        if num_queued >= self._max_queued_events:
+            limit = f"at most {self._max_queued_events} may (max_queued_events)"
+        elif num_queued and num_bytes_queued + num_bytes > self._max_queued_event_bytes:
+            limit = f"with {num_bytes} more they are more than {self._max_queued_event_bytes} bytes (max_queued_event_bytes)"
+        else:
+            return
+        queued = f"{num_queued} events ({num_bytes_queued} bytes) wait for the task"
+        raise RemoteProtocolError(f"channel {self._channel.index} of {self._channel.partition_id}: {queued}, {limit}")
+
+    def _receive_empty(self, sequence_number: int, backlog: int) -> NetstackError | None:
+        with self._lock:
+            if self._channel.lifecycle is _RELEASED:
+                return None
+            is_expected = sequence_number == self.expected_sequence_number
+            if is_expected:
+                self.expected_sequence_number = next_sequence_number(sequence_number)
+        if not is_expected:
+            return self._refuse(None, sequence_number)
+        self.on_sender_backlog(backlog)
+        return None
+
+    def _on_partial_buffers(self, buffer: NetworkBuffer, response: BufferResponse) -> NetstackError | None:
+        """One message with several buffers, each compressed by itself: they are queued one by one, under one number."""
+        sizes = response.partial_sizes
+        if sum(sizes) != buffer.size or min(sizes) < 1 or not buffer.is_buffer:
+            return self._break(buffer, RemoteProtocolError(f"partial buffers of {sizes} bytes do not make up {buffer!r}"))
+        error = None
+        position = 0
+        for size in sizes[:-1]:
+            error = error or self._receive_part(buffer.slice(position, size), response.sequence_number)
+            position += size
+        error = error or self._receive(buffer.slice(position, sizes[-1]), response.sequence_number, response.backlog)
+        buffer.recycle()
+        return error
+
+    def _receive_part(self, part: NetworkBuffer, sequence_number: int) -> NetstackError | None:
+        """Queue ``part`` without moving on to the next number."""
+        error = self._receive(part, sequence_number, -1)
+        if error is None:
+            self.expected_sequence_number = sequence_number
+        return error
+
+    def _refuse(self, buffer: NetworkBuffer | None, sequence_number: int) -> NetstackError | None:
+        """A buffer came after the release, or out of order."""
+        if self._channel.lifecycle is _RELEASED:
+            if buffer is not None:
+                buffer.recycle()
+            return None
+        text = f"buffer reordering: expected sequence number {self.expected_sequence_number}, but received {sequence_number}"
+        return self._break(buffer, RemoteProtocolError(f"channel {self._channel.index} of {self._channel.partition_id}: {text}"))
+
+    def _break(self, buffer: NetworkBuffer | None, error: NetstackError) -> NetstackError:
+        self._channel.on_error(error)  # first: a broken channel announces no credit
+        if buffer is not None:
+            buffer.recycle()
+        return error
+
+    def _check_released_without_buffer(self) -> None:
+        if self._channel.lifecycle is not _RELEASED:
+            manager = self._manager
+            with self._lock:
+                text = f"{manager.num_spent + 1} buffers sent, {manager.num_granted} credits granted"
+            raise RemoteProtocolError(f"channel {self._channel.index} of {self._channel.partition_id}: no buffer available: {text}")
+
+
+def _barrier_of(buffer: NetworkBuffer) -> CheckpointBarrier | None:
+    """The checkpoint barrier in an event buffer; other events are left to the gate."""
+    view = buffer.view
+    if bytes(view[:4]) != _BARRIER_TYPE:
+        return None
+    event: Event = deserialize_event(view)
+    assert isinstance(event, CheckpointBarrier), "that is what its type says"
+    return event
+
+
+def _announcement(barrier: CheckpointBarrier, sequence_number: int) -> NetworkBuffer:
+    return NetworkBuffer.unpooled(serialize_event(EventAnnouncement(sequence_number, barrier)), _PRIORITY)
