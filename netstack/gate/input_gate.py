@@ -11,7 +11,6 @@ from enum import Enum, auto
 from typing import Protocol
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.segment import NetworkBuffer
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.wire.events import Event
 
@@ -24,13 +23,6 @@ class EndOfDataStatus(Enum):
     """Every channel ended its data, and all want windows and timers fired."""
     STOPPED = auto()
     """Every channel ended its data, at least one without draining."""
-
-
-class Decompressor(Protocol):
-    """Restores compressed buffers."""
-
-    def decompress(self, buffer: NetworkBuffer) -> NetworkBuffer:
-        """The original in place of ``buffer``: one reference in, one out; in case of an error none."""
 
 
 class InputGate(Protocol):

@@ -3,7 +3,7 @@
 Side:       shared.  The loop thread takes offers; the task thread polls; anybody seals and closes.
 Invariants: as ``SingleInputGate``, but channels are added after the request, and the place of one that ended is given to the next; the
             error of a channel ends that channel alone: an aborted attempt.  The gate is finished once it is sealed and no channel is open.
-Lock order: ``SingleInputGate._request_lock``, then ``_book_lock``, which is a leaf.
+Lock order: ``GateChannels.lock``, then ``_book_lock``, which is a leaf.
 Source:     ours; Flink's gates know their channels when they are made.
 Absent:     data in flight of checkpoints: what a producer sent and nobody acknowledged is the producer's to send again.
 """
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from netstack.errors import InsufficientNetworkBuffersError, NetstackError
 from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts, Refusal
 from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.buffer_transformer import Decompressor
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.partition_request_client import OfferedPartitionClient
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.gate_statistics import GateStatistics, gate_statistics
-from netstack.gate.input_gate import Decompressor
 from netstack.gate.producer_quota import ProducerQuota, QuotaShare
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wakeups import run_all
@@ -102,8 +102,7 @@ class OfferedInputGate(SingleInputGate):
         Raises:
             ResourceClosedError: the gate was closed.
         """
-        self._check_open()
-        self._is_requested = True
+        self._channels.begin_requests()
 
     # ---------------------------------------------------------------- loop thread
 
@@ -113,7 +112,7 @@ class OfferedInputGate(SingleInputGate):
             refusal = self._book.admit(offer)
             index = -1
             if refusal is None:
-                index = self._free.pop() if self._free else len(self._channels)
+                index = self._free.pop() if self._free else len(self._channels.by_index)
                 self._places[index] = _Place(offer, client)
         refusal = refusal or self._open_channel(index, offer, client)
         if refusal is not None:
@@ -130,11 +129,11 @@ class OfferedInputGate(SingleInputGate):
             return self._take_back(index, str(error))
         with self._book_lock:
             self._places[index] = _Place(offer, client, share)
-        with self._request_lock:
-            is_closed = self._is_closed
+        with self._channels.lock:
+            is_closed = self.is_closed
             if not is_closed:
-                self._set_up(channel)
-                self._put_locked(index, channel)
+                self._keep_numbers_locked(index)
+                self._channels.put_locked(channel)
         if is_closed:
             self._leave(index, is_complete=False)
             channel.release()
@@ -152,15 +151,12 @@ class OfferedInputGate(SingleInputGate):
             self._make_available()
         return Refusal(RefusalCode.BUSY, f"gate {self.shape.name!r} has no network memory for another producer: {reason}")
 
-    def _put_locked(self, index: int, channel: RemoteInputChannel) -> None:
-        if index == len(self._channels):
-            self._channels.append(channel)
-            return
-        before = gate_statistics([self._channels[index]], None, 0)
+    def _keep_numbers_locked(self, index: int) -> None:
+        """Add up the numbers of the channel, if there is one, whose place is given to another one."""
+        before = gate_statistics(self._channels.by_index[index : index + 1], None, 0)
         with self._book_lock:
             for name in _SUMMED:
                 self._gone[name] += getattr(before, name)
-        self._channels[index] = channel
 
     # ---------------------------------------------------------------- task thread
 
@@ -186,7 +182,7 @@ class OfferedInputGate(SingleInputGate):
         with self._book_lock:
             place = self._places[channel_index]
         place.client.refuse(place.offer, RefusalCode.WRONG_TYPE, str(error))
-        self._abort(self._channels[channel_index], error)
+        self._abort(self._channels.by_index[channel_index], error)
 
     def _abort(self, channel: InputChannel, error: NetstackError) -> None:
         offer = self._leave(channel.index, is_complete=False)
@@ -248,7 +244,7 @@ class OfferedInputGate(SingleInputGate):
 
     def statistics(self) -> GateStatistics:
         """The numbers so far, channels that left included; any thread."""
-        now = gate_statistics(list(self._channels), self._buffer_pool, self._num_finished)
+        now = gate_statistics(list(self._channels.by_index), self._channels.buffer_pool, self._num_finished)
         with self._book_lock:
             gone = dict(self._gone)
         values = {each.name: getattr(now, each.name) + gone.get(each.name, 0) for each in fields(GateStatistics)}

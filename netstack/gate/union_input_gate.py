@@ -2,23 +2,22 @@
 
 Side:       shared.  The task thread polls; gates become available on any thread.
 Hot path:   per buffer.
-Invariants: a gate stands in the queue, or its future will put it there; it is taken out before it is polled; the future of the union is
-            done exactly when the queue is not empty, or for good once every gate is finished.
+Invariants: those of ``InputQueue``.  A gate stands in the queue, or its future will put it there; it is taken out before it is polled; the
+            future of the union stays done once every gate is finished.
             The channels of gate n come after those of gate n - 1, in their own order.
-Lock order: ``UnionInputGate._lock`` is a leaf: gates are polled and futures completed outside it.
+Lock order: gates are polled outside the lock of the queue, which is a leaf.
 Source:     Flink ``UnionInputGate``.
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.availability import AvailabilityFuture
 from netstack.gate.buffer_or_event import BufferOrEvent
-from netstack.gate.channels.prioritized_deque import PrioritizedDeque
 from netstack.gate.input_gate import BatchInputGate, EndOfDataStatus, wait_for_many, wait_for_next
+from netstack.gate.input_queue import InputQueue
 from netstack.wakeups import run_all
 from netstack.wire.events import EndOfPartition, Event
 
@@ -41,7 +40,7 @@ class _Member:
         self.watched_priority: AvailabilityFuture | None = None
 
 
-class UnionInputGate:
+class UnionInputGate(InputQueue[_Member]):
     """Reads its gates in turns, those with priority events first.
 
     Life cycle: made of gates that have all their channels -> ``request_partitions`` -> polled until ``is_finished`` -> ``close``.
@@ -50,6 +49,7 @@ class UnionInputGate:
     def __init__(self, gates: Sequence[BatchInputGate], *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         if not gates:
             raise ValueError("a union of no gates")
+        super().__init__()
         self._clock_ns = clock_ns
         self._members: list[_Member] = []
         self._member_of_channel: list[_Member] = []
@@ -57,11 +57,6 @@ class UnionInputGate:
             member = _Member(gate, len(self._member_of_channel))
             self._members.append(member)
             self._member_of_channel += [member] * gate.num_channels
-        self._lock = threading.Lock()
-        # Guarded by _lock.
-        self._queue: PrioritizedDeque[_Member] = PrioritizedDeque()
-        self._availability = AvailabilityHelper()
-        self._priority_availability = AvailabilityHelper()
         for member in self._members:
             self._watch_priority(member)
             self._watch(member)
@@ -86,16 +81,6 @@ class UnionInputGate:
         if EndOfDataStatus.NOT_END_OF_DATA in found:
             return EndOfDataStatus.NOT_END_OF_DATA
         return EndOfDataStatus.STOPPED if EndOfDataStatus.STOPPED in found else EndOfDataStatus.DRAINED
-
-    def available_future(self) -> AvailabilityFuture:
-        """Done if a poll may find something (or all gates are finished), else completed when it may."""
-        with self._lock:
-            return self._availability.future
-
-    def priority_event_available_future(self) -> AvailabilityFuture:
-        """Done while a priority event can be polled, else completed when one comes."""
-        with self._lock:
-            return self._priority_availability.future
 
     # ---------------------------------------------------------------- polling
 
@@ -262,20 +247,8 @@ class UnionInputGate:
         has_priority = has_priority and member.gate.priority_event_available_future().is_done
         with self._lock:
             self._enqueue_locked(member, has_priority=has_priority)
-            futures = [self._availability.unavailable_to_reset_available()]
-            if has_priority:
-                futures.append(self._priority_availability.unavailable_to_reset_available())
-        run_all([future.complete for future in futures if future is not None])
-
-    def _enqueue_locked(self, member: _Member, *, has_priority: bool) -> None:
-        queue = self._queue
-        if not member.is_queued:
-            member.is_queued = True
-            member.is_prioritized = has_priority
-            (queue.priority if has_priority else queue.rest).append(member)
-        elif has_priority and not member.is_prioritized:
-            queue.prioritize(member)
-            member.is_prioritized = True
+            futures = self._become_available_locked(with_priority=has_priority)
+        run_all([future.complete for future in futures])
 
     # ---------------------------------------------------------------- orders, each to the gate of the channel, or to all
 
@@ -313,9 +286,4 @@ class UnionInputGate:
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
-        with self._lock:
-            queued = list(self._queue)
-            assert len({id(member) for member in queued}) == len(queued), "a gate is queued twice"
-            assert sum(member.is_queued for member in self._members) == len(queued), "a gate believes it is queued"
-            assert self._availability.is_available == (bool(queued) or self.is_finished), f"{self._availability.future!r}"
-            assert self._priority_availability.is_available == bool(self._queue.priority), f"{self._priority_availability.future!r}"
+        self._check_queue(self._members, has_ended=self.is_finished, is_closed=False)

@@ -215,7 +215,7 @@ OWN_BUGS: Final = (
         "read_events_count_for_ever",
         "flood",
         "a channel fails after so many events, although its task reads them",
-        "netstack.gate.single_input_gate",
+        "netstack.gate.buffer_transformer",
         "        channel.num_events_in += 1\n",
         "",
         "tests/netstack/handlers/test_both_sides.py::test_events_that_are_read_make_room_for_others",

@@ -107,8 +107,29 @@ def test_channels_are_added_in_order_and_before_the_request(it: Fixture) -> None
     with pytest.raises(LocalProtocolError, match="channel 2 is added as number 2 after the request"):
         it.gate.add_channel(LocalInputChannel(it.gate, 2, partition_id_of(), 0, it.manager))
 
-    channel.release()
     gate.close()
+    late = LocalInputChannel(gate, 0, partition_id_of(), 0, it.manager)
+    with pytest.raises(LocalProtocolError, match="odd: channel 0 is added as number 0 after the close"):
+        gate.add_channel(late)
+
+    assert (gate.num_channels, late.is_released) == (0, False)
+    channel.release()
+    late.release()
+
+
+def test_a_gate_only_moves_on(it: Fixture) -> None:
+    """Requests and closes once, and never requests after the close."""
+    gate = SingleInputGate("odd")
+    client = RecordingClient()
+    gate.add_channel(remote_channel(gate, client, it.network, is_requested=False))
+    gate.close()
+    gate.close()
+
+    with pytest.raises(ResourceClosedError, match="the input gate of odd was closed"):
+        gate.request_partitions()
+
+    assert (gate.is_closed, gate.is_finished, client.orders) == (True, False, [])
+    gate.check_invariants()
 
 
 def test_a_gate_without_channels_is_finished_once_requested() -> None:
