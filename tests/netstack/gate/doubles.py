@@ -1,5 +1,7 @@
 """What the tests of gates and channels share."""
 
+import threading
+
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
@@ -8,6 +10,20 @@ from netstack.ids import input_channel_id
 from netstack.wire.events import Event, event_data_type, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.partition.doubles import partition_id_of
+from tests.waiting import PATIENCE_S
+
+
+def is_unlocked(channel: RemoteInputChannel) -> bool:
+    """Whether another thread gets an answer that needs the channel's lock: nobody else holds it."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        assert channel.num_credits_available >= 0
+        answered.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return answered.wait(PATIENCE_S)
 
 
 class RecordingGate:

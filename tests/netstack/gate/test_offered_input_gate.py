@@ -1,5 +1,7 @@
 """Channels that come and go, without a socket."""
 
+from collections.abc import Callable
+
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectionLostError
 from netstack.flow.offer_book import GateShape, OfferCounts
@@ -49,11 +51,13 @@ class Rig:
     def __init__(self, num_segments: int = 16, *, quota: ProducerQuota | None = None, max_producers: int | None = None) -> None:
         self.pool = NetworkBufferPool(num_segments, 1024)
         self.client = Client()
+        self.before_channel: Callable[[], None] = lambda: None
         quota = ProducerQuota(num_segments, 2, 100) if quota is None else quota
         self.gate = OfferedInputGate("task", GateShape("clicks", "Long", TYPE), self._channel, quota, max_producers=max_producers)
         self.gate.request_partitions()
 
     def _channel(self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> RemoteInputChannel:
+        self.before_channel()
         channel = RemoteInputChannel(gate, index, InputChannelID(offer.offer_id), offer.result_partition, 0, client)
         channel.assign_exclusive_segments(self.pool, 2, 0.0)
         return channel
@@ -166,14 +170,12 @@ def test_a_task_that_waits_hears_that_the_last_offer_of_a_sealed_gate_found_no_m
     rig = Rig(num_segments=1)
     waits = rig.gate.available_future()
     assert rig.gate.poll_next() is None
-    make_channel = rig._channel
 
-    def sealed_meanwhile(gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> RemoteInputChannel:
+    def seal_meanwhile() -> None:
         rig.gate.seal()
         assert not rig.gate.is_finished
-        return make_channel(gate, index, offer, client)
 
-    rig.gate._make_channel = sealed_meanwhile
+    rig.before_channel = seal_meanwhile
     rig.offer(0)
 
     assert rig.client.refused == [(0, RefusalCode.BUSY)]

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pytest
@@ -18,7 +18,7 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
 from netstack.gate.input_gate import BatchInputGate, EndOfDataStatus
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.gate.union_input_gate import UnionInputGate, _Member
+from netstack.gate.union_input_gate import UnionInputGate
 from netstack.wire.events import (
     Alignment,
     CheckpointBarrier,
@@ -43,10 +43,10 @@ UNALIGNED = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.UNAL
 class Fixture:
     """A union of gates with the given numbers of channels; a channel is addressed by its index in the union."""
 
-    def __init__(self, *sizes: int) -> None:
+    def __init__(self, *sizes: int, gates: Sequence[SingleInputGate] = ()) -> None:
         self.network = NetworkBufferPool(256, SEGMENT)
         self.client = RecordingClient()
-        self.gates = [SingleInputGate(f"gate {number}") for number in range(len(sizes))]
+        self.gates = list(gates) or [SingleInputGate(f"gate {number}") for number in range(len(sizes))]
         self.channels: list[RemoteInputChannel] = []
         for gate, size in zip(self.gates, sizes, strict=True):
             for index in range(size):
@@ -255,34 +255,51 @@ def test_priority_events_of_a_gate_that_still_has_data_are_noticed(it: Fixture) 
     assert (is_told, [one.event for one in found], found[0].more_priority_events) == (True, [UNALIGNED, UNALIGNED], True)
 
 
-class LateUnion(UnionInputGate):
-    """Hears of priority events when the test says so."""
+class LateFuture(AvailabilityFuture):
+    """Is done when ``real`` is, but its callbacks run when the test says so."""
 
-    late: list[Callable[[], None]]
+    __slots__ = ("late", "real")
 
-    def _on_available(self, member: _Member, *, has_priority: bool) -> None:
-        call = partial(super()._on_available, member, has_priority=has_priority)
-        if has_priority:
-            self.late.append(call)
-        else:
-            call()
+    def __init__(self, real: AvailabilityFuture, late: list[Callable[[], None]]) -> None:
+        super().__init__()
+        self.real = real
+        self.late = late
+
+    @property
+    def is_done(self) -> bool:
+        return self.real.is_done
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        self.real.add_done_callback(partial(self.late.append, callback))
 
 
-def test_late_news_of_a_priority_event_promise_none(it: Fixture) -> None:
+class LateGate(SingleInputGate):
+    """Tells of priority events when the test says so."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(owner)
+        self.late: list[Callable[[], None]] = []
+
+    def priority_event_available_future(self) -> AvailabilityFuture:
+        return LateFuture(super().priority_event_available_future(), self.late)
+
+
+def test_late_news_of_a_priority_event_promise_none() -> None:
     """The gate had its turn because of its data: the event is in hand when the thread that brought it tells of it."""
-    LateUnion.late = []
-    it.union = LateUnion(it.gates)
+    gate = LateGate("late")
+    it = Fixture(1, gates=[gate])
     it.receive(0)
     it.receive_priority(0)
     found = [it.poll()]
 
-    LateUnion.late.pop()()
+    gate.late.pop()()
 
     assert (found[0].event, it.union.priority_event_available_future().is_done) == (UNALIGNED, False)
     it.poll()
     it.receive_priority(0)
-    LateUnion.late.pop()()
+    gate.late.pop()()
     assert (it.union.priority_event_available_future().is_done, it.poll().event) == (True, UNALIGNED)
+    it.end()
 
 
 def test_more_priority_events_are_told(it: Fixture) -> None:

@@ -16,7 +16,6 @@ from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.view import ResultSubpartitionView
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, Event, OtherEvent, StopMode
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.test_content import Content
@@ -96,13 +95,12 @@ def test_data_that_was_there_before_the_view_is_announced_after_it(it: Fixture) 
 
 
 def test_a_channel_that_waits_has_nothing(it: Fixture) -> None:
-    """No error, no view; acknowledging does nothing; it says what it waits for."""
+    """No error, no view; acknowledging does nothing."""
     it.channel.request_subpartition()
 
     it.channel.acknowledge_all_records_processed()
 
-    assert it.channel.next_buffer() is None
-    assert "waits for its partition" in repr(it.channel)
+    assert (it.channel.next_buffer(), it.channel.statistics().state) == (None, "open")
 
 
 def test_polling_before_the_request_is_a_bug(it: Fixture) -> None:
@@ -179,16 +177,22 @@ def test_release_consumes_the_subpartition(it: Fixture) -> None:
 
 def test_a_released_channel_does_not_open_a_view(it: Fixture) -> None:
     """It stopped waiting; the subpartition is free for somebody else."""
-    it.channel.request_subpartition()
-    it.channel.release()
+    timers = ManualTimers()
+    manager = ResultPartitionManager(timers=timers)
+    channel = LocalInputChannel(it.gate, 0, partition_id_of(), 0, manager, wait_timeout_ms=1000)
+    channel.request_subpartition()
+    num_waits = [timers.num_due]
+    channel.release()
+    num_waits.append(timers.num_due)
 
-    it.manager.register(it.partition)
+    manager.register(it.partition)
 
-    assert "0 awaited" in repr(it.manager)
-    other = LocalInputChannel(it.gate, 1, partition_id_of(), 0, it.manager)
+    assert num_waits == [1, 0]
+    other = LocalInputChannel(it.gate, 1, partition_id_of(), 0, manager)
     other.request_subpartition()
     assert other.next_buffer() is None
     other.release()
+    manager.shutdown()
 
 
 def test_a_view_that_comes_too_late_is_released_at_once(it: Fixture) -> None:
@@ -215,17 +219,20 @@ def test_hist_12510_registering_requesting_and_releasing_race(tiny_switch_interv
     """In any order: the partition ends up released once it is closed, nothing waits, nothing leaks (FLINK-12510)."""
     for _ in range(150):
         it = Fixture()
+        timers = ManualTimers()
+        manager = ResultPartitionManager(timers=timers)
+        channel = LocalInputChannel(it.gate, 0, partition_id_of(), 0, manager, wait_timeout_ms=1000)
         threads = [
-            threading.Thread(target=it.manager.register, args=(it.partition,)),
-            threading.Thread(target=it.channel.request_subpartition),
-            threading.Thread(target=it.channel.release),
+            threading.Thread(target=manager.register, args=(it.partition,)),
+            threading.Thread(target=channel.request_subpartition),
+            threading.Thread(target=channel.release),
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(PATIENCE_S)
 
-        assert "0 awaited" in repr(it.manager)
+        assert timers.num_due == 0, "the manager waits for a channel that was released"
         it.partition.close()
         assert it.partition.is_released
         it.network.destroy()
@@ -407,15 +414,13 @@ def test_a_buffer_size_reaches_the_producer(it: Fixture) -> None:
     """LocalInputChannelTest: testAnnounceBufferSize."""
     it.manager.register(it.partition)
     it.channel.request_subpartition()
-    sizes: list[int] = []
-    view = it.channel._view
-    assert view is not None
-    it.channel._view = _Forwarding(view, sizes)
 
     it.channel.announce_buffer_size(17)
+    it.partition.emit_record(bytes(10), 0)
+    it.partition.emit_record(bytes(20), 0)
+    it.partition.flush_all()
 
-    assert sizes == [17]
-    it.channel._view = view
+    assert [len(it.poll()[1]) for _ in range(2)] == [17, 13]
 
 
 def test_task_events_reach_the_producer(it: Fixture) -> None:
@@ -544,20 +549,6 @@ def test_many_channels_are_read_at_once(tiny_switch_interval: None) -> None:
         partition.close()
     network.destroy()
     assert network.num_available == network.num_total
-
-
-class _Forwarding:
-    """A view that notes the sizes it is told."""
-
-    def __init__(self, view: ResultSubpartitionView, sizes: list[int]) -> None:
-        self._view = view
-        self._sizes = sizes
-
-    def notify_new_buffer_size(self, size_bytes: int) -> None:
-        self._sizes.append(size_bytes)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._view, name)
 
 
 @pytest.mark.parametrize("is_pending", [False, True])

@@ -20,7 +20,6 @@ def test_prioritize_moves_an_element_to_the_front() -> None:
     deque.prioritize(3)
 
     assert (list(deque), deque.num_priority_elements, len(deque)) == ([3, 0, 1, 2], 1, 4)
-    assert repr(deque) == "<PrioritizedDeque 1 with priority, 3 without>"
 
 
 def test_priority_elements_keep_their_order() -> None:

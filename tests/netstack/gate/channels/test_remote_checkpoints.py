@@ -25,7 +25,7 @@ from netstack.wire.events import (
     serialize_event,
 )
 from netstack.wire.messages import DataType
-from tests.netstack.gate.doubles import RecordingClient, RecordingGate
+from tests.netstack.gate.doubles import RecordingClient, RecordingGate, is_unlocked
 from tests.netstack.gate.state_writer import RecordingStateWriter
 from tests.netstack.partition.doubles import partition_id_of
 
@@ -374,10 +374,10 @@ def test_an_error_of_the_writer_loses_no_buffer(it: Fixture) -> None:
 def test_another_threads_writing_takes_ours_along(it: Fixture) -> None:
     """While one thread hands over, the other only leaves its buffers: the order is that of arrival, no lock is held meanwhile."""
     it.send(1)
-    locked = []
+    unlocked = []
 
     def arrive_meanwhile() -> None:
-        locked.append(it.channel._lock.locked())
+        unlocked.append(is_unlocked(it.channel))
         it.writer.on_add = None
         it.send(2)
         assert len(it.writer.persisted) == 0
@@ -385,7 +385,7 @@ def test_another_threads_writing_takes_ours_along(it: Fixture) -> None:
     it.writer.on_add = arrive_meanwhile
     it.channel.checkpoint_started(UNALIGNED)
 
-    assert ([sizes for _, _, sizes in it.writer.persisted], locked) == ([[1], [2]], [False])
+    assert ([sizes for _, _, sizes in it.writer.persisted], unlocked) == ([[1], [2]], [True])
 
 
 def test_a_channel_that_announces_nothing_converts_nothing() -> None:
