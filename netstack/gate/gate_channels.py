@@ -1,7 +1,7 @@
 """The channels of one gate: how they are set up, requested and replaced, and what all of them are told.
 
 Side:       shared.  The task thread sets up and requests; any thread updates, retriggers, closes.
-Invariants: channel n has index n; after the close no channel is added that nobody releases.
+Invariants: channel n has index n; after the close no channel is added.
 Lock order: ``GateChannels.lock``: channels are requested, told and released outside it (FLINK-12510, FLINK-19391).  They are set up under
             it, which takes no lock; an ``OfferedInputGate`` takes its book lock under it.
 Source:     Flink ``SingleInputGate``: ``setup``, ``requestPartitions``, ``updateInputChannel``, ``retriggerPartitionRequest``,

@@ -247,8 +247,10 @@ class UnionInputGate(InputQueue[_Member]):
         has_priority = has_priority and member.gate.priority_event_available_future().is_done
         with self._lock:
             self._enqueue_locked(member, has_priority=has_priority)
-            futures = self._become_available_locked(with_priority=has_priority)
-        run_all([future.complete for future in futures])
+            futures = [self._availability.unavailable_to_reset_available()]
+            if has_priority:
+                futures.append(self._priority_availability.unavailable_to_reset_available())
+        run_all([future.complete for future in futures if future is not None])
 
     # ---------------------------------------------------------------- orders, each to the gate of the channel, or to all
 
