@@ -8,7 +8,6 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_GATE: Final = "tests/netstack/gate/test_gate_orders.py"
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _RUNS: Final = "tests/netstack/handlers/test_handler_runs.py"
 
@@ -163,7 +162,7 @@ OWN_BUGS: Final = (
         "netstack.gate.single_input_gate",
         "            if buffer.data_type is _PRIORITY and not was_prioritized:\n",
         "            if buffer.data_type is _PRIORITY and was_prioritized:\n",
-        f"{_GATE}::test_a_priority_event_that_was_polled_as_an_ordinary_one_is_remembered",
+        "tests/netstack/gate/test_input_queue.py::test_a_priority_event_that_was_polled_as_an_ordinary_one_is_remembered",
     ),
     Mutant(
         "told_of_during_the_poll_is_told_of_for_ever",
@@ -172,7 +171,7 @@ OWN_BUGS: Final = (
         "netstack.gate.single_input_gate",
         "            if channel.is_prioritized and told is not None and not is_before(found.sequence_number, told):\n",
         "            if channel.is_prioritized and told is None:\n",
-        f"{_GATE}::test_a_priority_event_that_is_told_of_while_it_is_polled_leaves_nothing_behind",
+        "tests/netstack/gate/test_input_queue.py::test_a_priority_event_that_is_told_of_while_it_is_polled_leaves_nothing_behind",
     ),
     Mutant(
         "local_priority_is_lost_while_the_view_is_opened",

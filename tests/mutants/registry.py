@@ -15,7 +15,6 @@ _HANDLERS: Final = "tests/netstack/handlers/test_hist_handlers.py"
 _HISTORY: Final = "tests/netstack/partition/test_history.py"
 _POOLS: Final = "tests/netstack/buffer/test_local_buffer_pool_scenarios.py"
 _MANAGER: Final = "tests/netstack/gate/channels/test_buffer_manager.py"
-_ORDERS: Final = "tests/netstack/gate/test_gate_orders.py"
 
 
 FLINK_BUGS: Final = (
@@ -249,7 +248,7 @@ FLINK_BUGS: Final = (
         "netstack.gate.single_input_gate",
         "            self._remove_locked(channel)\n",
         "",
-        f"{_ORDERS}::test_hist_22368_an_ended_channel_does_not_stay_in_the_queue",
+        "tests/netstack/gate/test_input_queue.py::test_hist_22368_an_ended_channel_does_not_stay_in_the_queue",
     ),
     # ---------------------------------------------------------------- F. requests and connections
     Mutant(
@@ -277,7 +276,7 @@ FLINK_BUGS: Final = (
         "netstack.gate.gate_channels",
         "            events = list(self._pending_events)\n",
         "            events = []\n",
-        f"{_ORDERS}::test_hist_1496_events_for_unknown_producers_are_kept",
+        "tests/netstack/gate/test_gate_channels.py::test_hist_1496_events_for_unknown_producers_are_kept",
     ),
     Mutant(
         "buffer_size_for_strangers_is_an_error",

@@ -1,9 +1,11 @@
-"""What the stress tests of the shared modules need."""
+"""What several tests of gates need."""
 
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+from tests.netstack.gate.remote_gate import RemoteGate
 
 
 @pytest.fixture
@@ -13,3 +15,12 @@ def tiny_switch_interval() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def it() -> Iterator[RemoteGate]:
+    """A gate of two remote channels that were requested; many files have a rig of their own."""
+    rig = RemoteGate()
+    rig.gate.request_partitions()
+    yield rig
+    rig.end()

@@ -1,0 +1,284 @@
+"""``GateChannels``: set-up, requests, channels whose producer becomes known, and orders to the producers."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.errors import ConnectError, LocalProtocolError, ResourceClosedError, TransportError
+from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.local_input_channel import LocalInputChannel
+from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
+from netstack.gate.single_input_gate import SingleInputGate
+from netstack.ids import ResultPartitionID, input_channel_id
+from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.result_partition import ResultPartition
+from netstack.wire.events import CheckpointBarrier, EndOfPartition, Event, OtherEvent, serialize_event
+from tests.netstack.gate.doubles import RecordingClient, remote_channel
+from tests.netstack.gate.manual_timers import ManualTimers
+from tests.netstack.gate.remote_gate import SEGMENT, UNALIGNED, RemoteGate
+from tests.netstack.partition.doubles import partition_id_of
+from tests.waiting import PATIENCE_S
+
+
+def test_setup_takes_the_exclusive_buffers_of_every_channel() -> None:
+    """SingleInputGateTest: testRequestBuffersWithRemoteInputChannel: 2 each, 8 floating ones for both, and all of them back at the end."""
+    network, client = NetworkBufferPool(16, SEGMENT), RecordingClient()
+    gate = SingleInputGate("reduce")
+    for index in range(2):
+        gate.add_channel(remote_channel(gate, client, network, index=index, num_segments=2, is_requested=False))
+    pool = network.create_buffer_pool(owner="gate", num_required=1, max_buffers=8)
+    gate.set_buffer_pool(pool)
+
+    assert (network.num_available + pool.num_available, pool.num_buffers) == (12, 8)
+    gate.close()
+    assert (network.num_available, pool.is_destroyed) == (16, True)
+    network.destroy()
+
+
+def unknown(gate: SingleInputGate, index: int) -> UnknownInputChannel:
+    return UnknownInputChannel(gate, index, partition_id_of(index), 0)
+
+
+def test_an_unknown_channel_is_replaced_before_the_request() -> None:
+    """SingleInputGateTest: testUpdateInputChannel, testUpdateUnknownInputChannel: the request then goes to the new one, once."""
+    it = RemoteGate(1)
+    it.gate.add_channel(unknown(it.gate, 1))
+
+    is_taken = it.gate.update_channel(it.remote(1))
+    is_taken_again = it.gate.update_channel(it.remote(1))
+    it.gate.request_partitions()
+
+    assert (is_taken, is_taken_again, it.client.orders) == (True, False, [("request", 0), ("request", 1)])
+    it.end()
+
+
+def test_an_unknown_channel_is_replaced_after_the_request() -> None:
+    """SingleInputGateTest: testUpdateInputChannel: remote and local; each is requested at once, and read."""
+    it = RemoteGate(0)
+    manager = ResultPartitionManager()
+    pool = it.network.create_buffer_pool(owner="producer", num_required=2, max_buffers=4)
+    partition = ResultPartition(partition_id_of(1), 1, pool, "producer")
+    manager.register(partition)
+    for index in range(3):
+        it.gate.add_channel(unknown(it.gate, index))
+    it.gate.request_partitions()
+
+    it.gate.update_channel(it.remote(0))
+    it.gate.update_channel(LocalInputChannel(it.gate, 1, partition.partition_id, 0, manager))
+    it.receive(0)
+    partition.emit_record(b"local", 0)
+    partition.flush_all()
+
+    assert [it.poll().channel_index for _ in range(2)] == [0, 1]
+    assert [row.kind for row in it.gate.channel_statistics()] == ["remote", "local", "unknown"]
+    partition.finish()
+    it.gate.close()
+    partition.close()
+    it.end()
+
+
+def test_an_update_gives_the_new_channel_the_floating_buffers() -> None:
+    """It lives on them if it has none of its own."""
+    it = RemoteGate(0)
+    it.gate.add_channel(unknown(it.gate, 0))
+    it.gate.set_buffer_pool(it.network.create_buffer_pool(owner="gate", num_required=2, max_buffers=2))
+    it.gate.request_partitions()
+    channel = it.remote(0, num_segments=0)
+
+    it.gate.update_channel(channel)
+    channel.receiver.on_sender_backlog(5)
+
+    assert channel.unannounced_credit == 2
+    with pytest.raises(LocalProtocolError, match="has its floating buffers already"):
+        it.gate.set_buffer_pool(it.network.create_buffer_pool(owner="gate", num_required=1, max_buffers=1))
+    it.end()
+
+
+def test_an_update_after_the_close_is_released() -> None:
+    """Its buffers go home; also if the close came in the middle."""
+    it = RemoteGate(0)
+    it.gate.add_channel(unknown(it.gate, 0))
+    it.gate.request_partitions()
+    in_the_middle = it.remote(0)
+    original = in_the_middle.request_subpartition
+
+    def close_first() -> None:
+        it.gate.close()
+        original()
+
+    in_the_middle.request_subpartition = close_first  # type: ignore[method-assign]  # a forced interleaving
+
+    is_taken = it.gate.update_channel(in_the_middle)
+    late = it.remote(0)
+    is_late_taken = it.gate.update_channel(late)
+
+    assert (is_taken, in_the_middle.is_released, is_late_taken, late.is_released) == (True, True, False, True)
+    it.end()
+
+
+def test_hist_1496_events_for_unknown_producers_are_kept() -> None:
+    """SingleInputGateTest: testBackwardsEventWithUninitializedChannel: known ones get it now, the others once they are known."""
+    it = RemoteGate(1)
+    it.gate.add_channel(unknown(it.gate, 1))
+    it.gate.add_channel(unknown(it.gate, 2))
+    it.gate.request_partitions()
+    events: list[Event] = [OtherEvent("first", b""), OtherEvent("second", b"")]
+
+    for one in events:
+        it.gate.send_task_event(one)
+    sent_before = list(it.client.orders)
+    it.gate.update_channel(it.remote(1))
+    it.gate.send_task_event(OtherEvent("third", b""))
+    it.gate.update_channel(it.remote(2))
+    count = [sum(order == ("task event", index) for order in it.client.orders) for index in range(3)]
+
+    assert sent_before == [("request", 0), ("task event", 0), ("task event", 0)]
+    assert count == [3, 3, 3]
+    assert it.client.task_events[-3:] == [serialize_event(one) for one in (*events, OtherEvent("third", b""))]
+    it.end()
+
+
+@pytest.mark.slow
+def test_hist_10747_19391_an_update_races_with_the_request_and_the_poll(tiny_switch_interval: None) -> None:
+    """Whoever comes first: the new channel is requested exactly once, and nobody waits for the other one's lock."""
+    for _ in range(150):
+        it = RemoteGate(1)
+        it.gate.add_channel(unknown(it.gate, 1))
+        channel = it.remote(1)
+
+        def poll(it: RemoteGate = it) -> None:
+            for _ in range(20):
+                it.gate.poll_next()
+
+        threads = [
+            threading.Thread(target=it.gate.request_partitions),
+            threading.Thread(target=it.gate.update_channel, args=(channel,)),
+            threading.Thread(target=poll),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), "a deadlock"
+
+        assert sorted(it.client.orders) == [("request", 0), ("request", 1)]
+        it.end()
+
+
+def test_a_request_is_retriggered_by_its_partition() -> None:
+    """SingleInputGateTest: testRequestBackoffConfiguration, F18: the one channel that reads it; nothing after the close."""
+    it = RemoteGate(0)
+    channels = [
+        RemoteInputChannel(
+            it.gate, index, input_channel_id(index, 0), partition_id_of(index), 0, it.client, backoff=RequestBackoff(100, 300)
+        )
+        for index in range(2)
+    ]
+    for channel in channels:
+        channel.assign_exclusive_segments(it.network, 1)
+        it.gate.add_channel(channel)
+    it.gate.request_partitions()
+
+    it.gate.retrigger_partition_request(partition_id_of(1), 0)
+    it.gate.retrigger_partition_request(partition_id_of(1), 5)
+    it.gate.retrigger_partition_request(partition_id_of(9), 0)
+    backoffs = [channel.current_backoff_ms for channel in channels]
+    it.gate.close()
+    it.gate.retrigger_partition_request(partition_id_of(0), 0)
+
+    assert (backoffs, it.client.orders[:3], it.client.delays_ms) == (
+        [0, 100],
+        [("request", 0), ("request", 1), ("request", 1)],
+        [0, 0, 100],
+    )
+    it.end()
+
+
+@pytest.mark.parametrize(("raised", "expected"), [(OSError("nobody there"), TransportError), (ConnectError("nobody there"), ConnectError)])
+def test_a_check_of_the_producer_that_fails_is_the_error_of_the_channel(raised: Exception, expected: type[Exception]) -> None:
+    """The thread that finds the partition missing is a timer's or the loop's, which would only log it."""
+
+    class FailingChecker:
+        def check(self, partition_id: ResultPartitionID, on_result: Callable[[ProducerState], None]) -> None:
+            raise raised
+
+    gate = SingleInputGate("reduce (1/2)", state_checker=FailingChecker())
+    timers = ManualTimers()
+    manager = ResultPartitionManager(timers=timers)
+    gate.add_channel(LocalInputChannel(gate, 0, partition_id_of(), 0, manager, wait_timeout_ms=10, timers=timers))
+    gate.request_partitions()
+
+    timers.ring()
+
+    with pytest.raises(expected, match="nobody there"):
+        gate.poll_next()
+    gate.close()
+    manager.shutdown()
+
+
+def test_orders_go_to_their_channel(it: RemoteGate) -> None:
+    """Resume and acknowledgement to one, buffer sizes and task events to all."""
+    it.gate.resume_consumption(1)
+    it.gate.acknowledge_all_records_processed(0)
+    it.gate.announce_buffer_size(300)
+    it.gate.send_task_event(OtherEvent("x", b""))
+
+    assert it.client.orders[2:] == [
+        ("resume", 1),
+        ("acknowledge", 0),
+        ("size", 0),
+        ("size", 1),
+        ("task event", 0),
+        ("task event", 1),
+    ]
+    it.gate.close()
+    with pytest.raises(ResourceClosedError, match="was closed"):
+        it.gate.resume_consumption(1)
+    with pytest.raises(ResourceClosedError, match="was closed"):
+        it.gate.send_task_event(OtherEvent("x", b""))
+
+
+def test_hist_24738_ended_channels_hear_of_no_buffer_size(it: RemoteGate) -> None:
+    """Released before, or just now: the others hear of it."""
+    it.receive_event(0, EndOfPartition())
+    it.poll()
+    it.gate.announce_buffer_size(300)
+    channel = it.gate.channels[1]
+    original = channel.announce_buffer_size
+
+    def release_first(size_bytes: int) -> None:
+        channel.release()
+        original(size_bytes)
+
+    channel.announce_buffer_size = release_first  # type: ignore[method-assign]  # a forced interleaving
+    it.gate.announce_buffer_size(400)
+
+    assert it.client.sizes == [300]
+
+
+def watch(channel: InputChannel, calls: list[tuple[str, int, object]]) -> None:
+    def started(barrier: CheckpointBarrier) -> None:
+        calls.append(("started", channel.index, barrier))
+
+    def stopped(checkpoint_id: int) -> None:
+        calls.append(("stopped", channel.index, checkpoint_id))
+
+    channel.checkpoint_started = started  # type: ignore[method-assign]  # a recorder
+    channel.checkpoint_stopped = stopped  # type: ignore[method-assign]  # a recorder
+
+
+def test_checkpoints_reach_every_channel(it: RemoteGate) -> None:
+    """Start and stop."""
+    calls: list[tuple[str, int, object]] = []
+    for channel in it.gate.channels:
+        watch(channel, calls)
+
+    it.gate.checkpoint_started(UNALIGNED)
+    it.gate.checkpoint_stopped(1)
+
+    assert calls == [("started", 0, UNALIGNED), ("started", 1, UNALIGNED), ("stopped", 0, 1), ("stopped", 1, 1)]
