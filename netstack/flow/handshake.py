@@ -135,7 +135,7 @@ class Handshake:
 
         Args:
             role: this end's.
-            key: from ``derive_key``, or the token of ``gate``.
+            key: ``derive_key`` of the secret, or of the token of ``gate``.
             nonce: 32 fresh random bytes.
             is_tls_required: refuse a connection without TLS.
             versions: those that this end speaks.
