@@ -127,7 +127,7 @@ def encode_buffer(receiver: InputChannelID, subpartition: int, sequence_number: 
     """The frame of one buffer, for a direct write; the caller keeps ``buffer``."""
     view = buffer.view
     size = len(view)
-    header = _pack_header(  # as below.  bench: latency.
+    header = _pack_header(  # ``encode_buffer_response_header`` inlined.  bench: latency.
         BUFFER_RESPONSE_HEADER_BYTES + size,
         MAGIC,
         BUFFER_RESPONSE_ID,

@@ -58,11 +58,6 @@ class ChannelOutboundBuffer:
         """False from above the high watermark until at or below the low one."""
         return self._is_writable
 
-    @property
-    def has_unflushed(self) -> bool:
-        """Whether ``take_unflushed`` would return anything."""
-        return bool(self._unflushed)
-
     def add(self, views: Sequence[View], on_written: OnWritten | None) -> bool:
         """Append one frame; returns True if this made the channel unwritable."""
         added = self.num_added
