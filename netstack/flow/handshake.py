@@ -181,11 +181,6 @@ class Handshake:
         """The gate that the peer offers partitions to; None for any other peer."""
         return self._theirs.gate if isinstance(self._theirs, GateHello) else None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it succeeded or failed."""
-        return self.phase is Phase.READY or self.phase is Phase.FAILED
-
     def connected(self, *, tls_binding: bytes | None) -> list[HandshakeMessage]:
         """Begin; returns the messages to send.
 
