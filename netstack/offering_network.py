@@ -221,9 +221,8 @@ class OfferedPartition:
     Ownership: owns the partition; ``close`` closes it.
     """
 
-    def __init__(self, partition: ResultPartition, num_subtasks: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, partition: ResultPartition, num_subtasks: int) -> None:
         self.partition = partition
-        self._clock = clock
         self._changed = threading.Condition()
         self._progress = OfferProgress(num_subtasks)  # Guarded by _changed.
         self._sent: list[tuple[OfferingHandler, PartitionOffer]] = []  # Loop thread only.
@@ -247,7 +246,7 @@ class OfferedPartition:
         Raises:
             NetstackError: the offer failed.
         """
-        deadline = None if timeout_s is None else self._clock() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while True:
                 progress = self._progress
@@ -255,7 +254,7 @@ class OfferedPartition:
                     raise progress.failure
                 if progress.stage >= stage:
                     return True
-                left_s = None if deadline is None else deadline - self._clock()
+                left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     return False
                 self._changed.wait(left_s)
