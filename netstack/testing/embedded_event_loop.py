@@ -104,11 +104,11 @@ class EmbeddedEventLoop(EventLoopThread):
     Threading: the thread that makes it is the loop thread; ``execute_threadsafe`` from any thread, as in production.
     """
 
-    def __init__(self, clock: ManualClock | None = None) -> None:
+    def __init__(self, clock: ManualClock | None = None, name: str = "embedded") -> None:
         self.clock = ManualClock() if clock is None else clock
         # typeshed calls every method of AbstractEventLoop abstract; the class itself is not.
         self._manual = _ManualLoop(self.clock)  # type: ignore[abstract]
-        super().__init__(self._manual, "embedded")
+        super().__init__(self._manual, name)
         self._thread_id = threading.get_ident()
 
     @property
