@@ -125,7 +125,7 @@ class NetstackConfig:
             )
         for name in _TIMEOUTS:
             if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must not be negative, and finite")
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be finite and not negative")
         if not 0 < self.dead_peer_timeout_s < math.inf:
             raise ConfigError(f"dead_peer_timeout_s is {self.dead_peer_timeout_s}, it must be above 0 and finite")
         chosen = self.congestion_control

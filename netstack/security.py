@@ -102,7 +102,7 @@ class SecurityConfig:
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"security.{name} is {getattr(self, name)}, it must be above 0 and finite")
         if not 0 <= self.failure_delay_s < math.inf:
-            raise ConfigError(f"security.failure_delay_s is {self.failure_delay_s}, it must not be negative, and finite")
+            raise ConfigError(f"security.failure_delay_s is {self.failure_delay_s}, it must be finite and not negative")
         for name in ("max_unauthenticated", "max_unauthenticated_per_host"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"security.{name} is {getattr(self, name)}, the least is 1")
@@ -119,7 +119,7 @@ def normalized_fingerprint(text: str) -> bytes:
     except ValueError:
         digest = b""
     if len(digest) != _FINGERPRINT_BYTES:
-        raise ConfigError(f"{text!r} is no SHA-256 fingerprint: {2 * _FINGERPRINT_BYTES} hex digits are expected")
+        raise ConfigError(f"{text!r} is not a SHA-256 fingerprint, which has {2 * _FINGERPRINT_BYTES} hex digits")
     return digest
 
 

@@ -67,7 +67,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     """
 
     def __init__(self, config: NetstackConfig, handlers_factory: HandlersFactory) -> None:
-        self.peer = "nobody yet"
+        self.peer = "not connected"
         self._close_timeout_s = config.close_timeout_s
         self._max_write_batch_bytes = config.max_write_batch_bytes
         self._outbound = ChannelOutboundBuffer(config.high_watermark_bytes, config.low_watermark_bytes)
@@ -390,7 +390,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             set_options(sock, self._config)
             self._set_write_limits(tcp)
             self._guards.append(ClosedInChildren(sock.fileno(), tcp))
-        except Exception as error:  # noqa: BLE001 - whoever is not told of a connection neither times it out nor counts it
+        except Exception as error:  # noqa: BLE001 - a handler that was not told could neither time the connection out nor count it
             self.pipeline.fire_exception_caught(error)
             self.abort()
             return

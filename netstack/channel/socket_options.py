@@ -109,7 +109,7 @@ def _offered() -> str:
     """The choices that the kernel offers, for an error text."""
     known, allowed = (_names(f"tcp_{which}_congestion_control") for which in ("available", "allowed"))
     if not known:
-        return f"what it offers cannot be read from {_PROC}"
+        return f"its choices cannot be read from {_PROC}"
     return f"it knows {known} and offers every user {allowed or 'none of them'}"
 
 
@@ -123,6 +123,6 @@ def _names(file_name: str) -> str:
 def _is_on_this_machine(sock: socket.socket) -> bool:
     try:
         peer, own = sock.getpeername()[0], sock.getsockname()[0]
-    except OSError:  # the peer is gone: whoever reads finds out
+    except OSError:  # the peer is gone; the next read finds out
         return False
     return bool(peer == own) or is_loopback(peer)

@@ -130,7 +130,7 @@ class OfferBook:
         shape = self._shape
         if self.is_sealed:
             return Refusal(
-                RefusalCode.GATE_ENDED, f"gate {shape.name!r} takes no more partitions: it was told to finish, or has all it wants"
+                RefusalCode.GATE_ENDED, f"gate {shape.name!r} takes no more partitions: it was told to finish, or has all its partitions"
             )
         if offer.fingerprint != shape.fingerprint:
             return Refusal(RefusalCode.WRONG_TYPE, f"gate {shape.name!r} takes {shape.type_name}, which is not what the producer sends")

@@ -189,7 +189,7 @@ def _encode_body(message: Message) -> tuple[int, bytes]:
             return 1, _encode_error(message)
         case PartitionRequest(partition, first, last, receiver, credit):
             if not 0 <= first <= last:
-                raise LocalProtocolError(f"subpartitions {first} to {last} are no range")
+                raise LocalProtocolError(f"subpartitions {first} to {last} are not a range")
             _at_least(0, "credit", credit)
             return 2, _REQUEST.pack(*_partition_fields(partition), first, last, _checked(receiver), credit)
         case TaskEventRequest(event, partition, receiver):
@@ -215,7 +215,7 @@ def _encode_body(message: Message) -> tuple[int, bytes]:
             return 11, _SEGMENT_AND_RECEIVER.pack(subpartition, segment, _checked(receiver))
         case Hello(version_min, version_max, role, nonce):
             if version_min > version_max:
-                raise LocalProtocolError(f"versions {version_min} to {version_max} are no range")
+                raise LocalProtocolError(f"versions {version_min} to {version_max} are not a range")
             return 64, _HELLO.pack(version_min, version_max, role, _checked_secret("nonce", nonce))
         case Proof(mac):
             return 65, _checked_secret("proof", mac)
@@ -337,7 +337,7 @@ def _receiver(body: memoryview) -> InputChannelID:
 
 def _decode_error(body: memoryview) -> Message:
     if bytes(body[:2]) != JAVA_STREAM_MAGIC:
-        raise RemoteProtocolError(f"the body of an ErrorResponse starts with {bytes(body[:4]).hex()}: no Java throwable")
+        raise RemoteProtocolError(f"the body of an ErrorResponse starts with {bytes(body[:4]).hex()}, which is not a Java throwable")
     name, text = describe_throwable(body)
     ours = None if text is None else _our_error(text, body)
     if ours is not None:

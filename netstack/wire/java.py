@@ -48,9 +48,9 @@ def decode_modified(body: bytes) -> str:
         units = body.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
         text = units.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
     except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"a text is no modified UTF-8: {error}") from error
+        raise RemoteProtocolError(f"a text is not modified UTF-8: {error}") from error
     if _modified(text) != body:
-        raise RemoteProtocolError(f"a text is no modified UTF-8: {body[:40]!r}")
+        raise RemoteProtocolError(f"a text is not modified UTF-8: {body[:40]!r}")
     return text
 
 

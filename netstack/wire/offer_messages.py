@@ -121,7 +121,7 @@ def encode_offer_message(message: OfferMessage) -> tuple[int, bytes]:
     match message:
         case GateHello(version_min, version_max, nonce, gate):
             if version_min > version_max:
-                raise LocalProtocolError(f"versions {version_min} to {version_max} are no range")
+                raise LocalProtocolError(f"versions {version_min} to {version_max} are not a range")
             _check_length("nonce", nonce, _NONCE_BYTES)
             return GATE_HELLO_ID, _HELLO.pack(version_min, version_max, nonce, gate.job_id, gate.expires_ms) + gate.name.encode()
         case PartitionOffer():
@@ -211,7 +211,7 @@ def _text(what: str, data: memoryview) -> str:
     try:
         return bytes(data).decode()
     except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"{what} is no UTF-8 text") from error
+        raise RemoteProtocolError(f"{what} is not UTF-8 text") from error
 
 
 # Message id -> least and greatest number of bytes of the whole frame; as in ``codec.FRAME_BYTES``.
