@@ -1,7 +1,6 @@
 """Settings of the network stack.
 
 Side:   pure.
-Units:  as the names say.
 Source: defaults of Flink's ``NettyShuffleEnvironmentOptions`` unless a line says otherwise.
 """
 
