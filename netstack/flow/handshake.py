@@ -70,7 +70,7 @@ class FailureReason(StrEnum):
     ROLE = "wrong role"
     REFLECTED = "our own nonce came back"
     PROOF = "wrong proof: the peer does not know the secret"
-    NO_GATE = "this process has no such gate, or the token has expired"
+    NO_GATE = "no key for that gate: its token has expired"
     DOWNGRADED = "another version than the agreed one"
 
 
@@ -140,7 +140,7 @@ class Handshake:
             is_tls_required: refuse a connection without TLS.
             versions: those that this end speaks.
             gate: producer that dials only: the gate that it offers to.
-            gate_key: server only: returns the key of a gate, None if there is no such gate.
+            gate_key: server only: returns the key of a gate's token, None if the token has expired.
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
