@@ -1,9 +1,9 @@
 """Flink's network stack on asyncio: credit-based flow control over real TCP.
 
-Used alone it needs these names; ``examples/netstack_pipe.py`` shows how.  A process has one ``StandaloneNetwork``.  The producing one
-``serve``-s and makes a ``ResultPartition`` under ids that both sides know (20 bytes for the partition, 40 for the attempt that produces
-it); the consuming one opens a gate on these ids, the producer's address and an initial credit, and reads buffers and events one by one, at
-whatever pace it likes: the producer can never send more than the credit it was granted.
+These names are its API without flowlet; ``examples/netstack_pipe.py`` shows how to use them.  Each process has one ``StandaloneNetwork``.
+The producer calls ``serve`` and makes a ``ResultPartition`` under ids that both sides know (20 bytes for the partition, 40 for the attempt
+that produces it).  The consumer opens a gate with these ids, the producer's address and an initial credit.  It reads buffers and events at
+its own pace: the producer never sends more than the granted credit.
 """
 
 from netstack.config import NetstackConfig

@@ -1,9 +1,9 @@
 """Futures for "there is input", "there is a free buffer", "all data was processed".
 
 Side:       shared.  Any thread may complete a future or add a callback.
-Invariants: a callback runs exactly once, never under a lock of this package, on the thread that completes the future, or at once
-            on the caller's thread if the future is already done.  One that raises does not keep the others from running (FLINK-9755).
-Source:     Flink ``AvailabilityProvider.AvailabilityHelper``.  An own class because ``concurrent.futures.Future`` costs 2.7 us each.
+Invariants: a callback runs exactly once, never under a lock of this package: on the thread that completes the future, or at once on the
+            caller's thread if the future is done.  A callback that raises does not stop the others (FLINK-9755).
+Source:     Flink ``AvailabilityProvider.AvailabilityHelper``.  A class of our own, because a ``concurrent.futures.Future`` costs 2.7 us.
 """
 
 import threading
@@ -58,7 +58,7 @@ class AvailabilityFuture:
         callback()
 
     def remove_done_callback(self, callback: Callable[[], None]) -> None:
-        """Forget one ``callback`` that was added and did not run yet; whoever does not wait any longer leaves nothing behind."""
+        """Remove one ``callback`` that was added and has not run."""
         with self._lock:
             if callback in self._callbacks:
                 self._callbacks.remove(callback)
@@ -74,9 +74,9 @@ AVAILABLE = _completed()
 
 
 class AvailabilityHelper:
-    """Holds the current future of one provider and swaps it.
+    """The current availability future of one provider.
 
-    Threading: not thread-safe by itself; its owner calls it under the owner's lock and completes returned futures outside.
+    Threading: not thread-safe; the owner calls it under its own lock and completes the returned futures outside.
     """
 
     __slots__ = ("_future",)
@@ -95,7 +95,7 @@ class AvailabilityHelper:
         return self._future.is_done
 
     def reset_unavailable(self) -> None:
-        """Start a fresh pending future, if the current one is done."""
+        """Become unavailable: replace the current future by a pending one, if it is done."""
         if self._future._done:
             self._future = AvailabilityFuture()
 

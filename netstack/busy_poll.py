@@ -1,12 +1,11 @@
-"""A loop that has just got data looks for more for a while before it sleeps.
+"""Makes a loop poll its sockets for a while after data arrived, instead of sleeping.
 
-Why:        to wake a loop that sleeps takes two switches between threads and, where its core has halted, the way back through the
-            hypervisor; and the sender pays for half of it (bench: latency).
+Why:        waking a sleeping loop takes two thread switches and, where its core has halted, a way through the hypervisor; the sender pays
+            half of that (bench: latency).
 Side:       loop.
-Invariants: between two looks the loop serves its sockets, its timers and what others handed to it; one look is pending at most, and none
-            after ``close``, or when nothing came for the window's length.  A loop that gets nothing never looks.
-Units:      as the names say.
-Source:     the idea of Linux ``SO_BUSY_POLL``.  With uvloop each look gives up the interpreter's lock.
+Invariants: between two polls the loop serves its sockets, timers and handed-over functions.  At most one poll is pending; none is after
+            ``close`` or after the window's length without data.  A loop without data never polls.
+Source:     the idea of Linux ``SO_BUSY_POLL``.  With uvloop each poll releases the interpreter's lock.
 """
 
 import time
@@ -19,13 +18,13 @@ _NS_PER_US = 1000
 
 
 class BusyPoller:
-    """Keeps one loop from sleeping.
+    """Keeps one loop from sleeping for ``length_us`` after the last data.
 
-    Life cycle: until ``close``; afterwards news are ignored.
+    Life cycle: until ``close``; afterwards ``news`` does nothing.
 
     Args:
-        call_soon: has a function called in the loop's next turn; a turn with such a function does not sleep.
-        length_us: how long after the last news.
+        call_soon: calls a function in the loop's next turn; the loop does not sleep before such a turn.
+        length_us: of the window.
         clock_ns: monotonic.
     """
 
@@ -41,17 +40,17 @@ class BusyPoller:
         return f"<BusyPoller {'looking' if self._is_pending else 'off'}, {self._window!r}, {self.num_looks} looks>"
 
     def news(self) -> None:
-        """Data came."""
+        """Data arrived."""
         self._window.news(self._clock_ns())
         if not self._is_pending:
             self._look()
 
     def hold(self, *, is_held: bool) -> None:
-        """Leave the core, and the interpreter's lock, to others from now on; or no longer."""
+        """True: poll no longer, so that other threads get the core and the interpreter's lock; False: poll again after the next data."""
         self._window.hold(is_held=is_held)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._is_closed = True
 
     def _look(self) -> None:
@@ -62,12 +61,12 @@ class BusyPoller:
 
 
 class NewsHandler(ChannelHandler):
-    """Tells of each read of a connection, once everything that came with it has been dealt with."""
+    """Calls a function after each read of a connection, when its messages have been handled."""
 
     def __init__(self, on_news: Callable[[], None]) -> None:
         self._on_news = on_news
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
-        """Pass it on first: whoever waits for the data comes before what follows."""
+        """Pass the event on, then call: the handlers that wake tasks must come first."""
         ctx.fire_channel_read_complete()
         self._on_news()

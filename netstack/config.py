@@ -1,7 +1,6 @@
 """Settings of the network stack.
 
 Side:   pure.
-Units:  as the names say; one frozen object, checked when it is made.
 Source: defaults of Flink's ``NettyShuffleEnvironmentOptions`` unless a line says otherwise.
 """
 
@@ -15,16 +14,16 @@ from netstack.security import SecurityConfig
 from netstack.wire.codec import FRAME_HEADER_BYTES
 
 MIN_SEGMENT_SIZE_BYTES = 256
-# Many times what checkpoints put between data; not measured.
+# Far more than checkpoints put between data; not measured.
 MAX_QUEUED_EVENTS: Final = 1024
 MAX_QUEUED_EVENT_BYTES: Final = 4 * 1024 * 1024
 _PERCENT: Final = 100
-KERNEL_CONGESTION_CONTROL: Final = "kernel"  # as ``congestion_control``: whatever the kernel chooses, everywhere
+KERNEL_CONGESTION_CONTROL: Final = "kernel"  # value of ``congestion_control``: the kernel chooses for every connection
 _MAX_CONGESTION_CONTROL_CHARS: Final = 15  # Linux: TCP_CA_NAME_MAX, which counts the zero at the end
 _LEAST: Final = {
     "exclusive_buffers_per_channel": 0,
     "floating_buffers_per_gate": 0,
-    # One open buffer and one that broadcast left behind may stay for ever in a quiet subpartition: with less its writer stops itself.
+    # An open buffer and one left by a broadcast may stay for ever in an idle subpartition: with fewer than 3 its writer would block itself.
     "max_buffers_per_channel": 3,
     "max_overdraft_buffers_per_gate": 0,
     "connect_retries": 0,
@@ -51,30 +50,30 @@ _TIMEOUTS: Final = ("request_buffers_timeout_s", "connect_timeout_s", "partition
 
 @dataclass(frozen=True, slots=True)
 class NetstackConfig:
-    """Every knob of the stack."""
+    """The settings; frozen, and checked when it is made (``ConfigError``)."""
 
     segment_size_bytes: int = 32 * 1024  # Flink's taskmanager.memory.segment-size
     network_memory_bytes: int = 64 * 1024 * 1024  # Flink's minimum of 64 MiB; pages are touched only when used
-    # Flink: 2 per channel plus 8 floating ones per gate.  Credit is what batches writes, so a channel gets 8 of its own here.
+    # Flink: 2 per channel and 8 floating ones per gate.  8 here, because credit decides how many buffers one write carries.
     exclusive_buffers_per_channel: int = 8
     floating_buffers_per_gate: int = 8
-    # Of one subpartition; more only make the pool unavailable, they are not refused (FLINK-27522).
+    # Of one subpartition; more buffers make the pool unavailable, but are not refused (FLINK-27522).
     max_buffers_per_channel: int = 10
     max_overdraft_buffers_per_gate: int = 5
-    # Of gates that producers outside the cluster offer partitions to: offers at once in one subtask, and the share of the network memory
-    # that the exclusive buffers of all of them have at most.  64 of them have a quarter of 64 MiB.
+    # For gates of producers outside the cluster: how many offers one subtask takes at once, and the share of the network memory that the
+    # exclusive buffers of all of them may have.  64 offers take a quarter of 64 MiB.
     max_producers_per_gate: int = 64
     max_producer_memory_percent: int = 50
     request_buffers_timeout_s: float = 30.0
     compression: str | None = None  # "lz4"
     # Ask producers for buffers that hold about one second of what the task consumes (Flink's taskmanager.network.memory.buffer-debloat).
     buffer_debloat: bool = False
-    # One pass of the loop hands at most this much to the kernel before the loop looks at its other work; with only one reader whose turn
-    # it is, at most ``max_run_bytes``: its receiver then begins sooner, and the two sides work at the same time.  bench: transport.
+    # One pass hands at most this much to the kernel before the loop does other work.  If only one reader is ready it is ``max_run_bytes``:
+    # then its receiver starts sooner, and both sides work at the same time.  bench: transport.
     max_write_batch_bytes: int = 1024 * 1024
     max_run_bytes: int = 384 * 1024
-    # Whether the channel is writable is asked before each gather write of so much, not before each buffer: with the watermarks of two
-    # segments a system call would carry two buffers.  bench: transport.
+    # Writability is checked before each gather write of this size, not before each buffer: with watermarks of two segments a system call
+    # would otherwise carry only two buffers.  bench: transport.
     max_gather_bytes: int = 1024 * 1024
     read_buffer_bytes: int = 1024 * 1024
     connect_timeout_s: float = 120.0
@@ -82,32 +81,31 @@ class NetstackConfig:
     # Keep a connection that no channel uses any more for the next job; otherwise its last channel closes it (CloseRequest).
     reuse_connections: bool = True
     partition_request_timeout_s: float = 10.0
-    # Of one connection: requests for partitions that are not there yet, cancelled requests (ten seconds' worth of them at once), and
-    # receivers that were not cancelled, each of which may hold two read buffers and a file.
+    # Limits of one connection: requests for partitions that are not registered yet, cancelled requests (at once: ten seconds' worth), and
+    # readers, each of which may hold two read buffers and a file.
     max_waiting_requests: int = 1024
     max_cancels_per_s: int = 1000
     max_readers: int = 10_000
-    # Of one channel: events that its task did not read yet.  Events need no credit; between data there are a few, for each checkpoint.
+    # Unread events of one channel.  Events need no credit; each checkpoint puts a few between data.
     max_queued_events: int = MAX_QUEUED_EVENTS
     max_queued_event_bytes: int = MAX_QUEUED_EVENT_BYTES
-    # Of local channels, and of remote ones whose producer does not keep the request: doubles from initial to max; 0 disables retries.
+    # For local channels, and for remote ones whose producer does not keep the request; doubles from initial to max, 0 disables retries.
     initial_request_backoff_ms: int = 100
     max_request_backoff_ms: int = 10_000
     backlog: int = 128
-    # The kernel's congestion control of data connections, by its name there.  None: the kernel's own choice, but Reno where both ends are
-    # on this machine and there is nothing to congest: BBR paces what it sends, at half the speed.  "kernel": the kernel's own choice there,
-    # too.  Whether the kernel has what is named here is found out by whoever listens or dials first.  bench: transport.
+    # The kernel's name of a congestion control.  None: Reno if both ends are on this machine, where BBR's pacing would halve the speed,
+    # else the kernel's choice.  "kernel": always the kernel's choice.  The first listen or dial refuses a name that the kernel lacks.
+    # bench: transport.
     congestion_control: str | None = None
     send_buffer_bytes: int = 0  # 0: the kernel decides
     receive_buffer_bytes: int = 0
-    # A loop that reads partitions over connections looks for more, without sleeping, for so long after the last data; 0: it sleeps at once.
-    # bench: latency.
+    # After data arrived, the loop polls for this long before it sleeps; 0: it sleeps at once.  bench: latency.
     busy_poll_us: int = 0
     close_timeout_s: float = 1.0
-    # None: buffers, partitions and local channels work, but nothing listens and nothing is dialled (``netstack.security``).
+    # None: partitions and local channels work, but the process neither listens nor dials (``netstack.security``).
     security: SecurityConfig | None = None
     max_connections: int = 1024  # of one server
-    # Keepalive, unacknowledged data and a frame that stops in its middle: after this time without a sign of life a peer is dead.
+    # A peer is dead after this time without keepalive, acknowledgement, or the rest of a frame.
     dead_peer_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -126,7 +124,7 @@ class NetstackConfig:
             )
         for name in _TIMEOUTS:
             if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must not be negative, and finite")
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be finite and not negative")
         if not 0 < self.dead_peer_timeout_s < math.inf:
             raise ConfigError(f"dead_peer_timeout_s is {self.dead_peer_timeout_s}, it must be above 0 and finite")
         chosen = self.congestion_control
@@ -140,20 +138,20 @@ class NetstackConfig:
 
     @property
     def num_segments(self) -> int:
-        """How many segments the network memory holds."""
+        """Segments in the network memory."""
         return self.network_memory_bytes // self.segment_size_bytes
 
     @property
     def low_watermark_bytes(self) -> int:
-        """Writable again when no more than this is pending (Flink 1.10: below segment + 1)."""
+        """A channel becomes writable when at most this is pending (Flink 1.10: below segment + 1)."""
         return self.segment_size_bytes
 
     @property
     def high_watermark_bytes(self) -> int:
-        """No longer writable when more than this is pending (Flink 1.10: 2 x segment)."""
+        """A channel becomes unwritable when more than this is pending (Flink 1.10: 2 x segment)."""
         return 2 * self.segment_size_bytes
 
 
 def is_debug() -> bool:
-    """Whether ``NETSTACK_DEBUG=1`` asks for the ownership checks."""
+    """Whether ``NETSTACK_DEBUG=1`` turns the ownership checks on."""
     return os.environ.get("NETSTACK_DEBUG", "") == "1"

@@ -1,11 +1,10 @@
 """One TCP connection per peer, shared by all input channels that read from it.
 
 Side:       shared.  Clients are used by task threads; connections live on the loop thread.
-Invariants: at most one connection per ``ConnectionID``; concurrent requests wait for the same attempt; a failed attempt is not cached,
-            the next request tries again; orders given during an attempt are carried out after its requests; a connection counts the
-            channels that use it, and when the last one is gone it is kept for reuse (``reuse_connections``, the default) or closed; one
-            that ended is forgotten.  However an attempt ends, everybody who waited for it hears of it, and attempts to reach one peer
-            keep nobody from another (FLINK-15416).
+Invariants: at most one connection per ``ConnectionID``.  Concurrent requests wait for the same attempt; when it fails all of them get the
+            error, and the next request tries again.  Orders given during an attempt are carried out after its requests.  A connection
+            without channels is kept (``reuse_connections``, the default) or closed; an ended one is forgotten.  Attempts to different
+            peers do not wait for each other (FLINK-15416).
 Source:     Flink ``NettyConnectionManager``, ``PartitionRequestClientFactory``, ``NettyPartitionRequestClient``.
 """
 
@@ -67,9 +66,9 @@ class _Connection:
         self._handler = CreditBasedPartitionRequestClientHandler(self._loop.after_batch)
         self._attempt: _Attempt | None = None
         self._waiting: list[RemoteInputChannel] = []
-        self._early: list[tuple[RemoteInputChannel, Callable[[], None]]] = []  # orders given during the attempt
+        self._early: list[tuple[RemoteInputChannel, Callable[[], None]]] = []  # orders during the attempt
         self._delayed: dict[InputChannelID, tuple[RemoteInputChannel, asyncio.TimerHandle]] = {}
-        self._users: set[InputChannelID] = set()  # requested and not cancelled; its size is Flink's reference count
+        self._users: set[InputChannelID] = set()  # channels that requested and did not cancel; Flink's reference count
 
     def __repr__(self) -> str:
         state = "open" if self._is_open else "connecting" if self._attempt is not None else "idle"
@@ -81,7 +80,7 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is neither a connection, nor an attempt to make one, nor what is left of a lost one, nor a request to come."""
+        """Whether there is no connection, no attempt, no closing channel and no delayed request."""
         return self._attempt is None and not self._delayed and (self._channel is None or self._handler.has_ended)
 
     # ---------------------------------------------------------------- orders of the channels
@@ -97,7 +96,7 @@ class _Connection:
         self._delayed[channel.channel_id] = (channel, timer)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        """The channel wants no more; the last one leaves the connection behind, for the next job or closed."""
+        """The channel reads no more; after the last one the connection is kept for the next job, or closed."""
         is_user = channel.channel_id in self._users
         self._users.discard(channel.channel_id)
         self._stop_delay(channel.channel_id)
@@ -109,7 +108,7 @@ class _Connection:
             self._on_idle(self)
 
     def order(self, order: Order[P], channel: RemoteInputChannel, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Give an order about a channel that was requested, after the present attempt to connect; without one there is nobody to tell."""
+        """Carry out an order of a channel, after the current attempt if there is one; dropped without connection and attempt."""
         if self._is_open:
             order(self._handler, channel, *args, **kwargs)
         elif self._attempt is not None:
@@ -122,7 +121,7 @@ class _Connection:
         self._waiting.append(channel)
         if self._attempt is None:
             self._attempt = asyncio.get_running_loop().create_task(self._connect(), name=f"connect to {self.connection_id}")
-            # A callback and not the end of the task itself: a task that is cancelled before its first step runs nothing of its own.
+            # A callback, not a ``finally`` in the task: a task that is cancelled before its first step runs no code of its own.
             self._attempt.add_done_callback(self._on_attempt_done)
 
     def _on_delay_over(self, channel: RemoteInputChannel) -> None:
@@ -204,11 +203,11 @@ class _Connection:
         if attempt is not None:
             attempt.cancel()
             await asyncio.wait((attempt,))
-            # It may have ended before: then nothing was waited for, and its callback comes when this is over.
+            # If the attempt had ended before, ``wait`` returned at once, and the callback is only scheduled: run it now.
             if attempt.remove_done_callback(self._on_attempt_done):
                 self._on_attempt_done(attempt)
         try:
-            # Before the end of the connection reaches the handler, which would blame the peer.
+            # Before the handler sees the end of the connection, which it would report as the peer's.
             self._handler.fail_all(closed)
             run_all([partial(channel.on_error, closed) for channel, _ in delayed])
         finally:
@@ -218,7 +217,7 @@ class _Connection:
 
 
 class NetworkPartitionRequestClient:
-    """The task side's handle on the connection to one peer.
+    """The ``PartitionRequestClient`` of one peer.
 
     Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
     """
@@ -234,7 +233,7 @@ class NetworkPartitionRequestClient:
         return f"<PartitionRequestClient of {self.connection_id}>"
 
     def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
-        """Ask the peer for the channel's subpartition, after ``delay_ms``; a failure arrives at the channel as its error."""
+        """Request the channel's subpartition after ``delay_ms``; a failure becomes the channel's error."""
         try:
             self._loop.execute_threadsafe(self._manager.request, self.connection_id, channel, delay_ms)
         except ResourceClosedError as error:
@@ -249,24 +248,24 @@ class NetworkPartitionRequestClient:
         self._order(CreditBasedPartitionRequestClientHandler.notify_new_buffer_size, channel, size_bytes)
 
     def resume_consumption(self, channel: RemoteInputChannel) -> None:
-        """The channel goes on after a blocking event."""
+        """The channel is ready for data after a blocking event."""
         self._order(CreditBasedPartitionRequestClientHandler.resume_consumption, channel)
 
     def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
-        """An event for the producer of the channel's partition."""
+        """Send a task event to the producer of the channel's partition."""
         self._order(CreditBasedPartitionRequestClientHandler.send_task_event, channel, event)
 
     def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
-        """The task processed everything up to the channel's end of data."""
+        """The task has processed every record before the channel's end of data."""
         self._order(CreditBasedPartitionRequestClientHandler.acknowledge_all_records_processed, channel)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        """The channel wants no more, and uses the connection no more."""
+        """The channel reads no more and uses the connection no longer."""
         with contextlib.suppress(ResourceClosedError):
             self._loop.execute_threadsafe(self._manager.cancel, self.connection_id, channel)
 
     def _order(self, order: Order[P], channel: RemoteInputChannel, *args: P.args, **kwargs: P.kwargs) -> None:
-        # With the loop the connection went; tasks recycle and release what they hold after that, too.
+        # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.
         with contextlib.suppress(ResourceClosedError):
             self._loop.execute_threadsafe(self._manager.order, self.connection_id, order, channel, *args)
 
@@ -277,7 +276,7 @@ class ConnectionManager:
     Threading: ``client`` from any thread; everything else on the loop thread.
 
     Args:
-        on_news: called on the loop thread after each read of a connection; None: nobody wants to know, which costs nothing.
+        on_news: called on the loop thread after each read of a connection; None: no handler is added.
     """
 
     def __init__(self, config: NetstackConfig, loop: EventLoopThread, on_news: Callable[[], None] | None = None) -> None:
@@ -292,15 +291,15 @@ class ConnectionManager:
 
     @property
     def num_connections(self) -> int:
-        """How many peers it is connected to, or about to be."""
+        """Connections and attempts."""
         return len(self._connections)
 
     def client(self, connection_id: ConnectionID) -> NetworkPartitionRequestClient:
-        """A handle on the (shared, lazily made) connection to that peer."""
+        """A client of the shared connection to that peer, which the first request makes."""
         return NetworkPartitionRequestClient(self, self._loop, connection_id)
 
     def request(self, connection_id: ConnectionID, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
-        """Loop thread: send a partition request; a channel that was released since it asked is left alone."""
+        """Loop thread: send a partition request, unless the channel was released meanwhile."""
         if channel.is_released:
             return
         if self._is_closed:
@@ -314,19 +313,19 @@ class ConnectionManager:
         connection.request(channel, delay_ms)
 
     def order(self, connection_id: ConnectionID, order: Order[...], channel: RemoteInputChannel, *args: object) -> None:
-        """Loop thread: give an order about a channel to its connection."""
+        """Loop thread: hand an order of a channel to its connection."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.order(order, channel, *args)
 
     def cancel(self, connection_id: ConnectionID, channel: RemoteInputChannel) -> None:
-        """Loop thread: the channel uses the connection no more."""
+        """Loop thread: the channel uses the connection no longer."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.cancel(channel)
 
     def _forget(self, connection: _Connection) -> None:
-        """Peers come back under other ports, and an ended connection still holds its read buffer."""
+        """Drop an ended connection: it still holds a read buffer, and peers return under other ports."""
         if self._connections.get(connection.connection_id) is connection:
             del self._connections[connection.connection_id]
 

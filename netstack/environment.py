@@ -1,4 +1,4 @@
-"""The network stack of one process: pools, partitions, gates, server and connections in one place.
+"""The network stack of one process: buffer pool, partitions, gates, server and connections.
 
 Side:   shared.  ``create_*`` from any thread; ``start`` and ``close`` on the loop thread.
 Source: Flink ``NettyShuffleEnvironment``.
@@ -55,10 +55,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec:
-    """Where one input channel reads; ``connection`` None means: in this process.
+    """What one input channel reads.
 
-    ``initial_credit`` buffers are the channel's own; None: as many as the config says.  To them come the gate's floating ones, as the
-    sender's backlog asks for.  A local channel needs none.  ``last``: for a range of subpartitions, the last one.
+    ``connection``: None for a partition of this process.  ``initial_credit``: exclusive buffers of a remote channel, None for the config's.
+    ``last``: the last subpartition of a range.
     """
 
     partition_id: ResultPartitionID
@@ -71,7 +71,7 @@ class ChannelSpec:
 class NetworkEnvironment:
     """Makes partitions and gates that share one buffer pool, one server and one connection per peer.
 
-    Life cycle: made on any thread, ``start``-ed on the loop thread if it shall serve partitions to others, ``close``-d there.
+    Life cycle: made on any thread; ``start`` (only to serve other processes) and ``close`` on the loop thread.
     """
 
     def __init__(self, config: NetstackConfig, loop: EventLoopThread) -> None:
@@ -98,23 +98,23 @@ class NetworkEnvironment:
 
     @property
     def num_accepted_connections(self) -> int:
-        """How many connections of consumers there are now; any thread, one pass stale is fine."""
+        """Accepted connections; any thread, one pass stale."""
         server = self._server
         return 0 if server is None else server.num_channels
 
     def reader_statistics(self) -> list[ViewReaderStatistics]:
-        """One row per remote reader of this process's partitions, for a dump: its credit, backlog, what is blocked; loop thread.
+        """One row per remote reader of this process's partitions, for a dump; loop thread.
 
-        The consumer's side of the same channels is in ``SingleInputGate.channel_statistics``.
+        ``SingleInputGate.channel_statistics`` has the consumer's side of the same channels.
         """
         return [row for queue in list(self._queues) for row in queue.statistics()]
 
     async def start(self, host: str, port: int) -> ConnectionID:
-        """Listen for consumers; port 0 picks a free one.  Returns where the data port is.
+        """Listen for consumers; port 0 picks a free one.  Returns the address of the data port.
 
         Raises:
             ConfigError: ``host`` is not a loopback address.
-            LocalProtocolError: it was started already.
+            LocalProtocolError: the environment was started before.
             OSError: the address cannot be bound.
             ResourceClosedError: the environment was closed, before or meanwhile.
         """
@@ -153,18 +153,18 @@ class NetworkEnvironment:
         partition_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
         directory: Path | None = None,
     ) -> ResultPartition:
-        """A partition, registered, so that consumers find it.
+        """Make and register a partition.
 
         Args:
             owner: who writes; named in errors.
             partition_id: the partition and the attempt that produces it.
             num_subpartitions: one per consumer.
-            partition_type: pipelined unless it says otherwise.
-            directory: where a blocking partition keeps its files; None: the system's folder for temporary ones.
+            partition_type: pipelined or blocking.
+            directory: of a blocking partition's files; None: the system's folder for temporary files.
 
         Raises:
             InsufficientNetworkBuffersError: the network memory cannot guarantee ``num_subpartitions + 1`` buffers.
-            ResourceBrokenError: the files of a blocking partition cannot be made.
+            ResourceBrokenError: the files of a blocking partition cannot be created.
             ResourceClosedError: the environment was closed.
         """
         self._check_open()
@@ -219,14 +219,15 @@ class NetworkEnvironment:
     def create_input_gate(
         self, owner: str, channels: Sequence[ChannelSpec], state_checker: PartitionStateChecker | None = None
     ) -> SingleInputGate:
-        """A gate over the given channels, with their exclusive buffers and its floating ones; nothing is requested yet.
+        """Make a gate with the exclusive and floating buffers of its channels; no partition is requested yet.
 
-        Buffers that are promised but still in use by others are waited for, ``request_buffers_timeout_s`` at most; not on the loop thread.
+        Waits at most ``request_buffers_timeout_s`` for guaranteed buffers that others still use; not on the loop thread.
 
         Args:
             owner: who reads; named in errors.
-            channels: where each channel reads.
-            state_checker: whom to ask whether a producer whose partition is not found is alive; if so, it is asked again.  None: an error.
+            channels: what each channel reads.
+            state_checker: asked for the state of a producer whose partition is not found; the request of a live one is repeated.  None:
+                the channel fails.
 
         Raises:
             ConfigError: a remote channel would have neither exclusive nor floating buffers.
@@ -251,18 +252,18 @@ class NetworkEnvironment:
         return gate
 
     def create_offered_gate(self, owner: str, job_id: bytes, subtask: int, shape: GateShape) -> OfferedInputGate:
-        """A gate that producers outside the cluster find at this process's data port, from now on until it is closed.
+        """Make a gate that takes offers of producers outside the cluster, from now on until it is closed.
 
         Args:
             owner: who reads; named in errors.
-            job_id: 16 bytes; with the gate's name it is what a producer's token is good for.
-            subtask: which one of the gate's.
-            shape: what offers have to agree with.
+            job_id: 16 bytes; a producer's token is for this job and the gate's name.
+            subtask: of the gate, counted from 0.
+            shape: the properties that offers must match.
 
         Raises:
             ConfigError: a channel would have neither exclusive nor floating buffers.
-            InsufficientNetworkBuffersError: not even one floating buffer is left.
-            LocalProtocolError: that gate is there already.
+            InsufficientNetworkBuffersError: the network memory cannot guarantee one floating buffer.
+            LocalProtocolError: this subtask of the gate exists already.
             ResourceClosedError: the environment was closed.
         """
         self._check_open()
@@ -290,7 +291,7 @@ class NetworkEnvironment:
         self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient
     ) -> RemoteInputChannel:
         channel = self._remote_channel(gate, index, offer.result_partition, offer.subtask, client)
-        channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel, 0.0)  # the loop waits for nobody
+        channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel, 0.0)  # the loop must not wait
         return channel
 
     def _channel(self, gate: SingleInputGate, index: int, spec: ChannelSpec) -> InputChannel:
@@ -349,7 +350,7 @@ class NetworkEnvironment:
         )
 
     def _floating_pool(self, owner: str) -> LocalBufferPool:
-        # One buffer is guaranteed, so that a channel without exclusive ones can always go on.
+        # One guaranteed buffer: without it, a channel without exclusive buffers could wait for ever.
         return self.buffer_pool.create_buffer_pool(
             owner=f"{owner} (floating buffers)", num_required=1, max_buffers=self.config.floating_buffers_per_gate
         )
@@ -360,12 +361,12 @@ class NetworkEnvironment:
             _log.warning("network memory", usage=warning)
 
     async def close(self) -> None:
-        """Stop serving and reading; partitions still registered are released.  Gates are closed by their tasks."""
+        """Close server and connections, release registered partitions; tasks close their gates themselves."""
         self._is_closed = True
         if self.busy_poller is not None:
             self.busy_poller.close()
         server, self._server = self._server, None
-        async with contextlib.AsyncExitStack() as rest:  # last in, first out, and all of it, whatever fails
+        async with contextlib.AsyncExitStack() as rest:  # last in, first out; each step runs even if another one fails
             rest.callback(self.buffer_pool.destroy)
             rest.callback(self.partition_manager.shutdown)
             rest.push_async_callback(self._connections.close)

@@ -1,8 +1,8 @@
 """The error tree of the network stack.
 
 Side:   pure.
-Rules:  ``ProtocolError`` is never raised itself, only its two children: *we* broke the rules, or the *peer* did.
-        ``ResourceClosedError`` says that our own side closed a thing, ``ResourceBrokenError`` that the world did.
+Rules:  ``LocalProtocolError``: this side broke the protocol.  ``RemoteProtocolError``: the peer did.
+        ``ResourceClosedError``: this side closed the resource.  ``ResourceBrokenError``: something outside this process broke it.
 """
 
 
@@ -19,7 +19,7 @@ class ProtocolError(NetstackError):
 
 
 class LocalProtocolError(ProtocolError):
-    """This side broke the protocol: a bug of ours, stopped before it reached the wire."""
+    """This side broke the protocol or misused this API; nothing wrong was sent."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -27,7 +27,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class TransportError(NetstackError):
-    """The connection, not the protocol, failed."""
+    """A connection failed."""
 
 
 class ConnectError(TransportError):
@@ -35,7 +35,7 @@ class ConnectError(TransportError):
 
 
 class AuthenticationError(ConnectError):
-    """The other end did not prove that it may be talked to; nothing but the handshake was exchanged."""
+    """The peer failed the handshake; nothing else was exchanged."""
 
 
 class ConnectionLostError(TransportError):
@@ -55,7 +55,7 @@ class InsufficientNetworkBuffersError(NetstackError):
 
 
 class CheckpointSubsumedError(NetstackError):
-    """A checkpoint was started on a channel where a later one is under way already."""
+    """A later checkpoint has started on the channel already."""
 
 
 class BufferOwnershipError(NetstackError):
@@ -63,11 +63,11 @@ class BufferOwnershipError(NetstackError):
 
 
 class ResourceClosedError(NetstackError):
-    """The thing was closed by this side."""
+    """This side closed the resource."""
 
 
 class ResourceBrokenError(NetstackError):
-    """The thing was broken by the world outside."""
+    """Something outside this process broke the resource: a disk, a kernel limit, a blocked thread."""
 
 
 class WouldBlock(NetstackError):  # noqa: N818 - a signal like ``StopIteration``, not a fault

@@ -1,9 +1,9 @@
-"""The one door from other threads to an event loop.
+"""Hands functions from any thread to an event loop.
 
 Side:       shared.  ``execute_threadsafe`` and ``submit`` from any thread.
-Invariants: what was accepted is executed exactly once, in the order of acceptance, on the loop thread; a producer wakes the loop only when
-            no wakeup is under way; one pass executes at most 256 functions before the loop serves its sockets.  The wakeup descriptor is
-            closed only when no producer is about to write to it.
+Invariants: an accepted function is executed exactly once, in the order of acceptance, on the loop thread.  A producer wakes the loop only
+            when no wakeup is pending.  One pass executes at most 256 functions before the loop serves its sockets.  The wakeup descriptor
+            is closed only when no producer is about to write to it.
 Source:     Netty ``SingleThreadEventExecutor`` (``wakeup`` only for an idle executor).  An eventfd with ``add_reader`` costs 12 us per
             wakeup, ``call_soon_threadsafe`` 19 us, which is the fallback where there is no eventfd.
 """
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 MAX_BATCH = 256  # not measured; Netty looks at the clock every 64 tasks
-_NUM_CALLS_TOLD = 3  # of a thread that does not end: the innermost ones
+_NUM_CALLS_TOLD = 3  # innermost calls that an error about a blocked thread names
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class EventLoopStatistics:
 
 
 class EventLoopThread:
-    """An event loop that other threads can hand functions to.
+    """An event loop and the queue of functions that other threads hand to it.
 
     Threading: ``execute_threadsafe``, ``submit``, ``is_current_thread`` and ``statistics`` from any thread; see ``close``.
     Life cycle: ``adopt`` or ``start``, then ``close``.
@@ -51,12 +51,12 @@ class EventLoopThread:
         self.name = name
         self._lock = threading.Lock()
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()  # Appended under _lock, popped by the loop thread.
-        # Guarded by _lock for setting; the loop thread clears it before it drains, so that no wakeup is lost.
+        # Set under _lock.  The loop thread clears it before it drains: clearing it afterwards would lose a wakeup.
         self._is_armed = False
         self._is_closed = False  # Guarded by _lock.
         self._is_detached = False  # Guarded by _lock: the loop no longer watches the wakeup descriptor.
         self._num_waking = 0  # Guarded by _lock: producers between arming and having written to the wakeup descriptor.
-        # Loop thread only: what runs once when the present pass is over; None between passes.
+        # Loop thread only: the functions of ``after_batch`` for the current pass; None between passes.
         self._after_batch: dict[Callable[[], None], None] | None = None
         self._num_executed = 0  # Written by the loop thread; read anywhere, one pass stale is fine.
         self._num_wakeups = 0  # Guarded by _lock.
@@ -66,7 +66,7 @@ class EventLoopThread:
 
     @classmethod
     def adopt(cls, loop: asyncio.AbstractEventLoop, name: str) -> "EventLoopThread":
-        """Open a door to the loop that runs on the current thread.
+        """Wrap the loop that runs on the current thread.
 
         Raises:
             LocalProtocolError: ``loop`` does not run on this thread.
@@ -81,7 +81,7 @@ class EventLoopThread:
 
     @classmethod
     def start(cls, name: str, *, use_uvloop: bool = True) -> "EventLoopThread":
-        """A loop on a new daemon thread; stdlib asyncio if uvloop is not wanted or there is none for this platform."""
+        """Run a loop on a new daemon thread: uvloop's if wanted and available, else asyncio's."""
         started = cls(_new_loop(use_uvloop=use_uvloop), name)
         keep_in_children(started.loop)
         started._watch()
@@ -99,7 +99,7 @@ class EventLoopThread:
         return threading.get_ident() == self._thread_id
 
     def execute_threadsafe(self, function: Callable[[*Ts], None], *args: *Ts) -> None:
-        """Run ``function(*args)`` on the loop thread, after everything accepted before; also from the loop thread itself.
+        """Run ``function(*args)`` on the loop thread, after all functions accepted before; any thread, the loop's included.
 
         An exception of ``function`` goes to the loop's exception handler.
 
@@ -125,9 +125,9 @@ class EventLoopThread:
                 os.close(orphan)
 
     def after_batch(self, function: Callable[[], None]) -> None:
-        """Loop thread: run ``function`` once when everything of the present pass was executed; at once if none is going on.
+        """Loop thread: run ``function`` once at the end of the current pass, or at once between passes.
 
-        What many functions of one pass ask for (a write, a wake-up) is done once, and without a turn of the loop in between.
+        So many functions of one pass share a single write or wake-up, without another turn of the loop.
         """
         if self._after_batch is None:
             function()
@@ -140,7 +140,7 @@ class EventLoopThread:
         Raises:
             ResourceClosedError: ``close`` was called; the coroutine was closed.
         """
-        # Under the lock, so that the task is made before ``close`` stops the loop, which cancels it.
+        # Under the lock: the task must exist before ``close`` stops the loop, or nothing would cancel it.
         with self._lock:
             if not self._is_closed:
                 return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
@@ -148,14 +148,14 @@ class EventLoopThread:
         raise ResourceClosedError(f"the event loop {self.name!r} was closed")
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Execute what was accepted, accept nothing more; a second call does nothing.
+        """Accept nothing more and execute the accepted functions; a second call does nothing.
 
-        An adopted loop goes on, and this must be called on its thread.  A loop with a thread of its own is stopped, its tasks are
-        cancelled, and its thread has ended when this returns; it must be called on another thread.
+        An adopted loop continues; call it on the loop thread.  A started loop is stopped, its tasks are cancelled, and its thread has ended
+        on return; call it on another thread.
 
         Raises:
             LocalProtocolError: called on the wrong thread.
-            ResourceBrokenError: the thread did not end within ``timeout_s``: something blocks the loop.
+            ResourceBrokenError: the thread did not end within ``timeout_s``, because something blocks the loop.
         """
         if self.is_current_thread() is not (self._thread is None):
             raise LocalProtocolError(f"the event loop {self.name!r} was closed from the wrong thread")
@@ -191,7 +191,7 @@ class EventLoopThread:
         if self._wakeup_fd is not None:
             os.eventfd_write(self._wakeup_fd, 1)
             return
-        # A loop that was closed meanwhile has executed everything accepted before, so there is nothing to wake.
+        # RuntimeError: the loop was closed meanwhile, after it executed all accepted functions.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._run_batch)
 
@@ -204,7 +204,7 @@ class EventLoopThread:
     # ---------------------------------------------------------------- loop thread
 
     def _run_batch(self) -> None:
-        """Execute what is queued, at most ``MAX_BATCH`` functions; the rest gets another pass after the loop's other work."""
+        """Execute at most ``MAX_BATCH`` queued functions; schedule another pass for the rest, after the loop's other work."""
         self._is_armed = False
         queue = self._queue
         budget = min(len(queue), MAX_BATCH)
@@ -219,7 +219,7 @@ class EventLoopThread:
             self._after_batch = None
             for once in last:
                 self._execute(once, ())
-            # If a producer armed meanwhile, its wakeup is under way, and one pass per turn of the loop is enough.
+            # If a producer armed meanwhile, its wakeup brings the next pass.
             if queue and not self._is_armed and not self._is_closed:
                 self._is_armed = True
                 self.loop.call_soon(self._run_batch)
@@ -232,7 +232,7 @@ class EventLoopThread:
             self.loop.call_exception_handler({"message": f"{function!r} handed to the event loop {self.name!r} failed", "exception": error})
 
     def _drain_and_detach(self) -> None:
-        """The last pass: nothing is added any more."""
+        """Execute all queued functions and close the wakeup descriptor; nothing can be added any more."""
         while self._queue:
             function, args = self._queue.popleft()
             self._execute(function, args)
@@ -245,7 +245,7 @@ class EventLoopThread:
             os.close(orphan)
 
     def _take_orphan_fd_locked(self) -> int | None:
-        """The wakeup descriptor, for whoever must close it: the loop thread at the end, or the last producer that was about to wake it."""
+        """The wakeup descriptor if the caller must close it (the loop thread at the end, or the last producer in a wakeup), else None."""
         if not self._is_detached or self._num_waking:
             return None
         orphan, self._wakeup_fd = self._wakeup_fd, None
@@ -270,7 +270,7 @@ class EventLoopThread:
 
 
 def _place_of(thread: threading.Thread) -> str:
-    """Where a thread is, innermost call last."""
+    """The calls that a thread is in, innermost last."""
     frame = sys._current_frames().get(thread.ident or 0)
     calls = [f"{call.name} ({call.filename}:{call.lineno})" for call in traceback.extract_stack(frame)[-_NUM_CALLS_TOLD:]] if frame else []
     return f"in {' > '.join(calls)}" if calls else "just now"

@@ -1,16 +1,13 @@
-"""What a forked child gives up at once: the sockets of its parent's connections.
+"""Closes the sockets of a process in its forked children.
 
-A descriptor that a child inherits keeps its connection open after the parent's death, and whoever is at the other end would wait for
-somebody who does not exist.
+An inherited descriptor would keep its connection open after the parent's death, and the peer would wait for ever.
 
 Side:       shared.
-Invariants: the child closes descriptors and nothing else: it says nothing over them, and leaves the parent's loop, whose kernel objects
-            both share, as it is.  That is why no loop or transport of the parent is ever destroyed in the child: its destructor would
-            take the parent's sockets out of the parent's selector.
-            A number that belongs to another file by now is not closed.
-Absent:     ``subprocess``: programs that are executed inherit no descriptor (they are all close-on-exec).  A child that ends by
-            ``os._exit``, as those of ``multiprocessing`` do, ends well; libuv's own exit handler may crash in any other one (it joins
-            threads that the child does not have).
+Invariants: the child closes descriptors and does nothing else with them.  It never destroys a loop or transport of the parent: parent and
+            child share the selector in the kernel, and the destructor would remove the parent's sockets from it.
+            A descriptor that belongs to another file by now is not closed.
+Absent:     ``subprocess``: executed programs inherit no descriptor (all are close-on-exec).  Children that end by ``os._exit``, as those of
+            ``multiprocessing``, end well; in others libuv's exit handler may crash, because it joins threads that the child does not have.
 """
 
 import contextlib
@@ -19,13 +16,13 @@ from typing import Final
 
 
 class ClosedInChildren:
-    """Has a descriptor closed in every child that this process forks, until ``release``.
+    """Closes a descriptor in every child that this process forks, until ``release``.
 
     Threading: any thread.
 
     Args:
         descriptor: of a socket.
-        owner: what would use the descriptor in the child; it lives as long as the child does.
+        owner: the object that uses it; kept alive in the child, so that its destructor does not run.
     """
 
     __slots__ = ("_descriptor", "_identity", "_owner")
@@ -40,7 +37,7 @@ class ClosedInChildren:
         return f"<ClosedInChildren {self._descriptor} of {self._owner!r}>"
 
     def release(self) -> None:
-        """The descriptor is about to be closed, or was; a second call does nothing."""
+        """Forget the descriptor, which is or will be closed; a second call does nothing."""
         _guarded.discard(self)
 
     def _close(self) -> None:
@@ -50,7 +47,7 @@ class ClosedInChildren:
 
 
 def keep_in_children(owner: object) -> None:
-    """Let ``owner``, a loop, live in every child that this process forks; until ``forget_in_children``."""
+    """Keep ``owner``, a loop, alive in every child that this process forks, until ``forget_in_children``."""
     _kept[id(owner)] = owner
 
 
@@ -60,15 +57,15 @@ def forget_in_children(owner: object) -> None:
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
-    """The file behind it: no two sockets have the same."""
+    """Device and inode, which are unique to an open socket."""
     found = os.fstat(descriptor)
     return found.st_dev, found.st_ino
 
 
-# Any thread; each operation on them is one call in C, and a child has one thread.
+# Used by any thread: each operation on them is one atomic call of the set or list.  A child has one thread.
 _guarded: Final[set[ClosedInChildren]] = set()
 _kept: Final[dict[int, object]] = {}
-_inherited: Final[list[object]] = []  # in a child: what belongs to its parents
+_inherited: Final[list[object]] = []  # in a child: the objects of its parents, kept alive
 
 
 def _after_fork() -> None:

@@ -58,7 +58,7 @@ class ResultPartitionID:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionID:
-    """Where the data port of a TaskManager is."""
+    """The address of a TaskManager's data port."""
 
     host: str
     port: int

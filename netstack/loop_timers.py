@@ -14,7 +14,7 @@ from netstack.eventloop import EventLoopThread
 
 
 class _Timer:
-    """One call that is due later.  Loop thread only, after its construction."""
+    """One delayed call; after its construction loop thread only."""
 
     __slots__ = ("_call", "_handle", "_is_over", "_loop")
 
@@ -42,7 +42,7 @@ class _Timer:
 class LoopTimers:
     """``Timers`` of the loop behind an ``EventLoopThread``.
 
-    Threading: any thread.  On a loop that was closed nothing is called any more.
+    Threading: any thread.  After the loop was closed no call is made.
     """
 
     __slots__ = ("_loop",)
@@ -54,7 +54,7 @@ class LoopTimers:
         return f"<LoopTimers of {self._loop!r}>"
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Have ``call`` made on the loop thread in ``delay_ms``; returns what cancels it, for any thread."""
+        """Make ``call`` on the loop thread after ``delay_ms``; returns a function that cancels it, on any thread."""
         timer = _Timer(self._loop, call)
         self._execute(lambda: timer.start(delay_ms))
         return lambda: self._execute(timer.stop)

@@ -1,11 +1,10 @@
-"""A producer's side of gates: connections that it dials, and partitions that it offers over them.
+"""The producer's side of gates: the connections that it dials and the partitions that it offers.
 
-Side:       shared.  ``OfferedPartition`` is written and waited for by one thread of the caller's; connections live on the loop thread.
-Invariants: one connection per gate and TaskManager, shared by all partitions whichever token it was made with, made on demand and kept
-            until nothing was offered over it for ``IDLE_S``: gates end with their jobs, processes outlive many of them.  One whose
-            token expires soon is left to what it was offered, if there is a younger token;
-            concurrent openers wait for the same attempt; a failed attempt is not cached, and fails nobody who has another token.
-            Every wait is level-triggered: it looks at the state first and after every wake-up.
+Side:       shared.  One thread of the caller writes an ``OfferedPartition`` and waits for it; connections live on the loop thread.
+Invariants: one connection per gate and TaskManager, shared by all partitions and tokens, made on demand, and closed after ``IDLE_S``
+            without an offer, because a process outlives many gates.  If its token expires soon and a younger token is used, a new
+            connection replaces it; the old one stays until its offers end.  Concurrent offers wait for the same attempt.  A failed attempt
+            is not cached, and does not fail offers with another token.  Every wait checks the state first and after every wake-up.
 Units:      seconds.
 """
 
@@ -35,10 +34,10 @@ from netstack.wire.codec import OFFERING_MESSAGE_IDS
 from netstack.wire.gate_access import GateIdentity
 from netstack.wire.offer_messages import PartitionOffer
 
-# A micro-batch may come each minute; a TaskManager has room for 1,024 connections.
+# Longer than the minute between two micro-batches; short, because a TaskManager accepts 1,024 connections.
 IDLE_S: Final = 120.0
 _LOOK_INTERVAL_S: Final = 10.0
-# What is offered over a connection whose token has expired is refused; the clocks of two machines may differ by so much.
+# Gates refuse offers over a connection with an expired token; the clocks of two machines may differ by this much.
 _EXPIRES_SOON_MS: Final = 300_000
 
 
@@ -63,7 +62,7 @@ class _Connection:
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """To make one, with one token."""
+    """A connection with one token, being made or ready."""
 
     access: GateAccess
     task: "asyncio.Task[_Connection]"
@@ -76,17 +75,16 @@ class _Attempt:
 
 
 class OfferingNetwork:
-    """All gates that one process offers to.
+    """The connections of one process to the gates that it offers partitions to.
 
     Threading: ``create_partition`` on any thread; everything else on the loop thread.
 
     Args:
-        environment: where the partitions are.
-        loop: its loop.
-        clock: for idle connections, in seconds.
+        environment: has the partitions.
+        loop: of ``environment``.
+        clock: monotonic seconds, for idle connections.
         clock_ms: the wall clock, for tokens.
-        tls: this process's certificate and the CA of the TaskManagers', for those that other machines can reach; the token is shown inside
-            of TLS then.  None: loopback only.
+        tls: certificates for TaskManagers on other machines; the handshake with the token is then inside TLS.  None: loopback only.
     """
 
     def __init__(
@@ -104,7 +102,7 @@ class OfferingNetwork:
         self._clock_ms = clock_ms
         self._tls = tls
         self._attempts: dict[tuple[ConnectionID, bytes, str], _Attempt] = {}
-        self._retired: list[_Attempt] = []  # others took their places, offers may still be under way over them
+        self._retired: list[_Attempt] = []  # replaced, but with offers that have not ended
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -113,17 +111,17 @@ class OfferingNetwork:
 
     @property
     def num_connections(self) -> int:
-        """How many there are, or are being made."""
+        """Connections and attempts."""
         return len(self._attempts) + len(self._retired)
 
     async def offer(
         self, access: GateAccess, places: Sequence[tuple[ConnectionID, PartitionOffer]], offered: "OfferedPartition", timeout_s: float
     ) -> None:
-        """Offer a partition to every subtask of a gate; what becomes of it ``offered`` hears.
+        """Offer a partition to every subtask of a gate; ``offered`` is told of the progress.
 
         Raises:
-            AuthenticationError: the token is not good there.
-            ConnectError: a TaskManager cannot be reached.
+            AuthenticationError: a TaskManager does not accept the token.
+            ConnectError: a TaskManager cannot be reached within ``timeout_s``.
         """
         handlers = await asyncio.gather(*(self._handler(access, address, timeout_s) for address, _ in places))
         for handler, (_, offer) in zip(handlers, places, strict=True):
@@ -140,7 +138,7 @@ class OfferingNetwork:
                 self._retired.append(attempt)
                 attempt = None
             if attempt is None or attempt.is_over:
-                # Another token's attempt may have taken some of the time.
+                # Waiting for another token's attempt may have taken some of the time.
                 task = loop.create_task(self._connect(access, address, max(0.0, deadline - loop.time())), name=f"offer to {address}")
                 attempt = self._attempts[key] = _Attempt(access, task, self._clock())
                 self._look_later()
@@ -154,12 +152,12 @@ class OfferingNetwork:
                     raise
 
     def _is_outlived(self, attempt: _Attempt, access: GateAccess) -> bool:
-        """Whether its token, but not that of ``access``, is soon over."""
+        """Whether its token expires soon and that of ``access`` does not."""
         expires_ms = attempt.access.gate.expires_ms
         return expires_ms < access.gate.expires_ms and expires_ms - _EXPIRES_SOON_MS < self._clock_ms()
 
     def close_idle(self) -> None:
-        """End the connections over which nothing was offered for ``IDLE_S``, and forget those that have ended."""
+        """Close connections without an offer for ``IDLE_S``, and forget ended ones."""
         now_s = self._clock()
         for key, attempt in list(self._attempts.items()):
             if self._has_ended(attempt, now_s):
@@ -167,7 +165,7 @@ class OfferingNetwork:
         self._retired = [attempt for attempt in self._retired if not self._has_ended(attempt, now_s)]
 
     def _has_ended(self, attempt: _Attempt, now_s: float) -> bool:
-        """Whether nobody needs it any more; then its connection is closed."""
+        """Whether the attempt can be forgotten; closes its connection if it is idle."""
         if not attempt.task.done():
             return False
         if attempt.is_over:
@@ -202,7 +200,7 @@ class OfferingNetwork:
         return _Connection(await connect(config, address, handlers, timeout_s, access.gate), handler)
 
     async def close(self) -> None:
-        """End every connection; partitions that are still offered fail."""
+        """Close every connection; open offers fail."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -217,15 +215,14 @@ class OfferingNetwork:
 
 
 class OfferedPartition:
-    """A partition on its way to every subtask of a gate.
+    """A partition that is offered to every subtask of a gate.
 
-    Threading: waits on one thread of the caller's; the loop thread tells what happens.
-    Ownership: closes the partition with ``close``.
+    Threading: one thread of the caller writes and waits; the loop thread calls the methods of ``OfferListener``.
+    Ownership: owns the partition; ``close`` closes it.
     """
 
-    def __init__(self, partition: ResultPartition, num_subtasks: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, partition: ResultPartition, num_subtasks: int) -> None:
         self.partition = partition
-        self._clock = clock
         self._changed = threading.Condition()
         self._progress = OfferProgress(num_subtasks)  # Guarded by _changed.
         self._sent: list[tuple[OfferingHandler, PartitionOffer]] = []  # Loop thread only.
@@ -235,7 +232,7 @@ class OfferedPartition:
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing comes of it, if so; any thread."""
+        """Why the offer failed, or None; any thread."""
         return self._progress.failure
 
     def late_subtasks(self, stage: Stage) -> list[int]:
@@ -247,9 +244,9 @@ class OfferedPartition:
         """Wait until every subtask has reached ``stage``; False if that takes longer than ``timeout_s``.
 
         Raises:
-            NetstackError: nothing comes of the offer any more.
+            NetstackError: the offer failed.
         """
-        deadline = None if timeout_s is None else self._clock() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while True:
                 progress = self._progress
@@ -257,13 +254,13 @@ class OfferedPartition:
                     raise progress.failure
                 if progress.stage >= stage:
                     return True
-                left_s = None if deadline is None else deadline - self._clock()
+                left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     return False
                 self._changed.wait(left_s)
 
     def abort(self, error: Exception) -> None:
-        """Give up: the gate hears why; any thread, any number of times."""
+        """Fail the partition with ``error``, which the gate is told; any thread, any number of times."""
         with self._changed:
             self._progress.fail(error)
             self._changed.notify_all()
@@ -272,11 +269,11 @@ class OfferedPartition:
     # ---------------------------------------------------------------- loop thread
 
     def over(self, handler: OfferingHandler, offer: PartitionOffer) -> None:
-        """It is offered over this connection."""
+        """Remember an offer that was sent over the connection of ``handler``."""
         self._sent.append((handler, offer))
 
     def withdraw(self) -> None:
-        """Listen no more; the connections stay."""
+        """Stop listening to the offers; the connections stay."""
         for handler, offer in self._sent:
             handler.forget(offer)
         self._sent.clear()
@@ -301,7 +298,7 @@ class OfferedPartition:
             failure = self._progress.failure
             self._changed.notify_all()
         if failure is not None:
-            self.partition.fail(failure)  # whoever writes wakes up
+            self.partition.fail(failure)  # wakes a blocked writer
 
     def failed(self, error: NetstackError) -> None:
         """See ``OfferListener``."""

@@ -1,10 +1,9 @@
-"""How the data port is protected.
+"""Settings that protect the data port.
 
 Side:       pure.
-Invariants: there is no way to be unprotected by accident: without a ``SecurityConfig`` nothing listens and nothing is dialled; without TLS
-            only loopback addresses are used; ``none`` has to be asked for by name.  A secret is never part of a ``repr`` or a message.
-Units:      as the names say.
-Absent:     secrets of single jobs (a connection carries the channels of all jobs between two processes).
+Invariants: a process is never unprotected by accident: without a ``SecurityConfig`` it neither listens nor dials; without TLS it uses
+            loopback addresses only; ``none`` must be chosen by name.  A secret is never part of a ``repr`` or an error.
+Absent:     secrets of single jobs: a connection carries the channels of all jobs between two processes.
 """
 
 import ipaddress
@@ -21,22 +20,22 @@ _FINGERPRINT_BYTES: Final = 32
 
 
 class SecurityMode(StrEnum):
-    """What a peer has to show before anything else is understood."""
+    """What a peer must prove before any other message is accepted."""
 
     HMAC = "hmac"
-    """Both ends prove that they know the secret.  For loopback: what follows the proofs is neither encrypted nor signed."""
+    """Both ends prove that they know the secret.  Loopback only, because later messages are neither encrypted nor signed."""
     TLS = "tls"
     """TLS 1.3 with certificates of a private CA on both ends, and the proofs inside it."""
     NONE = "none"
-    """Nothing.  For loopback, to talk to a peer that knows no handshake, such as Flink's own classes."""
+    """Nothing.  Loopback only, for peers without our handshake, such as Flink's own classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """The files of this process's identity and of the CA that every peer's certificate must come from.
+    """The files of this process's certificate and of the CA that must have signed every peer's.
 
-    ``peer_fingerprints`` (SHA-256 of the certificate, hex, colons allowed) accepts only these certificates of the CA; empty: all of them.
-    ``verify_hostname`` False allows one certificate for all machines; the CA still has to be right.
+    ``peer_fingerprints``: the accepted certificates of the CA (SHA-256 in hex, colons allowed); empty: all.
+    ``verify_hostname``: False allows one certificate for all machines.
     """
 
     certificate_file: Path
@@ -63,24 +62,24 @@ class SecurityConfig:
     secret: bytes = field(default=b"", repr=False)
     tls: TlsConfig | None = None
     handshake_timeout_s: float = 5.0
-    """From connected (TLS: from encrypted) to ready."""
+    """From the connection (with TLS: from its handshake) until the peer is authenticated."""
     failure_delay_s: float = 1.0
-    """A peer that failed is cut after this time and not before, whatever it did wrong."""
+    """From a failure until the connection is closed; the same for every failure."""
     max_unauthenticated: int = 64
-    """Of connections to one server; the oldest is cut for a new one."""
+    """Unauthenticated connections of one server; the oldest is cut for a new one."""
     max_unauthenticated_per_host: int = 16
-    """The same for one address other than a loopback one."""
+    """The same for one address other than loopback."""
     tls_handshake_timeout_s: float = 5.0
     tls_shutdown_timeout_s: float = 2.0
 
     @classmethod
     def hmac(cls, secret: bytes) -> "SecurityConfig":
-        """Mutual challenge with a shared secret; loopback only."""
+        """Mutual challenge with a shared secret of at least ``MIN_SECRET_BYTES`` bytes; loopback only."""
         return cls(SecurityMode.HMAC, secret)
 
     @classmethod
     def mutual_tls(cls, tls: TlsConfig, secret: bytes) -> "SecurityConfig":
-        """TLS 1.3 both ways, and the challenge inside it; the only choice for addresses that other machines can reach."""
+        """TLS 1.3 with certificates on both sides, and the challenge inside it; required for addresses that other machines can reach."""
         return cls(SecurityMode.TLS, secret, tls)
 
     @classmethod
@@ -103,32 +102,32 @@ class SecurityConfig:
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"security.{name} is {getattr(self, name)}, it must be above 0 and finite")
         if not 0 <= self.failure_delay_s < math.inf:
-            raise ConfigError(f"security.failure_delay_s is {self.failure_delay_s}, it must not be negative, and finite")
+            raise ConfigError(f"security.failure_delay_s is {self.failure_delay_s}, it must be finite and not negative")
         for name in ("max_unauthenticated", "max_unauthenticated_per_host"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"security.{name} is {getattr(self, name)}, the least is 1")
 
 
 def normalized_fingerprint(text: str) -> bytes:
-    """The 32 bytes of a SHA-256 fingerprint in hex, colons or not.
+    """The 32 bytes of a SHA-256 fingerprint in hex, with or without colons.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: ``text`` is not such a fingerprint.
     """
     try:
         digest = bytes.fromhex(text.replace(":", ""))
     except ValueError:
         digest = b""
     if len(digest) != _FINGERPRINT_BYTES:
-        raise ConfigError(f"{text!r} is no SHA-256 fingerprint: {2 * _FINGERPRINT_BYTES} hex digits are expected")
+        raise ConfigError(f"{text!r} is not a SHA-256 fingerprint, which has {2 * _FINGERPRINT_BYTES} hex digits")
     return digest
 
 
 def required_security(security: SecurityConfig | None) -> SecurityConfig:
-    """``security``, unless nobody chose one.
+    """Return ``security``.
 
     Raises:
-        ConfigError: it is None; names the choices.
+        ConfigError: ``security`` is None; names the choices.
     """
     if security is None:
         raise ConfigError(
@@ -139,7 +138,7 @@ def required_security(security: SecurityConfig | None) -> SecurityConfig:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` is a literal loopback address or ``localhost``; any other name may be anything."""
+    """Whether ``host`` is a literal loopback address or ``localhost``; other names may resolve to any address."""
     if host == "localhost":
         return True
     try:
@@ -147,15 +146,15 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         return False
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback  # what a socket of both families calls a peer that came over IPv4
+        return address.ipv4_mapped.is_loopback  # the form in which a dual-stack socket shows IPv4 peers
     return address.is_loopback
 
 
 def check_loopback(host: str) -> None:
-    """Refuse to listen where others can reach it.
+    """Check that ``host`` is a loopback address.
 
     Raises:
-        ConfigError: ``host`` is not a loopback address; names it.
+        ConfigError: it is not.
     """
     if not is_loopback(host):
         raise ConfigError(f"refusing to listen on {host}: only loopback addresses are allowed unless the port is protected by mutual TLS")

@@ -1,9 +1,9 @@
-"""The network stack without flowlet: one object per process, plain blocking calls, an event loop that nobody has to look at.
+"""The network stack without flowlet: one object per process, with blocking calls and an event loop on a thread of its own.
 
-Side:       shared.  Every method from any thread but the loop's own; a partition is written, and a gate read, by one thread.
+Side:       shared.  Every method from any thread but the loop's; one thread writes a partition, one thread reads a gate.
 Invariants: ``close`` ends connections, server, partitions and the loop, in this order, even if one of them fails.
 Units:      seconds.
-Absent:     everything that decides *what* is moved: ids, tasks and serializers are the caller's.
+Absent:     ids, tasks and serializers, which the caller has.
 """
 
 import threading
@@ -24,7 +24,7 @@ _CLOSE_TIMEOUT_S: Final = 30.0
 class StandaloneNetwork:
     """Everything one process needs to produce and consume partitions.
 
-    Life cycle: a context manager; or ``close`` it.  Close gates and partitions before: what is still open then fails.
+    Life cycle: a context manager, or ``close``.  Close gates and partitions before it: those still open fail.
     """
 
     def __init__(self, config: NetstackConfig, name: str = "netstack") -> None:
@@ -47,7 +47,7 @@ class StandaloneNetwork:
 
     @property
     def environment(self) -> NetworkEnvironment:
-        """The parts: buffer pool, ``ResultPartitionManager`` and connections."""
+        """Buffer pool, ``ResultPartitionManager`` and connections."""
         return self._environment
 
     @property
@@ -56,28 +56,28 @@ class StandaloneNetwork:
         return self._loop
 
     def serve(self, host: str = "127.0.0.1", port: int = 0) -> ConnectionID:
-        """Let others read the partitions of this process; port 0 picks a free one.  Returns the address.
+        """Serve the partitions of this process to others; port 0 picks a free one.  Returns the address.
 
         Raises:
-            ConfigError: the config has no security, or the address asks for more of it.
+            ConfigError: the config has no security, or ``host`` needs TLS.
             OSError: the address cannot be bound.
         """
         return self._loop.submit(self._environment.start(host, port)).result()
 
     def create_partition(self, partition_id: ResultPartitionID, num_subpartitions: int = 1) -> ResultPartition:
-        """A pipelined partition, one subpartition per consumer; consumers that asked for it already are served now.
+        """Make a pipelined partition with one subpartition per consumer; waiting requests for it are served now.
 
-        The caller writes ``emit_record`` and ``broadcast_event``, then calls ``notify_end_of_data``, ``finish`` and ``close``, the last one
-        in any case.  ``emit_record`` blocks while consumers grant no credit and the partition's share of the memory is used.  The last
-        buffer of a subpartition is sent when the next one begins, at an event, or by ``flush``.
+        The caller emits records (``emit_record``) and events (``broadcast_event``), then calls ``notify_end_of_data``, ``finish`` and, even
+        after an error, ``close``.  ``emit_record`` blocks while consumers grant no credit and the partition's share of the memory is used.
+        The last buffer of a subpartition is sent when the next one begins, at an event, or by ``flush``.
 
         Raises:
-            InsufficientNetworkBuffersError: the network memory is too small for so many subpartitions.
+            InsufficientNetworkBuffersError: the network memory cannot guarantee ``num_subpartitions + 1`` buffers.
         """
         return self._environment.create_result_partition(self._name, partition_id, num_subpartitions)
 
     def open_gate(self, channels: Sequence[ChannelSpec]) -> SingleInputGate:
-        """A gate whose channels have sent their requests; the caller reads it (``get_next``) and closes it, at the end or to cancel.
+        """Make a gate and send the requests of its channels; the caller reads it with ``get_next`` and closes it.
 
         Raises:
             InsufficientNetworkBuffersError: the network memory is too small for the credit of all channels.
@@ -97,7 +97,7 @@ class StandaloneNetwork:
 
 
 def wait_consumed(partition: ResultPartition, timeout_s: float | None = None) -> bool:
-    """Wait until every consumer of a closed partition has read it or has left; False if that took longer than ``timeout_s``."""
+    """Wait until every consumer of a closed partition has read it or has gone; False after ``timeout_s``."""
     is_released = threading.Event()
     partition.add_release_listener(is_released.set)
     return is_released.wait(timeout_s)

@@ -1,4 +1,4 @@
-"""Calls that are due later, asked for through a protocol, so that no module has to own a clock or a loop.
+"""Protocols for delayed calls, so that modules need no clock and no loop.
 
 Side:   pure.
 Units:  delays in milliseconds, of ``ScheduleTimer`` in seconds.
@@ -9,18 +9,18 @@ from typing import Protocol
 
 
 class Timers(Protocol):
-    """Whoever can call later: an event loop at work, a manual clock in tests."""
+    """Makes delayed calls: an event loop, or a manual clock in tests."""
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Have ``call`` made once, on the timers' own thread; returns what cancels it (any thread; harmless once it was made)."""
+        """Make ``call`` once after ``delay_ms``, on the timers' thread; returns a function that cancels it, on any thread."""
 
 
 class Cancellable(Protocol):
-    """A call that was scheduled."""
+    """A scheduled call."""
 
     def cancel(self) -> object:
-        """Do not make it; without effect when it was made."""
+        """Do not make the call; without effect after it was made."""
 
 
-# Makes a call on the loop thread after so many seconds; may be called from any thread.
+# (seconds, call): makes the call on the loop thread; may be called from any thread.
 ScheduleTimer = Callable[[float, Callable[[], None]], Cancellable]

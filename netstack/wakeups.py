@@ -1,8 +1,8 @@
-"""Calls that were decided under a lock and are carried out after it.
+"""Makes calls that were decided under a lock, after the lock was released.
 
 Side:       shared.
-Invariants: every call is made, in order, even if an earlier one raises, so nobody is left asleep because somebody else's callback was
-            broken (FLINK-9755); an error is raised once all calls were made, an earlier one as its context.
+Invariants: every call is made, in order, even if an earlier one raises.  Otherwise a broken callback would leave another
+            thread asleep (FLINK-9755).
 """
 
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from contextlib import ExitStack
 
 
 def run_all(calls: Sequence[Callable[[], object]]) -> None:
-    """Make every call, first to last, then raise what the last failing one raised."""
+    """Make every call, then raise the error of the last failing one, with earlier errors as its context."""
     for position, call in enumerate(calls):
         try:
             call()
         except BaseException:
-            with ExitStack() as others:  # no recursion: any number of them may fail
+            with ExitStack() as others:  # not recursion: any number of calls may fail
                 for other in reversed(calls[position + 1 :]):
                     others.callback(other)
                 raise

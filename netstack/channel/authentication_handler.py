@@ -1,12 +1,11 @@
-"""Keeps a new connection away from the other handlers until both ends have shown who they are.
+"""Runs the handshake of a connection before any other handler sees the connection.
 
 Side:       loop.
-Invariants: while it stands in the pipeline the decoder understands nothing but the handshake's messages, reads at most 512 bytes at a time,
-            and no handler behind it has heard of the connection.  Once the connection is ready the handler fires ``channel_active`` and is
-            gone: it costs nothing per message.
-            A peer that fails learns neither why nor when it did: whatever it did wrong, the server says nothing more, reads nothing more
-            and cuts the connection ``failure_delay_s`` later.
-Source:     Netty's ``SslHandler`` and ``ProtocolNegotiationHandler`` for the shape.
+Invariants: until the handshake is over, the decoder accepts nothing but its messages and reads at most 512 bytes at a time.  Then the
+            handler fires ``channel_active`` and leaves the pipeline: it costs nothing per message.
+            A peer that fails learns neither the reason nor the moment: the server sends nothing more, reads nothing more and closes the
+            connection ``failure_delay_s`` later.
+Source:     modelled on Netty's ``SslHandler`` and ``ProtocolNegotiationHandler``.
 """
 
 import asyncio
@@ -34,27 +33,26 @@ _MAX_REASON_CHARACTERS = 200  # it may quote what a stranger sent
 
 @dataclass(frozen=True, slots=True)
 class PeerAuthenticated:
-    """User event, just before ``channel_active``: who the peer has shown to be."""
+    """User event fired just before ``channel_active``."""
 
     gate: GateIdentity | None
-    """The gate that it may offer partitions to, and nothing else; None: it knows the secret."""
+    """The one gate that the peer may offer partitions to; None: it knows the cluster's secret."""
 
 
 class AuthenticationHandler(ChannelHandler):
-    """Stands right behind the ``MessageDecoder``; one per connection.
+    """The handler right behind the ``MessageDecoder``; one per connection.
 
-    Threading: the loop thread.
-    Life cycle: ``on_ready`` or ``on_failed`` is called once, ``on_ready`` after the handlers behind saw ``channel_active``.
+    Life cycle: calls ``on_ready`` (after ``channel_active``) or ``on_failed``, once.
 
     Args:
-        handshake: this end of it.
+        handshake: this end of the handshake.
         loop: for the two timers.
         timeout_s: from connected to ready.
-        failure_delay_s: how long a peer that failed is kept waiting before it is cut.
-        pins: SHA-256 digests of the certificates that are welcome; empty: every one that TLS accepted.
-        on_ready: the connection may be used.
-        on_failed: it never will be, and why.
-        logs: how often failures may be logged, for all connections of one server together; None: every time.
+        failure_delay_s: from a failure to the close.
+        pins: SHA-256 digests of the accepted certificates; empty: every certificate that TLS accepts.
+        on_ready: the connection is ready.
+        on_failed: the connection failed; gets the cause.
+        logs: limits the log of failures of all connections of one server; None: no limit.
     """
 
     def __init__(
@@ -85,7 +83,7 @@ class AuthenticationHandler(ChannelHandler):
         return f"<AuthenticationHandler of {self._handshake!r}>"
 
     def handler_added(self, ctx: ChannelHandlerContext) -> None:
-        """Close the decoder to everything but the handshake.
+        """Let the decoder accept only messages of the handshake.
 
         Raises:
             LocalProtocolError: there is no decoder.
@@ -96,11 +94,11 @@ class AuthenticationHandler(ChannelHandler):
         self._decoder.accept(HANDSHAKE_MESSAGE_IDS, max_read_bytes=MAX_UNAUTHENTICATED_READ_BYTES)
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
-        """No timer outlives the connection."""
+        """Cancel the timers."""
         self._cancel_timer()
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
-        """Begin; nobody behind hears of it yet."""
+        """Start the handshake; the event is passed on when it is over."""
         self._timer = self._loop.call_later(self._timeout_s, self._on_timeout, ctx)
         try:
             messages = self._handshake.connected(tls_binding=self._tls_binding(ctx))
@@ -110,13 +108,13 @@ class AuthenticationHandler(ChannelHandler):
             self._send(ctx, messages)
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
-        """It ended before it was ready; nobody behind ever heard of it."""
+        """Fail the handshake; the event is not passed on, because ``channel_active`` was not."""
         if not self._has_failed:
             self._report(ctx, _PeerGoneError("it closed the connection during the handshake"))
         self._cancel_timer()
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
-        """Take the next message of the handshake; what comes after a failure is not looked at."""
+        """Process the next message of the handshake; after a failure messages are dropped."""
         if self._has_failed:
             return
         assert isinstance(message, (Hello, GateHello, Proof, Ready)), "the decoder understands nothing else"
@@ -130,13 +128,13 @@ class AuthenticationHandler(ChannelHandler):
             self._become_ready(ctx)
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
-        """Nothing that was read concerns the handlers behind."""
+        """Do not pass it on: the handlers behind have read nothing."""
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
-        """Nobody behind has written anything."""
+        """Do not pass it on: the handlers behind have written nothing."""
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
-        """A broken frame, another protocol, or a lost connection: the same as a wrong proof."""
+        """Treat a broken frame, another protocol or a lost connection as a wrong proof."""
         if not self._has_failed:
             self._fail(ctx, error)
 
@@ -183,7 +181,7 @@ class AuthenticationHandler(ChannelHandler):
         self._has_failed = True
         peer, reason = ctx.channel.peer, str(error)[:_MAX_REASON_CHARACTERS]
         if self._logs is None or self._logs.take():
-            # A peer that only goes away may be ending, as every job's processes do at last; what we refused may be an attack.
+            # A peer that went away may just be shutting down; a peer that was refused may be an attacker.
             tell = _log.info if isinstance(error, (_PeerGoneError, ConnectionLostError)) else _log.warning
             tell("a connection was not authenticated", peer=peer, reason=repr(reason))
         failure = AuthenticationError(f"{peer} did not authenticate: {reason}; do both processes use the same secret file?")
@@ -197,8 +195,8 @@ class AuthenticationHandler(ChannelHandler):
 
 
 class _RefusedError(NetstackError):
-    """The cause of an ``AuthenticationError`` that is nobody's exception."""
+    """This end refused the peer; the cause of an ``AuthenticationError``."""
 
 
 class _PeerGoneError(_RefusedError):
-    """The peer said nothing wrong, it said nothing more."""
+    """The peer closed the connection during the handshake."""

@@ -1,8 +1,8 @@
-"""Dials another TaskManager.
+"""Connects to another TaskManager.
 
 Side:   loop.
 Source: Flink ``NettyClient``.
-Absent: retries (the connection manager's business).
+Absent: retries; ``ConnectionManager`` makes them.
 """
 
 import asyncio
@@ -32,15 +32,20 @@ async def connect(
     timeout_s: float,
     gate: GateIdentity | None = None,
 ) -> NetworkChannel:
-    """A connected channel whose peer has shown that it knows the secret; its handlers have seen ``channel_active``.
+    """Connect and authenticate; returns a channel whose handlers have seen ``channel_active``.
 
-    ``gate``: to offer partitions to that gate and for nothing else; the secret of ``config`` is the token for it.
+    Args:
+        config: with the secret, or with the token of ``gate`` in its place.
+        connection_id: the peer's address.
+        handlers_factory: makes the handlers of the pipeline.
+        timeout_s: for the connection, TLS and the handshake together.
+        gate: the gate to offer partitions to; None: the connection is for partition requests.
 
     Raises:
-        AuthenticationError: the peer did not, or is not sure of us.
-        ConfigError: ``config.security`` is not set, or its certificates cannot be read; or the kernel does not have
+        AuthenticationError: one end did not prove that it knows the secret, or TLS failed.
+        ConfigError: ``config.security`` is not set, its certificates cannot be read, or the kernel does not offer
             ``config.congestion_control``.
-        ConnectError: nobody listens there, it is not allowed to go there, or it took longer than ``timeout_s`` seconds.
+        ConnectError: the peer does not listen, the address is not allowed, or ``timeout_s`` is over.
     """
     security = required_security(config.security)
     if security.mode is not SecurityMode.TLS and not is_loopback(connection_id.host):
@@ -50,7 +55,7 @@ async def connect(
 
 
 class _LoopbackOnly(ChannelHandler):
-    """First in the pipeline of a connection without TLS: wherever a name led, nothing is said to another machine."""
+    """First handler of a connection without TLS: closes it if the name was resolved to another machine's address."""
 
     def __init__(self, on_loopback: Callable[[], None], on_refused: Callable[[str], None]) -> None:
         self._on_loopback = on_loopback
@@ -73,7 +78,7 @@ class _LoopbackOnly(ChannelHandler):
 
 
 class _Attempt:
-    """One connection on its way to be ready."""
+    """One connection until it is ready."""
 
     def __init__(
         self,
@@ -96,9 +101,9 @@ class _Attempt:
         channel = self._channel
         try:
             await self._connect()
-        except BaseException:  # also if everything had succeeded just when somebody cancelled
+        except BaseException:  # also a cancellation that arrives when the connection is just ready
             channel.abort()
-            await channel.wait_closed()  # whoever closes the loop next shall find nothing
+            await channel.wait_closed()  # otherwise the caller could close the loop with an open transport
             raise
         return channel
 
@@ -117,10 +122,9 @@ class _Attempt:
             raise ConnectError(f"cannot connect to {address}: {type(error).__name__}: {error}") from error
 
     async def _dial(self) -> None:
-        """Connect; a cancellation is passed on only as long as there is no connection.
+        """Connect; a cancellation reaches ``create_connection`` only before ``connection_made``.
 
-        One that reaches uvloop's ``create_connection`` between ``connection_made`` and its end closes the transport without ever calling
-        ``connection_lost``, and whoever waits for the end of the channel would wait for ever.
+        Later, uvloop would close the transport without calling ``connection_lost``, and ``wait_closed`` would never return.
         """
         address, channel = self._id, self._channel
         dial = self._loop.create_task(
@@ -154,7 +158,7 @@ class _Attempt:
         authentication = AuthenticationHandler(
             handshake,
             self._loop,
-            timeout_s=self._timeout_s,  # the server's patience is short; a peer that is only busy, or frozen, is not an impostor
+            timeout_s=self._timeout_s,  # not ``handshake_timeout_s``: a peer that is only busy must not look like an impostor
             failure_delay_s=0,
             pins=frozenset() if security.tls is None else security.tls.pins,
             on_ready=self._succeed,

@@ -1,14 +1,13 @@
-"""The way past the loop: a thread that has a little to send writes it itself, while the connection is at rest.
+"""Lets a task thread write one small frame to an idle connection itself, without the loop.
 
-Hot path.  Why: a record that comes alone would wait for the loop to wake up, which takes longer than all else that is done to it.
+Hot path.  Why: waking the loop takes longer than all other work on a single record.  bench: latency.
 
 Side:       shared.  ``try_begin``, ``write`` and ``end`` on any thread but the loop's; the channel makes and closes it on the loop thread.
-Invariants: whoever writes to the socket holds the channel's ``turn``, the loop included, from before it decides what comes next until the
-            kernel has it or it stands in the outbound buffer.  So what goes past the loop never comes between the parts of a frame, and
-            never before something that was written earlier.  Nobody waits for anything but the interpreter while it holds the turn.
-            The socket is a duplicate: the transport may close its own at any moment, and its number then means something else.
-            The main thread never has it: a signal handler that raises there (Ctrl-C) would leave the turn taken, and the loop waiting.
-Lock order: ``turn`` before the locks of subpartitions and pools; no callback of a handler runs on a foreign thread.
+Invariants: a thread, the loop's too, holds the channel's ``turn`` from the choice of the next frame until the frame is in the kernel or in
+            the outbound buffer.  So a direct write never splits a frame and never overtakes an earlier one.  The holder does not block.
+            The socket is a duplicate: the transport may close its own at any moment, and its number would then mean another file.
+            The main thread is barred: a signal handler that raises there (Ctrl-C) would keep the turn, and the loop would wait for ever.
+Lock order: ``turn`` before the locks of subpartitions and pools; callbacks of handlers run on the loop thread only.
 """
 
 import contextlib
@@ -20,34 +19,33 @@ from typing import Final, Protocol
 
 from netstack.channel.outbound_buffer import ChannelOutboundBuffer
 
-MAX_DIRECT_BYTES: Final = 4096  # of payload; more is worth the loop's gather write.  Not measured.
+MAX_DIRECT_BYTES: Final = 4096  # of payload; larger ones are left to the loop's gather write.  Not measured.
 _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class FrameSocket(Protocol):
-    """What is needed of a socket that does not block."""
+    """The part of a non-blocking socket that ``DirectWriter`` uses."""
 
     def send(self, data: bytes, flags: int, /) -> int:
-        """How many bytes the kernel took, at least one; raises OSError if it takes none."""
+        """Returns the number of bytes that the kernel took, at least one; raises OSError if it takes none."""
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the socket."""
 
 
 class DirectWriter:
-    """Writes whole frames to one connection from a thread that is not the loop's.
+    """Writes whole frames to one connection from threads other than the loop's.
 
-    Life cycle: until ``close``; afterwards ``try_begin`` refuses.
+    Life cycle: until ``close``; afterwards ``try_begin`` returns False.
     Ownership: owns ``sock``.
 
     Args:
-        sock: non-blocking, of the same connection as the channel's transport.
-        outbound: what the channel has not handed to the kernel yet.
+        sock: non-blocking, a duplicate of the transport's.
+        outbound: the channel's frames that the kernel has not taken.
         turn: the channel's.
         is_open: whether the channel still takes frames.
         flush_threadsafe: makes the loop write what is in ``outbound``.
-        barred_threads: never have the turn.  Default: the calling thread, which is the loop's, and the main thread, which a signal handler
-            may tear out of a block that gives back what it took.
+        barred_threads: ids of threads that ``try_begin`` refuses.  Default: the calling thread (the loop's) and the main thread.
     """
 
     __slots__ = ("_barred_threads", "_flush_threadsafe", "_is_open", "_outbound", "_sock", "_turn", "num_bytes_out", "num_writes")
@@ -75,7 +73,7 @@ class DirectWriter:
         return f"<DirectWriter {'closed' if self._sock is None else 'open'}, {self.num_writes} writes>"
 
     def try_begin(self) -> bool:
-        """Take the turn; False if somebody has it, something written earlier is not out yet, the channel ends, or the thread is barred."""
+        """Take the turn; False if it is taken, earlier frames are pending, the channel is closing, or the thread is barred."""
         if get_ident() in self._barred_threads or not self._turn.acquire(blocking=False):
             return False
         outbound = self._outbound
@@ -85,11 +83,11 @@ class DirectWriter:
         return True
 
     def write(self, frame: bytes) -> None:
-        """Send one whole frame; between ``try_begin`` and ``end``, once.  What the kernel does not take, the loop sends next."""
+        """Send one whole frame, once between ``try_begin`` and ``end``; the loop sends the bytes that the kernel does not take."""
         assert self._sock is not None, "the turn was taken"
         try:
             num_sent = self._sock.send(frame, _NO_SIGNAL)
-        except OSError:  # there is no room, or the connection is broken: then the loop finds out, and tells everybody
+        except OSError:  # no room, or a broken connection, which the loop will find and report
             num_sent = 0
         self.num_writes += 1
         self.num_bytes_out += num_sent
@@ -103,7 +101,7 @@ class DirectWriter:
         self._turn.release()
 
     def close(self) -> None:
-        """Nothing goes past the loop any more; the second call does nothing."""
+        """Close the socket; later writes go through the loop.  A second call does nothing."""
         with self._turn:
             sock, self._sock = self._sock, None
         if sock is not None:

@@ -1,11 +1,10 @@
-"""Handlers, the place of a handler in its pipeline, and what a handler may ask of its channel.
+"""``ChannelHandler``, ``ChannelHandlerContext`` and ``Channel``.
 
 Side:       loop.  Hot path.
-Invariants: inbound events go from the head to the tail, outbound operations from the tail to the head.  An exception out of an inbound
-            method goes to ``exception_caught`` of the same handler; one out of an outbound method goes to the caller of the operation.
-Source:     Netty ``ChannelHandler``, ``AbstractChannelHandlerContext``, ``Channel``.  Operations have no promises: a frame tells by its
-            ``on_written`` that it is out of the channel.
-Absent:     adding handlers while the channel lives; executors of single handlers.
+Invariants: inbound events go from the head to the tail, outbound operations from the tail to the head.  An exception of an inbound method
+            goes to ``exception_caught`` of the same handler, one of an outbound method to the caller of the operation.
+Source:     Netty's classes of these names.  Operations return no promise; the ``on_written`` of a frame is called instead.
+Absent:     adding handlers to a connected channel; executors of single handlers.
 """
 
 import threading
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ChannelHandler:
-    """Takes part in the events of one channel; every method passes on by default.
+    """Handles the events of one channel; every method passes its event on by default.
 
     Threading: all methods run on the channel's loop thread, to completion.
     Life cycle: ``handler_added``, ``channel_active``, reads and events, ``channel_inactive``, ``handler_removed``.
@@ -47,7 +46,7 @@ class ChannelHandler:
         ctx.fire_channel_read_complete()
 
     def user_event_triggered(self, ctx: "ChannelHandlerContext", event: object) -> None:
-        """Another handler has news that are no message."""
+        """Another handler fired ``event``."""
         ctx.fire_user_event_triggered(event)
 
     def channel_writability_changed(self, ctx: "ChannelHandlerContext") -> None:
@@ -55,7 +54,7 @@ class ChannelHandler:
         ctx.fire_channel_writability_changed()
 
     def exception_caught(self, ctx: "ChannelHandlerContext", error: Exception) -> None:
-        """This handler, one nearer to the head, or the transport failed."""
+        """This handler, a handler nearer to the head, or the transport raised ``error``."""
         ctx.fire_exception_caught(error)
 
     def write(self, ctx: "ChannelHandlerContext", message: object) -> None:
@@ -74,8 +73,8 @@ class ChannelHandler:
 class ChannelHandlerContext:
     """One handler's place in its pipeline.
 
-    ``fire_*`` pass an inbound event to the next handler towards the tail; ``write``, ``flush`` and ``close`` an operation to the next
-    one towards the head.  Handlers that do not override one of the hot methods are skipped, not called.
+    ``fire_*`` pass an inbound event to the next handler towards the tail; ``write``, ``flush`` and ``close`` pass an operation to the next
+    handler towards the head.  Handlers that do not override a hot method are skipped.
     """
 
     __slots__ = ("_completer", "_flusher", "_next", "_previous", "_reader", "_watcher", "_writer", "channel", "handler", "pipeline")
@@ -84,20 +83,20 @@ class ChannelHandlerContext:
         self.pipeline = pipeline
         self.channel: Channel = pipeline.channel
         self.handler = handler
-        # Linked by the pipeline; the ends of the chain are linked to themselves and never used.
+        # The pipeline links the contexts.  Those at both ends stay linked to themselves; these links are never used.
         self._next = self._previous = self._reader = self._completer = self._watcher = self._writer = self._flusher = self
 
     def __repr__(self) -> str:
         return f"<context of {self.handler!r}>"
 
     def link(self, previous: "ChannelHandlerContext") -> None:
-        """Pipeline only: put this context behind ``previous``, which is linked towards the head already."""
+        """Pipeline only: put this context behind ``previous``; called from the head to the tail."""
         self._previous, previous._next = previous, self
         self._writer = previous if _overrides(previous.handler, "write") else previous._writer
         self._flusher = previous if _overrides(previous.handler, "flush") else previous._flusher
 
     def link_reader(self) -> None:
-        """Pipeline only: find who is next to be told of reads and writability; called from the tail to the head once all are linked."""
+        """Pipeline only: find the next handlers of reads and of writability; called from the tail to the head after ``link``."""
         following = self._next
         self._reader = following if _overrides(following.handler, "channel_read") else following._reader
         self._completer = following if _overrides(following.handler, "channel_read_complete") else following._completer
@@ -122,7 +121,7 @@ class ChannelHandlerContext:
             ctx.catch(error)
 
     def fire_channel_read(self, message: object) -> None:
-        """Hand ``message`` to the next handler that reads."""
+        """Hand ``message`` to the next handler with a ``channel_read``."""
         ctx = self._reader
         try:
             ctx.handler.channel_read(ctx, message)
@@ -130,7 +129,7 @@ class ChannelHandlerContext:
             ctx.catch(error)
 
     def fire_channel_read_complete(self) -> None:
-        """Tell the next handler that listens that one read of the socket was delivered."""
+        """Tell the next handler with a ``channel_read_complete`` that one read of the socket was delivered."""
         ctx = self._completer
         try:
             ctx.handler.channel_read_complete(ctx)
@@ -146,7 +145,7 @@ class ChannelHandlerContext:
             ctx.catch(error)
 
     def fire_channel_writability_changed(self) -> None:
-        """Tell the next handler that listens that writability flipped."""
+        """Tell the next handler with a ``channel_writability_changed`` that ``is_writable`` flipped."""
         ctx = self._watcher
         try:
             ctx.handler.channel_writability_changed(ctx)
@@ -167,12 +166,12 @@ class ChannelHandlerContext:
     # ---------------------------------------------------------------- outbound
 
     def write(self, message: object) -> None:
-        """Hand ``message`` to the next handler towards the head that writes; it leaves with the next flush."""
+        """Hand ``message`` to the next handler with a ``write``; it leaves with the next flush."""
         ctx = self._writer
         ctx.handler.write(ctx, message)
 
     def flush(self) -> None:
-        """Ask for everything written so far to be sent."""
+        """Send everything written so far."""
         ctx = self._flusher
         ctx.handler.flush(ctx)
 
@@ -182,7 +181,7 @@ class ChannelHandlerContext:
         self.flush()
 
     def close(self) -> None:
-        """Ask for the connection to end; bytes already written are still sent, within the configured time."""
+        """End the connection; bytes already written are still sent, within ``close_timeout_s``."""
         ctx = self._previous
         ctx.handler.close(ctx)
 
@@ -199,29 +198,29 @@ class Channel(ABC):
 
     pipeline: "ChannelPipeline"
     peer: str
-    """Whom the channel is connected to, for messages."""
+    """The peer's address, for logs and errors."""
     turn: "threading.RLock"
-    """Held by whoever decides what is written next, until it is written; see ``DirectWriter``."""
+    """Held from the choice of the next frame until it is written; see ``DirectWriter``."""
 
     @property
     @abstractmethod
     def is_open(self) -> bool:
-        """Whether nobody has closed the channel yet; true also before it is connected."""
+        """Whether the channel has not been closed; true also before it is connected."""
 
     @property
     @abstractmethod
     def is_active(self) -> bool:
-        """Whether the channel is connected and nobody has closed it."""
+        """Whether the channel is connected and has not been closed."""
 
     @property
     @abstractmethod
     def is_writable(self) -> bool:
-        """Whether a considerate handler may go on writing; see ``ChannelOutboundBuffer``."""
+        """False above the high watermark until the low one is reached; see ``ChannelOutboundBuffer``."""
 
     @property
     @abstractmethod
     def pending_bytes(self) -> int:
-        """How many bytes were written and not yet taken by the kernel."""
+        """Bytes that were written and that the kernel has not taken."""
 
     @property
     @abstractmethod
@@ -230,24 +229,24 @@ class Channel(ABC):
 
     @property
     def tls_binding(self) -> bytes | None:
-        """What the two ends of this very TLS connection know of it and no other connection has; None without TLS."""
+        """The channel binding of the TLS connection: equal at both ends, unique to the connection; None without TLS."""
         return None
 
     def direct_writer(self) -> "DirectWriter | None":
-        """The way past the loop, which ends with the channel; None if there is none."""
+        """The channel's ``DirectWriter``, or None; the channel closes it."""
         return None
 
     @abstractmethod
     def abort(self) -> None:
-        """End the connection at once, past all handlers: what is queued is dropped.  A second call does nothing."""
+        """End the connection at once, without the handlers; queued frames are dropped.  A second call does nothing."""
 
     @abstractmethod
     def pause_reading(self) -> None:
-        """Take nothing more from the peer (Netty's auto-read off), not even the news that it is gone."""
+        """Read nothing, as Netty without auto-read; the end of the connection is not noticed either."""
 
     @abstractmethod
     def resume_reading(self) -> None:
-        """Go on after ``pause_reading``."""
+        """Read again after ``pause_reading``."""
 
     @abstractmethod
     def event_loop_check(self) -> None:
@@ -259,7 +258,7 @@ class Channel(ABC):
 
     @abstractmethod
     def transport_write(self, message: object) -> None:
-        """Head only: queue an ``OutboundFrame``; on a channel that is no longer open it is dropped, after its ``on_written`` was called."""
+        """Head only: queue an ``OutboundFrame``; a closed channel calls its ``on_written`` and drops it."""
 
     @abstractmethod
     def transport_flush(self) -> None:
@@ -267,15 +266,15 @@ class Channel(ABC):
 
     @abstractmethod
     def transport_close(self) -> None:
-        """Head only: end the connection once the queued frames are sent or their time is over; a second call does nothing."""
+        """Head only: end the connection when the queued frames are sent or ``close_timeout_s`` is over; a second call does nothing."""
 
     @abstractmethod
     def on_unhandled_message(self, message: object) -> None:
-        """Tail only: no handler wanted ``message``."""
+        """Tail only: no handler consumed ``message``."""
 
     @abstractmethod
     def on_unhandled_exception(self, error: Exception) -> None:
-        """Tail only: no handler dealt with ``error``."""
+        """Tail only: no handler handled ``error``."""
 
     def write(self, message: object) -> None:
         """Send ``message`` through all handlers; it leaves with the next flush."""
@@ -291,5 +290,5 @@ class Channel(ABC):
         self.pipeline.flush()
 
     def close(self) -> None:
-        """End the connection, through all handlers; bytes already written are still sent, within the configured time."""
+        """End the connection, through all handlers; bytes already written are still sent, within ``close_timeout_s``."""
         self.pipeline.close()

@@ -1,28 +1,28 @@
-"""What a peer may make us do or keep before its connection ends.
+"""Limits on the work and memory that one peer can cause.
 
 Side:       pure.
-Invariants: what waits for a peer that does not read is bounded in messages and in bytes (GHSA-8r5v-vm4m-4g25: answers that pile up while
-            the window is shut); what a peer may do again and again is bounded in time (CVE-2023-44487: rapid reset).
-Units:      bytes; events per second; clocks in seconds.
+Invariants: replies that wait for a peer that does not read are bounded in number and bytes (GHSA-8r5v-vm4m-4g25: replies pile up while the
+            window is closed); repeated actions of a peer are bounded per second (CVE-2023-44487: rapid reset).
+Units:      bytes; actions per second; clocks in seconds.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-# More of them than a peer that reads can ever cause; not measured.
+# More than a peer that reads its replies can cause; not measured.
 MAX_WAITING_REPLIES: Final = 1000
 MAX_WAITING_REPLY_BYTES: Final = 1024 * 1024
-# An answer that somebody waits for names a partition, in text.
+# An expected reply names a partition, in text.
 _EXPECTED_REPLY_BYTES: Final = 1024
-# A job with thousands of channels may be cancelled at once.
+# A job with thousands of channels may be cancelled at once: the bucket holds as much as this time refills.
 _BURST_S: Final = 10.0
 
 
 class ReplyBudget:
-    """Counts the control messages that were written while the socket took nothing.
+    """Counts the replies that were written while the channel was not writable.
 
     Args:
-        num_expected: so many more may come at once without a mistake of the peer: answers to requests that time out together.
+        num_expected: further replies that may be due at once although the peer did nothing wrong: to requests that time out together.
     """
 
     __slots__ = ("_max_bytes", "_max_messages", "_num_bytes", "_num_messages")
@@ -37,7 +37,7 @@ class ReplyBudget:
         return f"<ReplyBudget {self._num_messages} messages and {self._num_bytes} bytes wait>"
 
     def spend(self, num_bytes: int, *, is_writable: bool) -> bool:
-        """Count one more message of about ``num_bytes``; False if too many wait already.  A writable channel holds little."""
+        """Count one reply of about ``num_bytes``; False if too many wait.  A writable channel resets the count."""
         if is_writable:
             self._num_messages = self._num_bytes = 0
             return True
@@ -47,7 +47,7 @@ class ReplyBudget:
 
 
 class RateLimit:
-    """A bucket of tokens that refills with time: ``per_second`` in the long run, ten seconds' worth at once."""
+    """A token bucket that refills by ``per_second`` and holds ten seconds' worth."""
 
     __slots__ = ("_capacity", "_clock", "_per_second", "_tokens", "_updated_s")
 

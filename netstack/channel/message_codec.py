@@ -1,7 +1,7 @@
-"""The two handlers next to the transport: messages to frames, bytes to messages.
+"""The handlers that encode messages as frames and decode bytes into messages.
 
 Side:       loop.  Hot path.
-Invariants: a buffer handed to ``MessageEncoder`` is recycled exactly once: when its last byte was written, or when that failed.
+Invariants: a buffer handed to ``MessageEncoder`` is recycled exactly once: when its last byte was written, or when the write failed.
 Source:     Flink ``NettyMessage.NettyMessageEncoder``, ``NettyMessageClientDecoderDelegate``.
 """
 
@@ -76,10 +76,10 @@ _ENCODABLE = (
 
 
 class OutboundBuffer(NamedTuple):
-    """One buffer on its way to ``receiver``: the sender's twin of ``BufferResponse``.
+    """One buffer to send to ``receiver``; the receiver gets it as a ``BufferResponse``.
 
-    Ownership: whoever writes it gives ``buffer`` away.
-    ``partial_sizes`` are the sizes of the buffers that were put together into this one; empty if it is one buffer.
+    Ownership: writing it hands ``buffer`` over.
+    ``partial_sizes``: the sizes of the small buffers that ``buffer`` is made of; empty if it is one buffer.
     """
 
     receiver: InputChannelID
@@ -91,30 +91,27 @@ class OutboundBuffer(NamedTuple):
 
 
 class OutboundRun(NamedTuple):
-    """Several whole segments of data on their way to ``receiver``: on the wire as many buffers.
+    """Several full segments of data to send to ``receiver``; each is a buffer of its own on the wire.
 
-    Ownership: whoever writes it gives the segments away, to ``recycler``.
+    Ownership: writing it hands the segments over; they are recycled to ``recycler``.
     """
 
     receiver: InputChannelID
     subpartition: int
-    sequence_number: int  # of the first one; they wrap at 2^31
-    backlog: int  # behind the last one
+    sequence_number: int  # of the first segment; numbers wrap at 2^31
+    backlog: int  # behind the last segment
     segments: list[MemorySegment]
     recycler: BufferRecycler
 
 
 class MessageEncoder(ChannelHandler):
-    """Turns messages, ``OutboundBuffer``s, and lists of these and of ``OutboundRun``s (one gather write), into ``OutboundFrame``s.
-
-    Anything else is refused.
-    """
+    """Encodes a message, an ``OutboundBuffer``, or a list of ``OutboundBuffer``s and ``OutboundRun``s (one gather write)."""
 
     def write(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Encode ``message`` and pass the frame on.
 
         Raises:
-            LocalProtocolError: ``message`` is no message, or one of its fields is out of range.
+            LocalProtocolError: ``message`` is of another type, or one of its fields is out of range.
         """
         if type(message) is list:
             ctx.write(_frame_of_all(message))
@@ -123,14 +120,14 @@ class MessageEncoder(ChannelHandler):
         elif isinstance(message, _ENCODABLE):
             ctx.write(OutboundFrame((encode(message),), None))
         else:
-            raise LocalProtocolError(f"{type(message).__name__} is no message that can be written")
+            raise LocalProtocolError(f"{type(message).__name__} is not a message that can be written")
 
 
 def encode_buffer(receiver: InputChannelID, subpartition: int, sequence_number: int, backlog: int, buffer: PayloadBuffer) -> bytes:
-    """The whole frame of one buffer, for whoever sends it past the pipeline; the buffer stays the caller's."""
+    """The frame of one buffer, for a direct write; the caller keeps ``buffer``."""
     view = buffer.view
     size = len(view)
-    header = _pack_header(  # as below.  bench: latency.
+    header = _pack_header(  # ``encode_buffer_response_header`` inlined.  bench: latency.
         BUFFER_RESPONSE_HEADER_BYTES + size,
         MAGIC,
         BUFFER_RESPONSE_ID,
@@ -160,7 +157,7 @@ def _frame_of(message: OutboundBuffer) -> OutboundFrame:
 
 
 def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame:
-    """One frame with the bytes of all; the buffers are recycled together, when the last byte of the last one was written."""
+    """One frame of all messages; the buffers are recycled together when its last byte was written."""
     views: list[View] = []
     try:
         for message in messages:
@@ -175,7 +172,7 @@ def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame
                 header = encode_buffer_response_header(
                     receiver, subpartition, sequence_number, backlog, buffer.data_type, buffer.is_compressed, size, partial_sizes
                 )
-            else:  # what the function does, without its call.  bench: transport.
+            else:  # ``encode_buffer_response_header`` inlined: one Python call less per buffer.  bench: transport.
                 header = _pack_header(
                     BUFFER_RESPONSE_HEADER_BYTES + size,
                     MAGIC,
@@ -197,7 +194,7 @@ def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame
 
 
 def _add_run(run: OutboundRun, views: list[View]) -> None:
-    """Headers and payloads: the headers differ in two fields only."""
+    """Append headers and payloads to ``views``; the headers differ only in sequence number and backlog."""
     receiver, subpartition, sequence_number, backlog, segments, _ = run
     num_segments = len(segments)
     size = len(segments[0].view)
@@ -232,7 +229,7 @@ def _recycle_all(messages: list[OutboundBuffer | OutboundRun]) -> None:
 
 
 class MessageDecoder(ChannelHandler):
-    """Owns the read buffer of its channel; turns the number of bytes read into messages."""
+    """Owns the read buffer of its channel; decodes the bytes read into messages."""
 
     def __init__(self, decoder: FrameDecoder) -> None:
         self._decoder = decoder
@@ -242,7 +239,7 @@ class MessageDecoder(ChannelHandler):
     def of(
         cls, config: NetstackConfig, allocator: BufferAllocator | RunAllocator | None = None, *, accepted_ids: frozenset[int] | None = None
     ) -> "MessageDecoder":
-        """A decoder that accepts buffers of up to one segment and puts their payloads where ``allocator`` says."""
+        """A decoder for buffers of up to one segment, whose payloads go into the buffers of ``allocator``."""
         max_data_frame_bytes = BUFFER_RESPONSE_HEADER_BYTES + config.segment_size_bytes
         return cls(
             FrameDecoder(
@@ -257,28 +254,25 @@ class MessageDecoder(ChannelHandler):
         return f"<MessageDecoder of {self._decoder!r}>"
 
     def accept(self, message_ids: frozenset[int], *, max_read_bytes: int | None = None) -> None:
-        """Understand these messages from the next read on, and no others: see ``FrameDecoder.accept``.
-
-        One read takes at most ``max_read_bytes``; None: as much as there is room for.
-        """
+        """Accept only these messages from the next read on, as ``FrameDecoder.accept``; ``max_read_bytes``: per read, None: no limit."""
         self._decoder.accept(message_ids)
         self._max_read_bytes = max_read_bytes
 
     def read_buffer(self) -> memoryview:
-        """Where the transport puts the next bytes."""
+        """The memory that the transport reads the next bytes into."""
         buffer = self._decoder.get_buffer()
         return buffer if self._max_read_bytes is None else buffer[: self._max_read_bytes]
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether a frame has begun and is not complete."""
+        """Whether a frame is incomplete."""
         return self._decoder.num_buffered_bytes > 0 or self._decoder.num_missing_payload_bytes > 0
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
-        """Decode the ``message`` (a number) bytes that were put into the read buffer; fire each message.
+        """Decode the bytes in the read buffer (``message`` is their number) and fire each message.
 
         Raises:
-            RemoteProtocolError: a frame is broken, after the good ones before it were fired.  It reaches ``exception_caught`` of the
+            RemoteProtocolError: a frame is broken; the good ones before it were fired.  The error goes to ``exception_caught`` of the
                 handlers behind this one.
         """
         assert type(message) is int, "the transport tells how many bytes it read"
@@ -287,14 +281,14 @@ class MessageDecoder(ChannelHandler):
             if channel.is_open:
                 ctx.fire_channel_read(each)
             elif type(each) is BufferResponse and each.buffer is not None:
-                each.buffer.recycle()  # a handler closed the channel: what follows is nobody's business
+                each.buffer.recycle()  # a handler closed the channel: later buffers have no receiver
             elif type(each) is BufferRun:
                 run_all([buffer.recycle for buffer in each.buffers])
         if decoder.failure is not None and channel.is_open:
             raise decoder.failure
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
-        """The channel ended: a payload that was under way will not come."""
+        """Recycle the buffer of an incomplete payload."""
         self._decoder.close()
 
 

@@ -1,8 +1,8 @@
-"""What was written to a channel and is not yet in the kernel's hands.
+"""The frames of a channel that the kernel has not taken yet.
 
 Side:       pure.  Hot path.
-Invariants: ``pending_bytes`` counts every byte from ``add`` until ``written`` reports it, exactly; an ``on_written`` callback is handed
-            out once, when the last byte of its frame was written, or by ``fail_all``.
+Invariants: ``pending_bytes`` counts every byte from ``add`` until ``written``; an ``on_written`` callback is returned once, when the last
+            byte of its frame was written, or by ``fail_all``.
 Units:      bytes.
 Source:     Netty ``ChannelOutboundBuffer``, without the 96 bytes that Netty adds per message for its own bookkeeping.
 """
@@ -16,9 +16,9 @@ OnWritten: TypeAlias = Callable[[], None]
 
 
 class OutboundFrame(NamedTuple):
-    """Bytes for the head of a pipeline.
+    """Encoded bytes for the head of a pipeline.
 
-    Ownership: ``views`` must stay unchanged until ``on_written`` is called: once, after the last byte left or the write failed.
+    Ownership: ``views`` must not change until ``on_written`` is called, once, after the last byte was written or the write failed.
     """
 
     views: Sequence[View]
@@ -26,11 +26,11 @@ class OutboundFrame(NamedTuple):
 
 
 class ChannelOutboundBuffer:
-    """First in, first out; tells when the channel stops and starts to be writable.
+    """A FIFO queue of frames with a high and a low watermark.
 
     Attributes:
-        num_added: bytes since the beginning; to be read only.
-        num_written: of these, how many are out; to be read only.
+        num_added: bytes added so far; read only.
+        num_written: bytes written so far; read only.
     """
 
     __slots__ = ("_callbacks", "_high", "_is_writable", "_low", "_unflushed", "num_added", "num_written")
@@ -43,28 +43,23 @@ class ChannelOutboundBuffer:
         self.num_added = 0
         self.num_written = 0
         self._unflushed: list[View] = []
-        self._callbacks: deque[tuple[int, OnWritten]] = deque()  # (value of num_written that ends the frame, what to call then)
+        self._callbacks: deque[tuple[int, OnWritten]] = deque()  # (num_written at the end of the frame, its callback)
 
     def __repr__(self) -> str:
         return f"<ChannelOutboundBuffer {'writable' if self._is_writable else 'full'}, {self.pending_bytes} bytes pending>"
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes were added and not yet written."""
+        """Bytes added and not yet written."""
         return self.num_added - self.num_written
 
     @property
     def is_writable(self) -> bool:
-        """False from more than the high watermark pending until no more than the low one is."""
+        """False from above the high watermark until at or below the low one."""
         return self._is_writable
 
-    @property
-    def has_unflushed(self) -> bool:
-        """Whether ``take_unflushed`` would return anything."""
-        return bool(self._unflushed)
-
     def add(self, views: Sequence[View], on_written: OnWritten | None) -> bool:
-        """Append one frame; True if this made the channel unwritable."""
+        """Append one frame; returns True if this made the channel unwritable."""
         added = self.num_added
         for view in views:
             added += len(view)
@@ -78,12 +73,12 @@ class ChannelOutboundBuffer:
         return False
 
     def take_unflushed(self) -> list[View]:
-        """Everything added since the last call, in order, for one gather write.  It stays pending."""
+        """The bytes added since the last call, for one gather write; they stay pending."""
         views, self._unflushed = self._unflushed, []
         return views
 
     def written(self, num_bytes: int) -> tuple[list[OnWritten], bool]:
-        """Account for the next ``num_bytes`` bytes; returns the callbacks that are due and whether the channel became writable."""
+        """Count ``num_bytes`` more as written; returns the due callbacks, and whether the channel became writable."""
         assert 0 <= num_bytes <= self.pending_bytes, f"{num_bytes} bytes written, {self.pending_bytes} pending"
         self.num_written += num_bytes
         written, callbacks = self.num_written, self._callbacks

@@ -1,10 +1,10 @@
 """The handlers of one channel, in order.
 
 Side:       loop.
-Invariants: before the first handler stands the head (the transport), behind the last the tail (what nobody wanted).  A handler can leave
-            while the channel lives, as Netty's handshake handlers do, and costs nothing from then on.
+Invariants: the head, which calls the transport, stands before the first handler, and the tail, which reports unhandled messages, behind
+            the last.  A handler can be removed from a connected channel, as Netty's handshake handlers are; then it costs nothing.
 Source:     Netty ``DefaultChannelPipeline``.
-Absent:     adding handlers to a living channel.
+Absent:     adding handlers to a connected channel.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class ChannelPipeline:
     Threading: loop thread only.
 
     Attributes:
-        head: stands before the first handler, as long as the pipeline lives; who fires often fires there.
+        head: the context before the first handler; firing there saves one call per event.
     """
 
     __slots__ = ("_contexts", "_tail", "channel", "head")
@@ -96,7 +96,7 @@ class ChannelPipeline:
         return None
 
     def remove_handler(self, handler: ChannelHandler) -> None:
-        """``remove``, by the handler itself.
+        """Remove ``handler``; see ``remove``.
 
         Raises:
             LocalProtocolError: it is not in this pipeline, or not any more.
@@ -107,7 +107,7 @@ class ChannelPipeline:
         self.remove(ctx)
 
     def remove(self, ctx: ChannelHandlerContext) -> None:
-        """Take the handler of ``ctx`` out; it is told so.  ``ctx`` still leads to its old neighbours, for what the handler has left to say.
+        """Remove the handler of ``ctx`` and call its ``handler_removed``; its last events still go through ``ctx`` to its old neighbours.
 
         Raises:
             LocalProtocolError: it is not in this pipeline, or not any more.
@@ -119,12 +119,12 @@ class ChannelPipeline:
         ctx.handler.handler_removed(ctx)
 
     def handlers_added(self) -> None:
-        """Channel only: tell every handler its place, head to tail; called once, when ``channel.pipeline`` is set."""
+        """Channel only: call every ``handler_added``, head to tail; called once, when ``channel.pipeline`` is set."""
         for ctx in self._contexts:
             ctx.handler.handler_added(ctx)
 
     def handlers_removed(self) -> None:
-        """Channel only: tell every handler, tail to head, that the channel ended; errors go to the channel."""
+        """Channel only: call every ``handler_removed``, tail to head; errors go to the channel."""
         for ctx in reversed(self._contexts):
             try:
                 ctx.handler.handler_removed(ctx)
@@ -142,7 +142,7 @@ class ChannelPipeline:
         self.head.fire_channel_inactive()
 
     def fire_channel_read(self, message: object) -> None:
-        """Something arrived."""
+        """A message arrived."""
         self.head.fire_channel_read(message)
 
     def fire_channel_read_complete(self) -> None:
@@ -150,7 +150,7 @@ class ChannelPipeline:
         self.head.fire_channel_read_complete()
 
     def fire_user_event_triggered(self, event: object) -> None:
-        """There is news for the handlers."""
+        """Hand ``event`` to the handlers."""
         self.head.fire_user_event_triggered(event)
 
     def fire_channel_writability_changed(self) -> None:

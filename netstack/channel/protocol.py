@@ -1,14 +1,14 @@
-"""A TCP connection as a ``Channel``: the pipeline between an asyncio transport and the handlers.
+"""A TCP connection as a ``Channel``, on an asyncio transport.
 
 Side:       loop.  Hot path.
-Invariants: bytes go to the transport only while it holds none, in one gather write; so "pending" is what waits here plus what the
-            transport holds, and ``resume_writing`` means that the transport holds nothing.  A frame's ``on_written`` runs when the
-            kernel has its last byte.  One pass hands at most about ``max_write_batch_bytes`` to the kernel before other work is served.
+Invariants: bytes go to the transport in one gather write, and only while it holds none.  So the pending bytes are those queued here plus
+            those in the transport, and ``resume_writing`` means that the transport is empty.  A frame's ``on_written`` runs when the kernel
+            has its last byte.  One pass hands at most about ``max_write_batch_bytes`` to the kernel before the loop does other work.
 Units:      bytes.
-Source:     Netty ``AbstractNioByteChannel``, ``AbstractChannel.AbstractUnsafe``; closing lingers until the peer has read everything,
-            because a close with unread input makes the kernel reset the connection and the peer lose our last message.
-TLS:        the transport holds plaintext that is not encrypted yet and ciphertext that is not out; "pending" counts both.  What the
-            encrypted connection's own transport holds (64 KiB at most) is not seen.
+Source:     Netty ``AbstractNioByteChannel``, ``AbstractChannel.AbstractUnsafe``.  A close lingers until the peer has read everything: with
+            unread input the kernel would reset the connection, and the peer would lose our last message.
+TLS:        pending bytes include plaintext before encryption and ciphertext in the TLS transport, but not the at most 64 KiB in the
+            transport below it.
 """
 
 import asyncio
@@ -38,19 +38,19 @@ _log = structlog.get_logger(__name__)
 
 HandlersFactory: TypeAlias = Callable[[], Sequence[ChannelHandler]]
 
-_IDLE_CHECKS = 3  # so many in a row, in ``dead_peer_timeout_s``, must find the same incomplete frame
+_IDLE_CHECKS = 3  # in ``dead_peer_timeout_s``; the channel is cut if all find the same incomplete frame
 
 
 class _State(Enum):
     CONNECTING = auto()
     OPEN = auto()
-    CLOSING = auto()  # what is pending is still sent, what arrives is dropped
+    CLOSING = auto()  # pending bytes are still sent, received bytes are dropped
     CLOSED = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """What went through one channel so far."""
+    """Counters of one channel since it was connected."""
 
     num_bytes_in: int
     num_bytes_out: int
@@ -63,11 +63,11 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     """One connection; made by ``NetworkServer`` and ``connect``.
 
     Threading: loop thread only.
-    Life cycle: connecting, open, closing (after ``close``), closed (after the transport is gone; ``wait_closed`` returns).
+    Life cycle: connecting, open, closing (after ``close``), closed (the transport is gone; ``wait_closed`` returns).
     """
 
     def __init__(self, config: NetstackConfig, handlers_factory: HandlersFactory) -> None:
-        self.peer = "nobody yet"
+        self.peer = "not connected"
         self._close_timeout_s = config.close_timeout_s
         self._max_write_batch_bytes = config.max_write_batch_bytes
         self._outbound = ChannelOutboundBuffer(config.high_watermark_bytes, config.low_watermark_bytes)
@@ -83,7 +83,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._is_debug = is_debug()
         self._close_timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
-        self._guards: list[ClosedInChildren] = []  # while there are sockets
+        self._guards: list[ClosedInChildren] = []  # of the open sockets
         self._config = config
         self._is_tls = False
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -105,27 +105,27 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has closed the channel yet; true also before it is connected."""
+        """Whether the channel has not been closed; true also before it is connected."""
         return self._state is _State.OPEN or self._state is _State.CONNECTING
 
     @property
     def is_connecting(self) -> bool:
-        """Whether there has been no connection yet."""
+        """Whether the channel has not been connected yet."""
         return self._state is _State.CONNECTING
 
     @property
     def is_active(self) -> bool:
-        """Whether the channel is connected and nobody has closed it."""
+        """Whether the channel is connected and has not been closed."""
         return self._state is _State.OPEN
 
     @property
     def is_writable(self) -> bool:
-        """Whether no more than the high watermark is pending, and the channel is open."""
+        """Whether the channel is open and below its watermarks; see ``ChannelOutboundBuffer``."""
         return self._outbound.is_writable and self.is_open
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes were written and not yet taken by the kernel."""
+        """Bytes that were written and that the kernel has not taken."""
         return self._outbound.pending_bytes
 
     @property
@@ -148,7 +148,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     @property
     def tls_binding(self) -> bytes | None:
-        """The client's Finished message: it covers the whole handshake, the certificates and keys of both ends included."""
+        """The client's TLS Finished message, which covers the whole TLS handshake with both certificates; None without TLS."""
         tls = self._tls_object
         return None if tls is None else tls.get_channel_binding("tls-unique")
 
@@ -157,7 +157,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         return None if self._transport is None else cast("ssl.SSLObject | None", self._transport.get_extra_info("ssl_object"))
 
     def direct_writer(self) -> DirectWriter | None:
-        """The way past the loop, made at the first call; None with TLS, and while there is no connection."""
+        """The ``DirectWriter``, made at the first call; None with TLS and before the connection is made."""
         if self._direct_writer is None and self._transport is not None and self._loop is not None and not self._is_tls:
             sock = _duplicate(self._transport.get_extra_info("socket"))
             if sock is not None:
@@ -167,26 +167,26 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         return self._direct_writer
 
     def abort(self) -> None:
-        """End the connection at once, past all handlers: what is queued is dropped.  A second call does nothing."""
+        """End the connection at once, without the handlers; queued frames are dropped.  A second call does nothing."""
         if self._state is _State.CONNECTING:
             self._finish_close()
         elif self._transport is not None:
-            # The handlers hear of it in ``connection_lost``; until then nothing more is read or written.
+            # ``connection_lost`` tells the handlers; until then nothing is read or written.
             self._state = _State.CLOSING
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Take nothing more from the peer (Netty's auto-read off), not even the news that it is gone."""
+        """Read nothing, as Netty without auto-read; the end of the connection is not noticed either."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on after ``pause_reading``."""
+        """Read again after ``pause_reading``."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def event_loop_check(self) -> None:
-        """Check that the caller is on the channel's loop thread; every operation does so when ``NETSTACK_DEBUG=1``.
+        """Check that the caller is on the channel's loop thread; every operation calls it when ``NETSTACK_DEBUG=1``.
 
         Raises:
             LocalProtocolError: it is not.
@@ -199,25 +199,25 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             raise LocalProtocolError(f"{self!r} was used outside its event loop")
 
     async def wait_closed(self) -> None:
-        """Return once the connection is gone and all handlers know it."""
+        """Return when the connection is gone and all handlers have been told."""
         await self._closed.wait()
 
     def on_unhandled_message(self, message: object) -> None:
-        """Report a message that no handler wanted."""
+        """Log a message that no handler consumed."""
         _log.warning("no handler serves the message", peer=self.peer, kind=type(message).__name__, pipeline=repr(self.pipeline))
 
     def on_unhandled_exception(self, error: Exception) -> None:
-        """Report an error that no handler dealt with, and close."""
+        """Log an error that no handler handled, and close."""
         _log.error("closing the channel after an unhandled error", peer=self.peer, error=str(error), exc_info=error)
         self.transport_close()
 
     # ---------------------------------------------------------------- the head of the pipeline
 
     def transport_write(self, message: object) -> None:
-        """Queue an ``OutboundFrame``; on a channel that is no longer open it is dropped, after its ``on_written`` was called.
+        """Queue an ``OutboundFrame``; a closed channel calls its ``on_written`` and drops it.
 
         Raises:
-            LocalProtocolError: ``message`` is something else: no encoder stands in the pipeline.
+            LocalProtocolError: ``message`` is something else: the pipeline has no encoder.
         """
         if self._is_debug:
             self.event_loop_check()
@@ -234,7 +234,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self.pipeline.fire_channel_writability_changed()
 
     def transport_flush(self) -> None:
-        """Hand queued frames to the transport; while it holds earlier ones they wait until it has none."""
+        """Hand queued frames to the transport, at once or when it has written the earlier ones."""
         if self._is_debug:
             self.event_loop_check()
         self._is_flush_wanted = True
@@ -243,7 +243,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
                 self._flush_pass()
 
     def transport_close(self) -> None:
-        """Send what is queued, then end the connection; after ``close_timeout_s`` it is cut.  A second call does nothing."""
+        """Send the queued frames, then end the connection; after ``close_timeout_s`` it is cut.  A second call does nothing."""
         if self._is_debug:
             self.event_loop_check()
         if self._state is _State.CONNECTING:
@@ -256,7 +256,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     # ---------------------------------------------------------------- writing
 
     def _flush_pass(self) -> None:
-        """Write out what is wanted; a flush from inside (a handler that became writable) is another round of the same pass."""
+        """Write the queued frames; a nested flush (of a handler that became writable) is another round of the same pass."""
         budget = self._max_write_batch_bytes
         self._is_flushing = True
         try:
@@ -273,10 +273,10 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self._end_writing()
 
     def _write_out(self, transport: asyncio.Transport) -> int:
-        """One gather write of everything unflushed; returns how many bytes.  The transport holds nothing before."""
+        """Hand every unflushed frame to the empty transport in one gather write; returns the number of bytes."""
         outbound = self._outbound
         views = outbound.take_unflushed()
-        # A closing transport drops what it gets; connection_lost follows and fails the frames.
+        # A closing transport drops its input; connection_lost follows and fails the frames.
         if not views or transport.is_closing():
             return 0
         num_bytes = outbound.pending_bytes
@@ -284,10 +284,10 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         transport.writelines(views)
         if transport.is_closing():
             return num_bytes
-        # Ciphertext is longer than what was written.
+        # ``min``: with TLS the transport counts ciphertext, which is longer than the frames.
         held = self._held_bytes = min(transport.get_write_buffer_size(), num_bytes)
         if held and not self._is_paused:
-            # asyncio's writelines of 3.12.0 to 3.12.8 forgets to pause (CVE-2024-12254) and so would never resume; this makes up for it.
+            # asyncio's writelines of 3.12.0 to 3.12.8 does not pause the protocol (CVE-2024-12254), so it would never resume.
             self._set_write_limits(transport)
         self._account(num_bytes - held)
         return num_bytes
@@ -301,7 +301,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self.pipeline.fire_channel_writability_changed()
 
     def _run_callbacks(self, callbacks: list[OnWritten]) -> None:
-        """Call each one; errors reach the handlers, and the other callbacks are still called."""
+        """Call every callback; errors go to the handlers."""
         remaining = iter(callbacks)
         while True:
             try:
@@ -315,7 +315,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     # ---------------------------------------------------------------- closing
 
     def _end_writing(self) -> None:
-        """Everything is sent: tell the peer so, and wait for it to close (or for the timer)."""
+        """Shut down the write side, then wait for the peer to close, or for the timer."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -325,7 +325,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         try:
             transport.write_eof()
         except OSError:
-            # The peer is gone already (ENOTCONN): there is nobody to wait for.
+            # ENOTCONN: the peer is gone already.
             transport.abort()
 
     def _cut_later(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -356,7 +356,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._closed.set()
 
     def _check_idle(self) -> None:
-        """A peer that stops in the middle of a frame holds memory: it is cut.  Between frames it may be silent for ever."""
+        """Cut a peer that stopped in the middle of a frame, because the frame holds memory; between frames it may be silent."""
         assert self._loop is not None, "checked since it was connected"
         timeout_s = self._config.dead_peer_timeout_s
         self._idle_timer = self._loop.call_later(timeout_s / _IDLE_CHECKS, self._check_idle)
@@ -371,7 +371,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self.abort()
 
     def _set_write_limits(self, transport: asyncio.Transport) -> None:
-        # TLS transports of asyncio and uvloop take 0 as "always paused", also when they hold nothing.
+        # Not 0 with TLS: asyncio's and uvloop's TLS transports would then stay paused even when they are empty.
         transport.set_write_buffer_limits(high=1 if self._is_tls else 0)
 
     # ---------------------------------------------------------------- called by the transport
@@ -390,7 +390,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             set_options(sock, self._config)
             self._set_write_limits(tcp)
             self._guards.append(ClosedInChildren(sock.fileno(), tcp))
-        except Exception as error:  # noqa: BLE001 - whoever is not told of a connection neither times it out nor counts it
+        except Exception as error:  # noqa: BLE001 - a handler that was not told could neither time the connection out nor count it
             self.pipeline.fire_exception_caught(error)
             self.abort()
             return
@@ -400,11 +400,11 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self.transport_flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the transport reads into: the decoder's buffer."""
+        """The decoder's read buffer."""
         return self._read_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """``nbytes`` arrived; a channel that is closing drops them."""
+        """Decode ``nbytes`` received bytes; a closing channel drops them."""
         if self._state is not _State.OPEN:
             return
         self._num_bytes_in += nbytes
@@ -418,7 +418,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """The transport holds nothing any more."""
+        """The transport is empty."""
         self._is_paused = False
         if self._transport is None:
             return
@@ -428,7 +428,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self._flush_pass()
 
     def eof_received(self) -> bool:
-        """The peer sends no more, and so is gone or wants to be: close; what it does not take within ``close_timeout_s`` is dropped."""
+        """The peer has closed its side: close ours; bytes that it does not take within ``close_timeout_s`` are dropped."""
         if self._loop is not None:
             self._cut_later(self._loop)
         return False
@@ -438,7 +438,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         if self._state is _State.CLOSED:
             return
         if exc is not None and self._state is _State.OPEN:
-            # Nothing is sent any more, whatever the handlers answer to the error.
+            # Before the handlers see the error: their answers must not be sent.
             self._state, self._transport = _State.CLOSING, None
             error = ConnectionLostError(f"lost the connection to {self.peer}: {type(exc).__name__}: {exc}")
             error.__cause__ = exc
@@ -447,7 +447,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
 
 def _duplicate(sock: socket.socket | None) -> socket.socket | None:
-    """The same connection under a number of our own; None if there is no socket (a pretended transport), or no number left."""
+    """A duplicate descriptor of the connection; None if there is no socket (a test's transport) or no free descriptor."""
     if sock is None or sock.fileno() < 0:
         return None
     try:
@@ -460,7 +460,7 @@ def _duplicate(sock: socket.socket | None) -> socket.socket | None:
 
 
 def describe_address(name: object) -> str:
-    """``host:port`` of what the socket calls its peer."""
+    """``host:port`` of a socket's peer name."""
     match name:
         case (host, port, *_):
             return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

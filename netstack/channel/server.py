@@ -1,10 +1,10 @@
-"""Listens for other TaskManagers.
+"""Accepts connections of other TaskManagers and of producers.
 
 Side:       loop.
-Invariants: nothing listens where other machines can reach it without mutual TLS, whatever a host name turns out to mean.  Which
-            connections go when there are too many is the business of ``Admission``; a TLS connection counts there once it is
-            encrypted, and is ``TlsAcceptor``'s until then, for ``tls_handshake_timeout_s`` at most.
-            Producers that dialled with gates' tokens have half of the connections at most: they keep no TaskManager out.
+Invariants: without mutual TLS the server listens on loopback addresses only, whatever a host name resolves to.  ``Admission`` decides which
+            connections are cut when there are too many.  A TLS connection is counted there once it is encrypted; until then, at most
+            ``tls_handshake_timeout_s``, ``TlsAcceptor`` has it.
+            Producers with tokens get at most half of the connections, so that they cannot keep TaskManagers out.
 Source:     Flink ``NettyServer``.
 """
 
@@ -33,13 +33,13 @@ _log = structlog.get_logger(__name__)
 
 # From accept() to connection_made asyncio takes three turns of the loop (a task, then a callback), uvloop one.
 _ACCEPT_PASSES = 3
-_CLOSE_MARGIN_S = 0.2  # between a connection's own deadline, when it is cut, and its end, which is a turn of the loop away
+_CLOSE_MARGIN_S = 0.2  # a connection that is cut at its deadline ends one turn of the loop later
 _NS_PER_MS = 1_000_000
-_LOGS_PER_S = 1.0  # about strangers, who could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count them all
+_LOGS_PER_S = 1.0  # of failed peers, which could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count all
 
 
 class _ChannelGroup(ChannelHandler):
-    """First in every pipeline of a server: knows which channels there are.  Shared by all of them."""
+    """The first handler of every pipeline of a server, shared by all: keeps the set of channels."""
 
     def __init__(self, config: NetstackConfig, security: SecurityConfig) -> None:
         self.channels: set[NetworkChannel] = set()
@@ -55,7 +55,7 @@ class _ChannelGroup(ChannelHandler):
         )
 
     def _admit(self, channel: NetworkChannel) -> bool:
-        """Take it in, at the cost of others if need be; False: it has to go."""
+        """Count a new channel, and cut others for it if necessary; False: the new one was refused."""
         evicted = self.admission.arrive(channel, channel.peer_host)
         if evicted is None:
             if self.logs.take():
@@ -69,7 +69,7 @@ class _ChannelGroup(ChannelHandler):
         return True
 
     def authenticated(self, channel: Channel, gate: GateIdentity | None) -> None:
-        """The peer of one of the channels has shown who it is; ``gate``: that it offers partitions to, and nothing else."""
+        """The peer of ``channel`` is authenticated; ``gate``: the gate that it may offer partitions to, None: it knows the secret."""
         assert isinstance(channel, NetworkChannel), "a server makes NetworkChannels"
         if gate is not None and channel in self.channels:
             if len(self._producers) >= self._max_producers:
@@ -90,7 +90,7 @@ class _ChannelGroup(ChannelHandler):
             self.admission.authenticate(channel)
         ctx.fire_channel_active()
         if self.is_closed:
-            # Accepted by the kernel before the server stopped to listen.
+            # The kernel accepted it before the server stopped listening.
             channel.close()
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
@@ -126,25 +126,25 @@ class NetworkServer:
 
     @property
     def num_channels(self) -> int:
-        """How many connections there are, those not yet authenticated included."""
+        """Connections, including those not yet authenticated."""
         return len(self._group.channels)
 
     @property
     def num_handshakes(self) -> int:
-        """How many more there are that are not encrypted yet."""
+        """Connections inside their TLS handshake, which ``num_channels`` does not count."""
         return 0 if self._tls is None else self._tls.num_handshakes
 
     @property
     def num_failed_authentications(self) -> int:
-        """How many connections ended because the peer did not show who it is."""
+        """How many connections failed their handshake."""
         return self._num_failed
 
     def admission_statistics(self) -> AdmissionStatistics:
-        """How many connections there are, and how many were cut or refused because there were too many."""
+        """Connections now, and those that were cut or refused because there were too many."""
         return self._group.admission.statistics()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; port 0 picks a free one.  Returns the address to connect to.
+        """Listen; port 0 picks a free one.  Returns (host, port) to connect to.
 
         Raises:
             ConfigError: ``config.security`` is not set, its certificates cannot be read, or it is not TLS and ``host`` is not a loopback
@@ -176,7 +176,7 @@ class NetworkServer:
         return str(bound_host), int(bound_port)
 
     async def close(self) -> None:
-        """Stop to listen and close every connection; returns once all are gone, at the latest a moment after ``close_timeout_s``."""
+        """Stop listening and close every connection; returns when all are gone, at the latest shortly after ``close_timeout_s``."""
         self._group.is_closed = True
         for guard in self._guards:
             guard.release()
@@ -191,7 +191,7 @@ class NetworkServer:
             if self._group.admission.is_authenticated(channel):
                 channel.close()
             else:
-                channel.abort()  # nobody whom we owe a farewell
+                channel.abort()  # an unauthenticated peer was sent nothing but the handshake
         try:
             async with asyncio.timeout(self._config.close_timeout_s + _CLOSE_MARGIN_S):
                 await self._wait_closed(channels)

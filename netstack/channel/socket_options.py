@@ -1,4 +1,4 @@
-"""What is set on the socket of every data connection.
+"""The socket options of data connections.
 
 Side:   loop.
 Source: Flink ``NettyClient.init``, ``NettyServer.init``.
@@ -18,22 +18,22 @@ from netstack.security import is_loopback
 _log = structlog.get_logger(__name__)
 
 _KEEPALIVE_PROBES: Final = 4
-# What Linux takes (MAX_TCP_KEEPIDLE and MAX_TCP_KEEPINTVL in net/tcp.h; an int of milliseconds): beyond it, setsockopt fails.
+# Linux's maximum (MAX_TCP_KEEPIDLE, MAX_TCP_KEEPINTVL in net/tcp.h): beyond it, setsockopt fails.
 _MAX_KEEPALIVE_S: Final = 32_767
 _MAX_USER_TIMEOUT_MS: Final = 2**31 - 1
-_LOCAL_CONGESTION_CONTROL: Final = "reno"  # the one that every Linux kernel has, and every user may choose
+_LOCAL_CONGESTION_CONTROL: Final = "reno"  # every Linux kernel has it, and every user may choose it
 _PROC: Final = Path("/proc/sys/net/ipv4")
 
 
 def set_options(sock: socket.socket, config: NetstackConfig) -> None:
-    """What Flink's bootstraps set, and what finds a peer whose machine is gone within ``dead_peer_timeout_s``.
+    """Set the options of Flink's bootstraps, and keepalive that finds a dead machine within ``dead_peer_timeout_s``.
 
     Raises:
         ConfigError: the kernel does not offer ``congestion_control``.
-        OSError: the connection is gone.
+        OSError: the connection ended.
     """
     timeout_s = config.dead_peer_timeout_s
-    # 30 s: idle for 10, then four probes, 5 s apart.  TCP_USER_TIMEOUT is the same for data that is not acknowledged.
+    # 30 s: idle for 10, then four probes, 5 s apart.  TCP_USER_TIMEOUT does the same for unacknowledged data.
     idle_s, interval_s = (min(max(1, round(timeout_s / part)), _MAX_KEEPALIVE_S) for part in (3, 6))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -54,10 +54,10 @@ def set_options(sock: socket.socket, config: NetstackConfig) -> None:
 
 
 def check_congestion_control(name: str | None) -> None:
-    """Find out whether connections can have the congestion control that the user chose, before there is one.
+    """Check that the kernel offers the user's choice of ``congestion_control``, before the first connection.
 
     Raises:
-        ConfigError: this kernel does not have it, or does not let this user choose it; names what can be chosen.
+        ConfigError: the kernel does not offer it to this user; names those that it offers.
     """
     if name is None or name == KERNEL_CONGESTION_CONTROL:
         return
@@ -73,7 +73,7 @@ def _set_congestion_control(sock: socket.socket, name: str | None) -> None:
     elif _is_on_this_machine(sock):
         try:
             _set(sock, _LOCAL_CONGESTION_CONTROL)
-        except OSError as error:  # the kernel keeps its own, and everything works
+        except OSError as error:  # connections work with the kernel's own choice, too
             _tell_once(str(error))
 
 
@@ -88,28 +88,28 @@ def _choose(sock: socket.socket, name: str) -> None:
 
 
 def _set(sock: socket.socket, name: str) -> None:
-    """The one place that asks the kernel.
+    """Set TCP_CONGESTION.
 
     Raises:
-        OSError: it refuses, or this platform knows no such option (Linux and FreeBSD do).
+        OSError: the kernel refuses, or the platform has no such option (Linux and FreeBSD have it).
     """
     option = getattr(socket, "TCP_CONGESTION", None)
     if option is None:
-        raise OSError("this platform has no choice of it")
+        raise OSError("this platform has no TCP_CONGESTION option")
     sock.setsockopt(socket.IPPROTO_TCP, option, name.encode("ascii"))
 
 
 @functools.cache
 def _tell_once(error: str) -> None:
-    """Once per reason and process: it concerns every connection alike."""
+    """Log a reason once per process; it is the same for every connection."""
     _log.debug("connections on this machine keep the congestion control of the kernel", wanted=_LOCAL_CONGESTION_CONTROL, error=error)
 
 
 def _offered() -> str:
-    """What the kernel says can be chosen, in words."""
+    """The choices that the kernel offers, for an error text."""
     known, allowed = (_names(f"tcp_{which}_congestion_control") for which in ("available", "allowed"))
     if not known:
-        return f"what it offers cannot be read from {_PROC}"
+        return f"its choices cannot be read from {_PROC}"
     return f"it knows {known} and offers every user {allowed or 'none of them'}"
 
 
@@ -123,6 +123,6 @@ def _names(file_name: str) -> str:
 def _is_on_this_machine(sock: socket.socket) -> bool:
     try:
         peer, own = sock.getpeername()[0], sock.getsockname()[0]
-    except OSError:  # the peer is gone: whoever reads finds out
+    except OSError:  # the peer is gone; the next read finds out
         return False
     return bool(peer == own) or is_loopback(peer)

@@ -1,8 +1,8 @@
 """TLS contexts: 1.3 only, certificates of one private CA on both ends.
 
-Side:   loop.  Reads the files again for every server and every dialled connection, so that renewed certificates are taken up.
+Side:   loop.  Reads the files for every server and every dialled connection, so that renewed certificates are used.
 Source: Flink ``SSLUtils.createInternalServerSSLEngineFactory`` and its client twin: mutual, one CA, optional pinning.
-Absent: revocation lists; sessions that are resumed (a ticket would outlive the check of its certificate).
+Absent: revocation lists; session resumption (a ticket would outlive the check of its certificate).
 """
 
 import ssl
@@ -13,16 +13,16 @@ from netstack.security import SecurityConfig, TlsConfig
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
-    """For the side that listens.
+    """The context of the side that listens.
 
     Raises:
-        ConfigError: a file is missing, unreadable or not what it should be.
+        ConfigError: a file is missing, unreadable or not a PEM file of the right kind.
     """
     return _context(tls, ssl.PROTOCOL_TLS_SERVER, "server")
 
 
 def client_context(tls: TlsConfig) -> ssl.SSLContext:
-    """For the side that dials: the server's certificate must name the host that was dialled, unless ``verify_hostname`` is off.
+    """The context of the side that dials: the server's certificate must name the dialled host, unless ``verify_hostname`` is False.
 
     Raises:
         ConfigError: as ``server_context``.
@@ -31,7 +31,7 @@ def client_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def timeouts(security: SecurityConfig) -> dict[str, Any]:
-    """What asyncio's connection methods take; its own defaults are 60 and 30 s."""
+    """The TLS timeouts as keyword arguments of asyncio's connection methods, whose defaults are 60 and 30 s."""
     return {"ssl_handshake_timeout": security.tls_handshake_timeout_s, "ssl_shutdown_timeout": security.tls_shutdown_timeout_s}
 
 
@@ -54,5 +54,5 @@ def _context(tls: TlsConfig, protocol: int, side: str) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    # Without this, OpenSSL asks on the terminal and the loop stands still.
+    # Without this, OpenSSL would ask on the terminal and block the loop.
     raise ValueError("the key is encrypted; a key without a passphrase is needed")

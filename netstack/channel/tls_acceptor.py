@@ -1,9 +1,9 @@
-"""Encrypts the connections that a server accepts, and knows those whose handshake is under way.
+"""Accepts connections and runs their TLS handshakes.
 
 Side:       loop.
-Invariants: at most ``max_handshakes`` connections are inside their handshake, the oldest goes for a new one; none is left after ``close``.
-Source:     Netty's ``SslHandler`` is a part of the pipeline, so that its channel group has a connection from the start.  asyncio has one
-            only when it is encrypted: here connections are accepted plainly, each by a task that then starts TLS on it.
+Invariants: at most ``max_handshakes`` connections are inside their TLS handshake; the oldest is cut for a new one.  ``close`` leaves none.
+Source:     Netty's ``SslHandler`` is part of the pipeline, so Netty's channel group contains connections inside their handshake.  asyncio
+            makes the protocol only after the handshake; so connections are accepted here, and a task per connection starts TLS.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ class _HasFileno(Protocol):
 
 
 class TlsAcceptor:
-    """Accepts in the place of a listener, and encrypts.
+    """Listens in place of an asyncio server, and encrypts each connection.
 
     Life cycle: ``serve`` once, ``close`` once.
 
     Args:
-        make_channel: what an encrypted connection belongs to.
-        on_failed: told of each handshake that ends without one, and why, but not of those that are cut here; and why none is accepted.
+        make_channel: makes the channel of an encrypted connection.
+        on_failed: called with the error of each failed handshake (not of those cut here), and of each failed accept.
 
     Raises:
         ConfigError: the certificates cannot be read.
@@ -60,13 +60,13 @@ class TlsAcceptor:
 
     @property
     def num_handshakes(self) -> int:
-        """How many connections are not encrypted yet."""
+        """Connections inside their TLS handshake."""
         return len(self._handshakes)
 
     def serve(self, bound: Iterable[_HasFileno], backlog: int) -> None:
-        """Listen at sockets that are bound, and that nobody else listens at; they stay the caller's."""
+        """Listen on bound sockets, which the caller keeps."""
         for each in bound:
-            listening = socket.socket(fileno=os.dup(each.fileno()))  # what loops show of their sockets cannot accept
+            listening = socket.socket(fileno=os.dup(each.fileno()))  # the loop's own socket objects have no ``accept``
             listening.setblocking(False)  # noqa: FBT003 - the standard library's own
             listening.listen(backlog)
             self._listening.append(listening)
@@ -83,10 +83,10 @@ class TlsAcceptor:
                 await asyncio.sleep(_PAUSE_S)
             else:
                 self.encrypt(sock)
-                await asyncio.sleep(0)  # it starts, so that it owns its socket, and others have their turn: there may be more to accept
+                await asyncio.sleep(0)  # the task starts and owns its socket; other work has its turn before the next accept
 
     def encrypt(self, sock: socket.socket) -> None:
-        """Start TLS on an accepted connection, which this owns from now on."""
+        """Start TLS on an accepted connection; takes ownership of ``sock``."""
         if len(self._handshakes) >= self._max_handshakes:
             oldest = next(iter(self._handshakes))
             del self._handshakes[oldest]
@@ -103,7 +103,7 @@ class TlsAcceptor:
             self._on_failed(error)
 
     async def close(self) -> None:
-        """Accept no more, and cut every connection that is inside its handshake; returns when they are gone."""
+        """Stop accepting and cut every connection inside its handshake; returns when they are gone."""
         await _cancelled(self._acceptors)
         for guard in self._guards:
             guard.release()

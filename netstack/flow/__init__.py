@@ -1,1 +1,1 @@
-"""Flow control as pure objects: who may send, and who sends next."""
+"""The decisions of the protocol without I/O: credit, turns, handshake, admission, offers."""

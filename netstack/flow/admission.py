@@ -1,10 +1,9 @@
-"""Which connections a server keeps when there are too many.
+"""Decides which connections a server keeps when there are too many.
 
 Side:       pure.
-Invariants: never more than ``max_connections`` in all, ``max_unauthenticated`` that have not shown who they are, and
-            ``max_unauthenticated_per_host`` of these from one address that is not a loopback one.  Whoever is authenticated is never cut
-            for somebody who is not.
-Absent:     bans: on loopback every address is ours, and a local user could lock our own processes out.
+Invariants: at most ``max_connections`` in all, ``max_unauthenticated`` without authentication, and ``max_unauthenticated_per_host`` of
+            these from one address other than loopback.  An authenticated connection is never cut for an unauthenticated one.
+Absent:     bans: on loopback all peers share the address, and a local user could lock our own processes out.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,10 @@ class AdmissionStatistics:
 
 
 class Admission(Generic[C]):
-    """The book of one server's connections; ``C`` is any hashable token of one."""
+    """Counts the connections of one server; ``C`` is a hashable stand-in for a connection.
+
+    Threading: none; its owner calls it on the loop thread.
+    """
 
     __slots__ = (
         "_hosts",
@@ -42,7 +44,7 @@ class Admission(Generic[C]):
         self._max_connections = max_connections
         self._max_unauthenticated = max_unauthenticated
         self._max_unauthenticated_per_host = max_unauthenticated_per_host
-        self._hosts: dict[C, str] = {}  # all of them
+        self._hosts: dict[C, str] = {}  # of every connection
         self._unauthenticated: dict[C, None] = {}  # an ordered set, the oldest first
         self._num_evicted = self._num_refused = 0
 
@@ -50,11 +52,11 @@ class Admission(Generic[C]):
         return f"<Admission {len(self._hosts)} connections, {len(self._unauthenticated)} unauthenticated>"
 
     def statistics(self) -> AdmissionStatistics:
-        """What happened so far."""
+        """Connections now, and cuts and refusals since the start."""
         return AdmissionStatistics(len(self._hosts), len(self._unauthenticated), self._num_evicted, self._num_refused)
 
     def arrive(self, connection: C, host: str) -> list[C] | None:
-        """A connection from ``host`` was accepted; returns whom to cut for it, already struck off, or None: cut this one."""
+        """Count a new connection from ``host``; returns the connections to cut for it, no longer counted, or None: cut this one."""
         evicted = self._evict_for(host)
         for each in evicted:
             self.leave(each)
@@ -67,15 +69,15 @@ class Admission(Generic[C]):
         return evicted
 
     def authenticate(self, connection: C) -> None:
-        """It has shown who it is; one that was struck off meanwhile stays so."""
+        """Mark a connection as authenticated; one that is not counted any more stays so."""
         self._unauthenticated.pop(connection, None)
 
     def is_authenticated(self, connection: C) -> bool:
-        """Whether it has shown who it is and is still here."""
+        """Whether the connection is authenticated and still counted."""
         return connection in self._hosts and connection not in self._unauthenticated
 
     def leave(self, connection: C) -> None:
-        """It is gone; a second call does nothing."""
+        """Forget a connection that ended; a second call does nothing."""
         self._hosts.pop(connection, None)
         self._unauthenticated.pop(connection, None)
 

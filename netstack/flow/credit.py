@@ -1,9 +1,9 @@
 """The sender's half of credit-based flow control.
 
 Side:       pure.
-Invariants: ``0 <= available == granted - spent <= max_outstanding``; one credit is one data buffer at the receiver, events cost nothing.
+Invariants: ``0 <= available == granted - spent <= max_outstanding``; one credit pays for one data buffer, events are free.
 Units:      buffers.
-Source:     Flink ``CreditBasedSequenceNumberingViewReader``; the checks on range and overflow are stricter than Flink's.
+Source:     Flink ``CreditBasedSequenceNumberingViewReader``; range and overflow are checked more strictly than there.
 """
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
@@ -12,9 +12,9 @@ MAX_CREDIT = 2**31 - 1
 
 
 class SenderCredit:
-    """What one receiver still allows us to send.
+    """The credit that one receiver has granted to this sender.
 
-    A receiver without exclusive buffers starts with no credit at all: it grants some when it is told of the backlog.
+    A receiver without exclusive buffers starts with 0; it grants credit when it hears of the backlog.
 
     Raises:
         RemoteProtocolError: ``initial`` is below zero or above ``max_outstanding``.
@@ -25,7 +25,7 @@ class SenderCredit:
     def __init__(self, initial: int, *, max_outstanding: int = MAX_CREDIT) -> None:
         if not 0 <= initial <= max_outstanding:
             raise RemoteProtocolError(f"the receiver starts with {initial} credits; 0 to {max_outstanding} are possible")
-        self.granted = initial  # without what was taken back
+        self.granted = initial  # without credit that ``reset`` took back
         self.spent = 0
         self.max_outstanding = max_outstanding
 
@@ -41,7 +41,7 @@ class SenderCredit:
         """Add what the receiver granted.
 
         Raises:
-            RemoteProtocolError: it granted less than one, or ``max_outstanding`` would be exceeded.
+            RemoteProtocolError: ``credit`` is below 1, or more than ``max_outstanding`` would be available.
         """
         if credit < 1:
             raise RemoteProtocolError(f"the receiver granted {credit} credits; at least 1 is needed")
@@ -53,14 +53,14 @@ class SenderCredit:
         """Pay for one data buffer.
 
         Raises:
-            LocalProtocolError: there is no credit; a bug of ours.
+            LocalProtocolError: no credit is available; a bug of ours.
         """
         if self.spent >= self.granted:
             raise LocalProtocolError(f"no credit available: {self.spent} buffers sent, {self.granted} credits granted")
         self.spent += 1
 
     def reset(self) -> None:
-        """Take back what was not spent: the receiver gave its floating buffers away while the subpartition was blocked."""
+        """Drop the unspent credit: the receiver released its floating buffers while the subpartition was blocked."""
         self.granted = self.spent
 
     def check_invariants(self) -> None:

@@ -1,15 +1,14 @@
-"""How two ends of a new connection prove to each other that they know the secret.
+"""The handshake of a new connection: both ends prove that they know the secret.
 
 Side:       pure.
-Invariants: phases only go forward; a failure is final.  The server proves nothing before the client did: whoever does not know the secret
-            gets nothing that was made with it.  A proof covers a label of its direction, the chosen version, everything that both
-            ends said in their hellos, and the TLS connection that they were said in; so one that was made for another connection,
-            direction, role or version never fits, and nobody between two TLS connections can pass on what the ends say.
-Flow:       client ``Hello`` -> server ``Hello`` -> client ``Proof`` -> server ``Proof``, ``Ready``.  The client is ready when it has all
-            of this, the server when it has sent it.
-Source:     the CRAM family; reflection and downgrade are excluded by what the proof covers.  RFC 5929 (tls-unique) for the binding.
-Gates:      a producer that dials says ``GateHello``, which names one gate, and both ends use the key that follows from its token.
-Absent:     protection of what follows on the connection, and against somebody who relays it (TLS gives both), keys per job, resumption.
+Invariants: phases only go forward; a failure is final.  The client proves first: a peer without the secret never gets a proof.  A proof
+            covers a label of its direction, the chosen version, both hellos and the binding of the TLS connection.  So a proof for another
+            connection, direction, role or version does not fit, and cannot be relayed between two TLS connections.
+Flow:       client ``Hello`` -> server ``Hello`` -> client ``Proof`` -> server ``Proof``, ``Ready``.  The client is ready when it has
+            received ``Ready``, the server when it has sent it.
+Gates:      a producer that dials sends ``GateHello``, which names one gate; both ends use the key derived from the gate's token.
+Source:     challenge-response (CRAM); RFC 5929 (tls-unique) for the binding.
+Absent:     encryption and signatures of later messages, protection against a relay without TLS, keys per job, resumption.
 """
 
 import hmac
@@ -36,34 +35,34 @@ GateKey: TypeAlias = Callable[[GateIdentity], bytes | None]
 
 
 class Role(IntEnum):
-    """What an end wants of the connection; travels in its ``Hello``."""
+    """What an end does on the connection; sent in its ``Hello``."""
 
     CONSUMER = 1
-    """Dials, requests partitions and gives credit."""
+    """Dials, requests partitions and grants credit."""
     PRODUCER = 2
     """Listens and serves partitions."""
     GATE = 3
-    """Listens to producers that dial, requests what they offer and gives credit."""
+    """Listens, requests the partitions that the dialling producer offers, and grants credit."""
 
 
 class Phase(Enum):
-    """How far a connection is."""
+    """The states of a handshake."""
 
     NEW = auto()
-    """The bytes are those of the socket, and may be anybody's."""
+    """Not connected."""
     TRANSPORT_READY = auto()
-    """Encrypted, if that is asked for; the hellos are under way."""
+    """Connected, with TLS if required; the hellos are awaited."""
     CHALLENGED = auto()
-    """Both hellos are known; the other end's proof is awaited."""
+    """Both hellos are known; the peer's proof is awaited."""
     AUTHENTICATED = auto()
-    """The other end has proven that it knows the secret."""
+    """Client only: the peer's proof was right; its ``Ready`` is awaited."""
     READY = auto()
-    """Both know this of each other: anything may be said."""
+    """Both ends have proven that they know the secret."""
     FAILED = auto()
 
 
 class FailureReason(StrEnum):
-    """Why a handshake failed: for this side's log alone, the peer is never told."""
+    """Why a handshake failed; for this side's log only, the peer is never told."""
 
     UNEXPECTED = "a message out of turn"
     NOT_ENCRYPTED = "a message before the connection was encrypted"
@@ -71,12 +70,12 @@ class FailureReason(StrEnum):
     ROLE = "wrong role"
     REFLECTED = "our own nonce came back"
     PROOF = "wrong proof: the peer does not know the secret"
-    NO_GATE = "no token is good for that gate here, or its time is over"
+    NO_GATE = "no key for that gate: its token has expired"
     DOWNGRADED = "another version than the agreed one"
 
 
 class HandshakeFailedError(NetstackError):
-    """The peer failed; the handshake is over."""
+    """The peer failed the handshake."""
 
     def __init__(self, reason: FailureReason) -> None:
         super().__init__(str(reason))
@@ -84,13 +83,13 @@ class HandshakeFailedError(NetstackError):
 
 
 def derive_key(secret: bytes) -> bytes:
-    """The key of the data port's proofs: the control port's secret, under another label."""
+    """The key of the data port's proofs, 32 bytes, derived from the control port's secret."""
     return hmac.digest(secret, _KEY_LABEL, "sha256")
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """The versions of the protocol that one end speaks, both ends included."""
+    """The protocol versions that one end speaks; both bounds included."""
 
     least: int = PROTOCOL_VERSION_MIN
     greatest: int = PROTOCOL_VERSION_MAX
@@ -102,9 +101,10 @@ class VersionRange:
 
 
 class Handshake:
-    """One end of one connection's handshake.
+    """One end of the handshake of one connection.
 
-    Life cycle: made with a fresh random ``nonce``; ``connected`` once, then ``receive`` until ``phase`` is READY or FAILED.
+    Threading: none; its owner calls it on the loop thread.
+    Life cycle: ``connected`` once, then ``receive`` until ``phase`` is READY or FAILED.
     """
 
     __slots__ = (
@@ -131,7 +131,17 @@ class Handshake:
         gate: GateIdentity | None = None,
         gate_key: GateKey | None = None,
     ) -> None:
-        """``gate``: of a producer that dials, which offers to it; ``gate_key``: of a server, the key of a gate or None if there is none."""
+        """Create one end.
+
+        Args:
+            role: this end's.
+            key: ``derive_key`` of the secret, or of the token of ``gate``.
+            nonce: 32 fresh random bytes.
+            is_tls_required: refuse a connection without TLS.
+            versions: those that this end speaks.
+            gate: producer that dials only: the gate that it offers to.
+            gate_key: server only: returns the key of a gate's token, None if the token has expired.
+        """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
         self.phase = Phase.NEW
@@ -156,33 +166,29 @@ class Handshake:
 
     @property
     def version(self) -> int:
-        """The agreed version; 0 before both hellos are known."""
+        """The chosen version; 0 before both hellos are known."""
         return self._version
 
     @property
     def welcome_ids(self) -> frozenset[int]:
-        """The messages that the peer may send once the connection is ready."""
+        """Ids of the messages that the peer may send once the connection is ready."""
         if self._is_client:
             return OFFERING_MESSAGE_IDS if isinstance(self._mine, GateHello) else CLIENT_MESSAGE_IDS
         return SERVER_MESSAGE_IDS if self.peer_gate is None else GATE_MESSAGE_IDS
 
     @property
     def peer_gate(self) -> GateIdentity | None:
-        """The gate that the peer wants to offer partitions to; None for any other peer."""
+        """The gate that the peer offers partitions to; None for any other peer."""
         return self._theirs.gate if isinstance(self._theirs, GateHello) else None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it succeeded or failed."""
-        return self.phase is Phase.READY or self.phase is Phase.FAILED
-
     def connected(self, *, tls_binding: bytes | None) -> list[HandshakeMessage]:
-        """The connection can carry bytes; returns what to send.
+        """Begin; returns the messages to send.
 
-        ``tls_binding``: what both ends know of their TLS connection and no other connection has; None: it is not encrypted.
+        Args:
+            tls_binding: the channel binding of the TLS connection, unique to it; None: no TLS.
 
         Raises:
-            HandshakeFailedError: it should be encrypted and is not.
+            HandshakeFailedError: TLS is required and the connection has none.
         """
         if self.phase is not Phase.NEW:
             raise LocalProtocolError(f"{self!r} was connected twice")
@@ -193,10 +199,10 @@ class Handshake:
         return [self._mine] if self._is_client else []
 
     def receive(self, message: Message) -> list[HandshakeMessage]:
-        """Take the peer's next message; returns what to send.
+        """Process the peer's next message; returns the messages to send.
 
         Raises:
-            HandshakeFailedError: the peer is not who it should be, or speaks out of turn; the phase is FAILED from now on.
+            HandshakeFailedError: the peer's proof, role, version or message is wrong; the phase is FAILED.
         """
         match self.phase, message:
             case Phase.TRANSPORT_READY, GateHello() if not self._is_client and self._gate_key is not None:
@@ -253,9 +259,10 @@ class Handshake:
 
     def _proof(self, label: bytes) -> Proof:
         mine, theirs = self._mine, self._theirs
-        assert theirs is not None, "nobody proves anything before both hellos are known"
+        assert theirs is not None, "a proof needs both hellos"
         client, server = (mine, theirs) if self._is_client else (theirs, mine)
-        # Everything between the label and the binding has a fixed length or begins with it, and no label is the beginning of another one.
+        # Every part but the last has a fixed length or starts with its length, and no label is a prefix of the other.  Otherwise two
+        # different handshakes could cover the same bytes, and a proof of one would fit the other.
         covered = b"".join((label, self._version.to_bytes(2, "big"), encode(client), encode(server), self._tls_binding))
         return Proof(hmac.digest(self._key, covered, "sha256"))
 

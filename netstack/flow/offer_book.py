@@ -1,11 +1,10 @@
-"""Which offers one subtask of a gate has taken, and when there is nothing more to take.
+"""Decides which offers one subtask of a gate takes, and counts them.
 
 Side:       pure.
-Invariants: an attempt of a partition is admitted once, as far as the book remembers (``MAX_REMEMBERED`` attempts), unless it is taken
-            back; no more offers are open than there may be; every offer that was admitted is ended once, complete or aborted.
-            Of a gate that waits for a number of partitions each counts once, however many of its attempts were complete, and no more are
-            counted, nor remembered, than it waits for.  Of any other gate every complete attempt counts.
-Units:      offers and partitions, counted.
+Invariants: an attempt of a partition is admitted once (the last ``MAX_REMEMBERED`` attempts are remembered), unless it was taken back; at
+            most ``max_open`` offers are open; every admitted offer ends once, complete or aborted.
+            A gate that waits for ``num_producers`` partitions counts each of them once, however many of its attempts complete.  Any other
+            gate counts every complete attempt.
 """
 
 from collections import OrderedDict
@@ -14,14 +13,14 @@ from typing import Final, TypeAlias
 
 from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 
-# A gate may live for ever.  About 10 MB when full; not measured.
+# Bounded, because a gate may live for ever.  About 10 MB when full; not measured.
 MAX_REMEMBERED: Final = 65_536
 _Attempt: TypeAlias = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an offer is not taken."""
+    """Why an offer is refused."""
 
     code: RefusalCode
     reason: str
@@ -29,9 +28,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class GateShape:
-    """What every offer to a gate has to agree with.
+    """The properties of a gate that every offer must match.
 
-    ``num_producers``: how many partitions there will be; None: nobody knows.
+    ``num_producers``: how many partitions the gate waits for; None: any number.
     """
 
     name: str
@@ -43,11 +42,11 @@ class GateShape:
 
 @dataclass(frozen=True, slots=True)
 class OfferCounts:
-    """Of one subtask, so far."""
+    """The counters of one subtask since its start."""
 
     num_open: int = 0
     num_completed: int = 0
-    """Partitions, each counted once, up to as many as the gate waits for; if it waits for none, complete attempts."""
+    """Distinct partitions if the gate waits for a number of them, else attempts."""
     num_aborted: int = 0
     """Attempts."""
     num_refused: int = 0
@@ -55,7 +54,7 @@ class OfferCounts:
 
 
 class OfferBook:
-    """One per subtask; ``max_open``: how many offers it admits at once, None: any number.
+    """The offers of one subtask; ``max_open``: how many may be open at once, None: any number.
 
     Threading: none; its owner locks.
     """
@@ -67,7 +66,7 @@ class OfferBook:
         self._max_open = max_open
         self._open: dict[bytes, PartitionOffer] = {}
         self._attempts: OrderedDict[_Attempt, None] = OrderedDict()  # the oldest first
-        self._completed: dict[tuple[str, int], set[int]] = {}  # by job and epoch; at most as many partitions as are waited for
+        self._completed: dict[tuple[str, int], set[int]] = {}  # partitions by job and epoch; at most num_producers in all
         self._num_completed = self._num_aborted = self._num_refused = 0
         self.is_sealed = False
 
@@ -77,15 +76,15 @@ class OfferBook:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing comes any more."""
+        """Whether no offer is open and none will be admitted."""
         return self.is_sealed and not self._open
 
     def counts(self) -> OfferCounts:
-        """What happened so far."""
+        """The counters now."""
         return OfferCounts(len(self._open), self._num_completed, self._num_aborted, self._num_refused)
 
     def admit(self, offer: PartitionOffer) -> Refusal | None:
-        """Take ``offer``, or say why not; then nothing was changed."""
+        """Take ``offer``; returns None, or the reason of a refusal, which changes nothing but its counter."""
         refusal = self._judge(offer)
         if refusal is not None:
             self._num_refused += 1
@@ -97,7 +96,7 @@ class OfferBook:
         return None
 
     def end(self, offer: PartitionOffer, *, is_complete: bool) -> None:
-        """The offer came to the end of its partition, or was aborted; one that ended already stays as it is."""
+        """End an offer: its partition is complete, or it was aborted; a second call does nothing."""
         if self._open.pop(offer.offer_id, None) is None:
             return
         if not is_complete:
@@ -106,7 +105,7 @@ class OfferBook:
             self._num_completed += 1
 
     def take_back(self, offer: PartitionOffer) -> None:
-        """The offer was admitted and cannot be served now: it is as if it had been refused, and the same attempt may come again."""
+        """Undo ``admit`` of an offer that cannot be served now; it counts as refused, and the same attempt may be offered again."""
         del self._open[offer.offer_id]
         del self._attempts[_attempt_of(offer)]
         self._num_refused += 1
@@ -116,7 +115,7 @@ class OfferBook:
         self.is_sealed = True
 
     def _counts(self, offer: PartitionOffer) -> bool:
-        """Whether a partition that came to its end is one more of those that the gate waits for."""
+        """Whether a complete partition raises ``num_completed``."""
         wanted = self._shape.num_producers
         if wanted is None:
             return True
@@ -131,7 +130,7 @@ class OfferBook:
         shape = self._shape
         if self.is_sealed:
             return Refusal(
-                RefusalCode.GATE_ENDED, f"gate {shape.name!r} takes no more partitions: it was told to finish, or has all it wants"
+                RefusalCode.GATE_ENDED, f"gate {shape.name!r} takes no more partitions: it was told to finish, or has all its partitions"
             )
         if offer.fingerprint != shape.fingerprint:
             return Refusal(RefusalCode.WRONG_TYPE, f"gate {shape.name!r} takes {shape.type_name}, which is not what the producer sends")

@@ -1,8 +1,8 @@
-"""How far a partition is that was offered to every subtask of a gate.
+"""The progress of a partition that a producer has offered to every subtask of a gate.
 
 Side:       pure.
-Invariants: a subtask goes OFFERED -> REQUESTED -> PROCESSED -> ENDED and never back; the first failure is final, and nothing fails once
-            every subtask has ended.
+Invariants: a subtask goes OFFERED -> REQUESTED -> PROCESSED -> ENDED and never back.  The first failure is kept.  An offer cannot fail
+            once all subtasks have ended.
 """
 
 from enum import IntEnum
@@ -13,15 +13,15 @@ class Stage(IntEnum):
 
     OFFERED = 0
     REQUESTED = 1
-    """It asked for it: the offer is accepted."""
+    """It accepted the offer and requested the subpartition."""
     PROCESSED = 2
     """Its task has processed every record."""
     ENDED = 3
-    """It saw the end of the partition."""
+    """It received the end of the partition."""
 
 
 class OfferProgress:
-    """Of one offer.
+    """The stage of each subtask, and the failure of the offer or None.
 
     Threading: none; its owner locks.
     """
@@ -37,30 +37,33 @@ class OfferProgress:
 
     @property
     def stage(self) -> Stage:
-        """What all subtasks have reached."""
+        """The stage that every subtask has reached."""
         return min(self._stages)
 
     def late_subtasks(self, stage: Stage) -> list[int]:
-        """Those that have not reached ``stage``."""
+        """The subtasks that have not reached ``stage``."""
         return [subtask for subtask, reached in enumerate(self._stages) if reached < stage]
 
     def advance(self, subtask: int, stage: Stage) -> None:
-        """A subtask has reached ``stage``; one that is further stays there."""
+        """A subtask has reached ``stage``; an earlier stage than its own changes nothing."""
         self._stages[subtask] = max(self._stages[subtask], stage)
 
     def leave(self, subtask: int, failure: Exception) -> None:
-        """A subtask reads no more: that is its end, or, if it had not processed everything, the failure of the offer."""
+        """A subtask stopped reading: it has ended if it had processed every record; otherwise the offer failed."""
         if self._stages[subtask] >= Stage.PROCESSED:
             self.advance(subtask, Stage.ENDED)
         else:
             self.fail(failure)
 
     def lose(self, subtask: int, failure: Exception) -> None:
-        """The way to a subtask is lost: whether it counted the partition nobody knows, so the offer failed unless that one was through."""
+        """The connection to a subtask is lost: the offer failed, unless that subtask had ended.
+
+        PROCESSED is not enough: the producer cannot know whether the subtask counted the partition.
+        """
         if self._stages[subtask] is not Stage.ENDED:
             self.fail(failure)
 
     def fail(self, failure: Exception) -> None:
-        """Nothing more comes of it; the first reason is kept."""
+        """The offer failed; a later failure does not replace the first one."""
         if self.failure is None and self.stage is not Stage.ENDED:
             self.failure = failure

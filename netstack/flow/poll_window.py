@@ -1,4 +1,4 @@
-"""How long a loop keeps looking for more after data came.
+"""How long a loop polls its sockets after data arrived, before it sleeps.
 
 Side:       pure.
 Units:      nanoseconds of a monotonic clock.
@@ -7,11 +7,7 @@ Source:     the idea of Linux ``net.core.busy_poll``.
 
 
 class PollWindow:
-    """Open from each piece of news on, for a while; shut while somebody else needs the core.
-
-    Args:
-        length_ns: how long after the last news.
-    """
+    """Open for ``length_ns`` after each arrival of data; shut while another thread needs the core."""
 
     __slots__ = ("_end_ns", "_is_held", "_length_ns")
 
@@ -25,15 +21,15 @@ class PollWindow:
         return f"<PollWindow of {self._length_ns / 1000:g} us{', held' if self._is_held else ''}>"
 
     def news(self, now_ns: int) -> None:
-        """Something came: more of it may follow."""
+        """Data arrived: open the window."""
         self._end_ns = now_ns + self._length_ns
 
     def hold(self, *, is_held: bool) -> None:
-        """Shut it, or let it be open again; from the next news on if it was shut."""
+        """True shuts the window; False lets the next arrival open it again."""
         self._is_held = is_held
         if is_held:
             self._end_ns = 0
 
     def is_open(self, now_ns: int) -> bool:
-        """Whether to look once more before sleeping."""
+        """Whether the loop shall poll once more before it sleeps."""
         return now_ns < self._end_ns and not self._is_held

@@ -1,7 +1,7 @@
-"""Who sends next: strict turns between the readers of one connection.
+"""The queue of readers of one connection: each sends in its turn.
 
 Side:       pure.
-Invariants: an entry stands in the queue at most once.
+Invariants: an entry is in the queue at most once.
 Source:     Flink ``PartitionRequestQueue.availableReaders`` with the reader's ``isRegisteredAsAvailable`` flag.
 """
 
@@ -12,7 +12,10 @@ T = TypeVar("T")
 
 
 class ReadyQueue(Generic[T]):
-    """First in, first out, each entry at most once.  Entries are compared by identity through their hash."""
+    """A FIFO queue without duplicates; entries must be hashable.
+
+    Threading: none; its owner calls it on the loop thread.
+    """
 
     __slots__ = ("_members", "_queue")
 
@@ -30,7 +33,7 @@ class ReadyQueue(Generic[T]):
         return f"<ReadyQueue of {len(self._members)}>"
 
     def add(self, entry: T) -> bool:
-        """Append ``entry`` unless it is already queued; True if the queue was empty before."""
+        """Append ``entry`` unless it is queued already; returns True if the queue was empty before."""
         if entry in self._members:
             return False
         was_empty = not self._members
@@ -47,12 +50,12 @@ class ReadyQueue(Generic[T]):
         return entry
 
     def discard(self, entry: T) -> None:
-        """Take ``entry`` out, wherever it stands."""
+        """Remove ``entry``, if it is queued."""
         if entry in self._members:
             self._members.discard(entry)
             self._queue.remove(entry)
 
     def clear(self) -> None:
-        """Take everything out."""
+        """Remove every entry."""
         self._queue.clear()
         self._members.clear()

@@ -1,9 +1,9 @@
-"""Takes what producers offer, at the gates' end of the connection that they dialled.
+"""Receives the offers of producers that dialled this process's gates.
 
 Side:       loop, except ``NetworkOfferedPartitionClient``, which any thread calls.
-Invariants: a connection offers to one gate, that of its token.  What follows an accepted offer is the client's half of the ordinary
-            protocol; an error of one offer leaves the others of the connection alone.  Nothing is offered any more when the time of the
-            token is over; what was taken before goes on to its end, and then the connection ends.
+Invariants: a connection offers to one gate, that of its token.  After an accepted offer this handler is an ordinary client; an error of one
+            offer does not touch the others of the connection.  When the token has expired, new offers are refused, accepted ones continue,
+            and the connection closes after the last one.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ P = ParamSpec("P")
 
 _log = structlog.get_logger(__name__)
 _LOGS_PER_S = 1.0  # of the refusals to one peer
-_LOOK_INTERVAL_S = 10.0  # whether a connection whose token has expired still has an offer
+_LOOK_INTERVAL_S = 10.0  # how often a connection with an expired token is checked for open offers
 _MS_PER_S = 1000
 
 
@@ -43,14 +43,14 @@ def wall_clock_ms() -> int:
 
 
 class OfferTaker(Protocol):
-    """Knows the gates of this process."""
+    """Finds the gate of an offer; ``OfferedGates`` implements it."""
 
     def take_offer(self, gate: GateIdentity, offer: PartitionOffer, client: "NetworkOfferedPartitionClient") -> None:
-        """Request what is offered, or refuse it; loop thread, never raises what the offer is to blame for."""
+        """Request the offered partition, or refuse it; loop thread.  A bad offer is refused, not raised."""
 
 
 class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
-    """The last handler of such a connection: a request client that hears offers."""
+    """The last handler of a connection that a producer dialled: a request client that also receives offers."""
 
     def __init__(self, loop: EventLoopThread, taker: OfferTaker, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         super().__init__(loop.after_batch)
@@ -73,7 +73,7 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         self._taker.take_offer(self.identity, message, client)
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
-        """The connection may be used until its token expires."""
+        """Start the timer of the token's expiry."""
         if self.identity is not None:
             self._expiry = self._end_later(self.identity.expires_ms - self._clock_ms())
         ctx.fire_channel_active()
@@ -98,16 +98,16 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
             self._expiry = self._end_later(left_ms)
 
     def will_refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
-        """Tell the producer with the next ``write_refusals``, or before it hears that a channel stops; any thread."""
+        """Queue a refusal, which is sent by ``write_refusals`` or before the next cancel; any thread."""
         self._refusals.append((offer, code, reason))
 
     def write_refusals(self) -> None:
-        """Tell what is to be told; loop thread."""
+        """Send the queued refusals; loop thread."""
         while self._refusals:
             self._refuse(*self._refusals.popleft())
 
     def _cancel_once(self, receiver: InputChannelID, *, is_answer: bool = False) -> None:
-        # Data for a channel that was just released stops it before the order that says why has come to the loop.
+        # Data for a channel that was just released cancels it before the refusal's own hop to the loop: the reason must go first.
         self.write_refusals()
         super()._cancel_once(receiver, is_answer=is_answer)
 
@@ -128,7 +128,7 @@ def _readable(gate: GateIdentity) -> str:
 
 
 class NetworkOfferedPartitionClient:
-    """The connection of an offered partition; it is there, so it is never made again.
+    """The ``PartitionRequestClient`` of offered partitions: uses the connection of the offer and never makes another one.
 
     Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
     """
@@ -143,7 +143,7 @@ class NetworkOfferedPartitionClient:
         return f"<NetworkOfferedPartitionClient of {self._handler!r}>"
 
     def request_subpartition(self, channel: "RemoteInputChannel", delay_ms: int = 0) -> None:
-        """Ask for the offered subpartition; it was offered, so there is never a reason to ask again later."""
+        """Request the offered subpartition; it exists already, so the request is never repeated and ``delay_ms`` is 0."""
         assert not delay_ms, "an offered partition is there"
         self._order(self._handler.request_subpartition, channel)
 
@@ -156,27 +156,27 @@ class NetworkOfferedPartitionClient:
         self._order(self._handler.notify_new_buffer_size, channel, size_bytes)
 
     def resume_consumption(self, channel: "RemoteInputChannel") -> None:
-        """The channel goes on after a blocking event."""
+        """The channel is ready for data after a blocking event."""
         self._order(self._handler.resume_consumption, channel)
 
     def acknowledge_all_records_processed(self, channel: "RemoteInputChannel") -> None:
-        """The task processed everything up to the channel's end of data."""
+        """The task has processed every record before the channel's end of data."""
         self._order(self._handler.acknowledge_all_records_processed, channel)
 
     def send_task_event(self, channel: "RemoteInputChannel", event: bytes) -> None:
-        """An event for the producer."""
+        """Send a task event to the producer."""
         self._order(self._handler.send_task_event, channel, event)
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
-        """The channel wants no more."""
+        """The channel reads no more."""
         self._order(self._handler.cancel, channel)
 
     def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
-        """The gate takes nothing (more) from ``offer``."""
+        """The gate takes nothing, or nothing more, from ``offer``."""
         self._handler.will_refuse(offer, code, reason)
         self._order(self._handler.write_refusals)
 
     def _order(self, order: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        # With the loop the connection went; tasks recycle and release what they hold after that, too.
+        # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.
         with contextlib.suppress(ResourceClosedError):
             self._loop.execute_threadsafe(partial(order, *args, **kwargs))

@@ -1,8 +1,8 @@
-"""Offers partitions over connections that the producer dialled, and hears what becomes of them.
+"""Offers partitions to a gate over a connection that the producer dialled, and tracks the offers.
 
 Side:       loop.
-Invariants: it only listens: what the gate says goes on to the handlers behind, which serve it as they serve any consumer.  However the
-            connection ends, every offer on it that is not through hears of it.
+Invariants: every message of the gate goes on to the handlers behind, which serve it as any consumer's.  When the connection ends, the
+            listener of every open offer is told.
 """
 
 from typing import Protocol
@@ -16,7 +16,7 @@ from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCo
 
 
 class OfferRefusedError(NetstackError):
-    """The gate takes nothing, or nothing more, from an offer; ``code`` says why."""
+    """The gate refused an offer, or aborted an accepted one; ``code`` says why."""
 
     def __init__(self, code: RefusalCode, reason: str) -> None:
         super().__init__(reason)
@@ -24,23 +24,23 @@ class OfferRefusedError(NetstackError):
 
 
 class OfferListener(Protocol):
-    """Whose partition it is; every call on the loop thread."""
+    """Told of the progress of one offer; every call on the loop thread."""
 
     def advanced(self, subtask: int, stage: Stage) -> None:
-        """A subtask of the gate has come so far."""
+        """A subtask of the gate has reached ``stage``."""
 
     def left(self, subtask: int, error: NetstackError) -> None:
-        """A subtask reads no more: because it is through, or because of ``error``."""
+        """A subtask stopped reading, at the end of the partition or because of ``error``."""
 
     def lost(self, subtask: int, error: NetstackError) -> None:
-        """The connection to a subtask is gone."""
+        """The connection to a subtask is lost."""
 
     def failed(self, error: NetstackError) -> None:
-        """Nothing comes of the offer any more."""
+        """The offer failed; no data will follow."""
 
 
 class OfferingHandler(ChannelHandler):
-    """Stands in front of ``PartitionRequestServerHandler``, on a connection that was dialled with a gate's token."""
+    """The handler in front of ``PartitionRequestServerHandler`` on a connection that a producer dialled."""
 
     def __init__(self) -> None:
         self._ctx: ChannelHandlerContext | None = None
@@ -53,7 +53,7 @@ class OfferingHandler(ChannelHandler):
 
     @property
     def num_offers(self) -> int:
-        """How many are not through."""
+        """Open offers."""
         return len(self._offers)
 
     def handler_added(self, ctx: ChannelHandlerContext) -> None:
@@ -61,7 +61,7 @@ class OfferingHandler(ChannelHandler):
         self._ctx = ctx
 
     def offer(self, offer: PartitionOffer, listener: OfferListener) -> None:
-        """Send an offer; ``listener`` hears what becomes of it until ``forget``, or at once that the connection is gone."""
+        """Send an offer; ``listener`` is told of its progress until ``forget``, or at once that the connection is lost."""
         ctx = self._ctx
         if ctx is None or not ctx.channel.is_active:
             listener.failed(ConnectionLostError("the connection to the gate ended before the offer was sent"))
@@ -72,7 +72,7 @@ class OfferingHandler(ChannelHandler):
         ctx.write_and_flush(offer)
 
     def forget(self, offer: PartitionOffer) -> None:
-        """Nobody listens to it any more."""
+        """Tell the listener of ``offer`` nothing more."""
         key = (offer.offer_id, offer.subtask)
         self._offers.pop(key, None)
         self._by_partition.pop((offer.result_partition, offer.subtask), None)
@@ -80,7 +80,7 @@ class OfferingHandler(ChannelHandler):
             del self._by_receiver[receiver]
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
-        """Hear what concerns an offer, once the handlers behind have dealt with it."""
+        """Pass ``message`` on, then tell the listener of the offer that it concerns."""
         if isinstance(message, OfferRefused):
             self._on_refused(message)
             return
@@ -118,12 +118,12 @@ class OfferingHandler(ChannelHandler):
             found[1].failed(OfferRefusedError(message.code, message.message))
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
-        """Every offer is lost that is not through."""
+        """Tell every listener that its offer is lost."""
         self._fail_all(ConnectionLostError(f"the connection to the gate at {ctx.channel.peer} was lost"))
         ctx.fire_channel_inactive()
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
-        """An error of the connection concerns every offer on it."""
+        """Tell every listener of an error of the connection."""
         lost = ConnectionLostError(f"the connection to the gate at {ctx.channel.peer} failed: {type(error).__name__}: {error}")
         lost.__cause__ = error
         self._fail_all(lost)

@@ -1,9 +1,9 @@
 """Receives buffers for all input channels of one connection and announces their credit.
 
 Side:       loop.  Hot path.
-Invariants: a payload is written once, into a buffer of its channel; one channel's error never touches the others (FLINK-17992); an
-            unknown receiver is told to stop once; orders leave in the order they were given, while the socket takes them, and credit
-            is summed up when it leaves.
+Invariants: a payload is written once, into a buffer of its channel.  One channel's error never touches the others (FLINK-17992).  An
+            unknown receiver is cancelled once.  Orders leave in their order while the socket is writable; the credit of a channel is
+            summed up when its announcement leaves.
 Source:     Flink ``CreditBasedPartitionRequestClientHandler``.
 """
 
@@ -50,7 +50,7 @@ from netstack.wire.messages import (
 _log = structlog.get_logger(__name__)
 
 _Order = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEventRequest
-# Who was told to stop; an older one would just be told again.  As many as a server lets one connection read (max_readers).
+# Remembered cancels; a forgotten receiver is cancelled again.  As many as a server allows readers per connection (max_readers).
 _MAX_CANCELLED: Final = 10_000
 _CANCEL_BYTES: Final = 25
 _RELEASED: Final = ChannelLifecycle.RELEASED  # compared per buffer; ``is_released`` would be a call
@@ -65,14 +65,14 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     """The last handler of the client's pipeline: owns the connection's map of input channels."""
 
     def __init__(self, after_batch: Callable[[Callable[[], None]], None] = _at_once) -> None:
-        """``after_batch`` runs a function once, when all orders that came together were given."""
+        """``after_batch`` runs a function once after all orders of the current batch of the loop."""
         self._after_batch = after_batch
         self._channels: dict[InputChannelID, RemoteInputChannel] = {}
-        self._not_found: set[InputChannelID] = set()  # of _channels: the server has forgotten their requests
-        self._cancelled: dict[InputChannelID, None] = {}  # told to stop, oldest first
-        # None is an announcement of credit: how much is asked when it leaves.
+        self._not_found: set[InputChannelID] = set()  # keys of _channels whose requests the server has forgotten
+        self._cancelled: dict[InputChannelID, None] = {}  # oldest first
+        # None stands for an announcement of credit; the channel is asked for the amount when it leaves.
         self._orders: deque[tuple[RemoteInputChannel, _Order | None]] = deque()
-        # Channels whose data came with the present read, and what wakes their tasks.
+        # Channels that got data in the current read, and the futures that wake their tasks.
         self._wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] = []
         self._replies = ReplyBudget()
         self._ctx: ChannelHandlerContext | None = None
@@ -100,9 +100,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     # ---------------------------------------------------------------- orders of the clients
 
     def request_subpartition(self, channel: RemoteInputChannel) -> None:
-        """Ask for the channel's subpartition, with all its exclusive buffers as credit; also once more, if it was not found.
+        """Send the channel's partition request, with its exclusive buffers as credit; again if the partition was not found.
 
-        A request that is still out is not sent again: to the server that would be a second receiver of the same name.
+        A request without an answer is not sent again: to the server it would be a second receiver with the same id.
         """
         if self._error is not None:
             channel.on_error(self._error)
@@ -116,12 +116,12 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         first, last = channel.subpartition, channel.last_subpartition
         try:
             self._write(PartitionRequest(channel.partition_id, first, last, channel.channel_id, channel.initial_credit))
-        except Exception as error:  # noqa: BLE001 - the encoder or a handler refused it; nothing of it is on its way
+        except Exception as error:  # noqa: BLE001 - the encoder or a handler refused it; nothing was sent
             self._forget(channel.channel_id)
             channel.on_error(_as_netstack_error(error, "sending the partition request failed"))
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
-        """The channel recycled buffers; announce them as soon as the socket takes it."""
+        """The channel recycled buffers; announce the credit when the socket is writable."""
         self._give(channel, None)
 
     def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
@@ -133,20 +133,20 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._give(channel, ResumeConsumption(channel.channel_id))
 
     def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
-        """Tell the producer that everything up to the end of data was processed."""
+        """Tell the producer that every record before the end of data was processed."""
         self._give(channel, AckAllUserRecordsProcessed(channel.channel_id))
 
     def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
-        """Bring a serialized event to the producer of the channel's partition."""
+        """Send a serialized event to the producer of the channel's partition."""
         self._give(channel, TaskEventRequest(event, channel.partition_id, channel.channel_id))
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        """Stop the channel's flow; data still under way is dropped when it arrives."""
+        """Cancel the channel's request; data that still arrives for it is dropped."""
         if self._forget(channel.channel_id):
             self._cancel_once(channel.channel_id)
 
     def close_unused(self) -> None:
-        """End a connection that no channel uses any more: with a word, so that the peer gets all orders before the end."""
+        """Close an unused connection with a ``CloseRequest``, so that the peer reads all orders first."""
         ctx = self._ctx
         if ctx is not None and ctx.channel.is_active:
             self._channels.clear()
@@ -156,18 +156,18 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     @property
     def num_channels(self) -> int:
-        """How many channels the connection carries."""
+        """Channels of the connection."""
         return len(self._channels)
 
     # ---------------------------------------------------------------- inbound
 
     def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
-        """For the decoder: a buffer of the channel that the payload is for; None if there is no such channel, or it has none."""
+        """For the decoder: a buffer of the receiving channel; None if the channel is unknown or has no buffer."""
         channel = self._channels.get(receiver)
         return None if channel is None else channel.receiver.allocate(size_bytes, data_type, is_compressed=is_compressed)
 
     def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[NetworkBuffer]:
-        """The same for several plain data buffers; fewer if the channel has less credit."""
+        """For the decoder: several buffers for plain data; fewer if the channel has less credit."""
         channel = self._channels.get(receiver)
         return () if channel is None else channel.receiver.allocate_run(size_bytes, max_buffers)
 
@@ -180,7 +180,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
                 return
             try:
                 buffer_channel.receiver.on_response(message)
-            except Exception as error:  # noqa: BLE001 - the error of one channel: its task and the sender learn it, the others go on
+            except Exception as error:  # noqa: BLE001 - one channel's error: its task and the sender are told, other channels continue
                 self._fail_channel(buffer_channel, error)
             return
         if type(message) is BufferRun:
@@ -198,7 +198,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         raise RemoteProtocolError(f"a client does not serve {type(message).__name__}")
 
     def _refuse_buffer(self, response: BufferResponse) -> None:
-        # Forgotten at once: an acknowledgement of it that is still under way to us would reach the server after the cancel.
+        # Forgotten before the cancel: a later acknowledgement for it would reach the server after the cancel.
         is_ours = self._forget(response.receiver)
         self._cancel_once(response.receiver, is_answer=not is_ours)
         if response.buffer is not None:
@@ -239,11 +239,11 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         if isinstance(error, PartitionNotFoundError):
             self._on_partition_not_found(channel, error)
         else:
-            # The server keeps the reader until it hears that nothing more of ours is under way.
+            # A cancel follows: the server keeps the reader until then, because older orders of ours may still arrive.
             self._fail_channel(channel, error)
 
     def _on_partition_not_found(self, channel: RemoteInputChannel, error: PartitionNotFoundError) -> None:
-        """The channel decides whether it asks again; the server has forgotten the request."""
+        """The server has forgotten the request; the channel decides whether to repeat it."""
         self._not_found.add(channel.channel_id)
         try:
             channel.on_failed_partition_request(error)
@@ -251,7 +251,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             self._fail_channel(channel, second)
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
-        """Wake the tasks: once per read, and not while the rest of it is still being queued, which they would only wait for."""
+        """Wake the tasks, once per read: earlier they would only wait for the channel's lock while the rest is queued."""
         self._wake()
         ctx.fire_channel_read_complete()
 
@@ -261,16 +261,16 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             channel, pending = wakeups.pop()
             try:
                 pending.complete()
-            except Exception as error:  # noqa: BLE001 - what the task hangs on its future is that channel's trouble, the others go on
+            except Exception as error:  # noqa: BLE001 - a callback of one task failed; other channels continue
                 self._fail_channel(channel, error)
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
-        """Orders may have waited for the socket."""
+        """Send the orders that waited for the socket."""
         self._write_orders()
         ctx.fire_channel_writability_changed()
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
-        """The connection ended: every channel that still reads learns it."""
+        """The connection ended: every channel that still reads gets an error."""
         if self._channels:
             _log.warning("connection ended while channels read from it", peer=ctx.channel.peer, num_channels=len(self._channels))
         text = f"Connection unexpectedly closed by remote task manager '{ctx.channel.peer}'."
@@ -278,7 +278,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         ctx.fire_channel_inactive()
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
-        """Whatever reaches this place concerns all channels."""
+        """An error that reaches this handler fails all channels."""
         peer = ctx.channel.peer
         _log.warning("connection failed", peer=peer, error=str(error), kind=type(error).__name__)
         lost = _loss_of(error)
@@ -293,7 +293,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         ctx.close()
 
     def fail_all(self, error: NetstackError) -> None:
-        """End every channel with ``error``, and every later one too; an earlier error stays the one that is told."""
+        """Fail every channel, present and later, with ``error``, or with an earlier error of the connection."""
         if self._error is None:
             self._error = error
         channels, self._channels = list(self._channels.values()), {}
@@ -335,12 +335,12 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             self._ctx.write_and_flush(message)
 
     def _forget(self, receiver: InputChannelID) -> bool:
-        """Carry the channel no more; whether it was one of ours."""
+        """Remove the channel; returns whether it was known."""
         self._not_found.discard(receiver)
         return self._channels.pop(receiver, None) is not None
 
     def _cancel_once(self, receiver: InputChannelID, *, is_answer: bool = False) -> None:
-        """Tell the server to stop; ``is_answer``: it sends what nobody asked for, and so decides how often we say so."""
+        """Cancel a receiver once; ``is_answer``: because the server sent data for an unknown receiver, so the cancel is a reply."""
         cancelled, ctx = self._cancelled, self._ctx
         if receiver in cancelled or ctx is None:
             return
@@ -361,8 +361,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 def _tell(channel: RemoteInputChannel, error: NetstackError) -> None:
     try:
         channel.on_error(error)
-    except Exception as second:  # noqa: BLE001 - the error is stored; what the gate's callbacks do with it must not keep the others
-        _log.error("a task chokes on the error of its channel", channel=repr(channel), exc_info=second)
+    except Exception as second:  # noqa: BLE001 - the error is stored; a failing callback of the gate must not stop the other channels
+        _log.error("a callback failed on the error of its channel", channel=repr(channel), exc_info=second)
 
 
 def _caused_by(cause: BaseException, error: NetstackError) -> NetstackError:
@@ -377,7 +377,7 @@ def _as_netstack_error(error: Exception, what: str) -> NetstackError:
 
 
 def _loss_of(error: Exception) -> BaseException | None:
-    """The operating system's word for a peer that is gone, if ``error`` is or wraps that."""
+    """The operating system's error of a lost connection that ``error`` is or wraps, or None."""
     cause = error.__cause__ if isinstance(error, ConnectionLostError) else error
     if isinstance(cause, ConnectionError) or (isinstance(cause, OSError) and cause.errno in _LOST):
         return cause

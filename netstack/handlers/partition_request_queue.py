@@ -1,16 +1,16 @@
 """Sends the buffers of all readers of one connection, in strict turns, as credit and writability allow.
 
-Side:       loop.  ``notify_reader_non_empty_threadsafe`` is the one door for other threads.  Hot path.
-            A thread that notifies sends a little by itself if the connection is at rest (``DirectWriter``): of all that stands here it
-            touches nothing but the reader, and that only while it has the channel's turn, as everything here that polls or releases.
-Invariants: a reader stands in the ready queue at most once; data buffers sent to a receiver never exceed the credit it granted; one pass
-            hands at most ``max_write_batch_bytes`` to the transport (a fast peer never pauses a writer, which would starve its own loop);
-            answers to a peer that does not read are bounded, and an announcement of a backlog waits until it reads.
-Errors:     what concerns one receiver ends that receiver's reader or nothing; a mistake in what the peer says is answered without
-            receiver, and the connection goes on (Flink 2.3); a broken stream is answered and ends the connection.
-Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback; here a gather write takes up to
-            ``max_gather_bytes``, one buffer per reader and turn while several are ready; a reader that is alone takes a run of whole
-            segments as so many turns.  The channel is asked whether it is writable before each gather write.
+Side:       loop, except ``notify_reader_non_empty_threadsafe``, which any thread calls.  Hot path.
+            The notifying thread may send one small buffer itself if the connection is idle (``DirectWriter``).  Then it touches only the
+            reader and holds the channel's turn; every method here that polls or releases a reader holds the turn, too.
+Invariants: a reader is in the ready queue at most once.  Data buffers sent to a receiver never exceed its credit.  One pass hands at most
+            ``max_write_batch_bytes`` to the transport, because a peer that reads fast would otherwise never let the loop do other work.
+            Replies to a peer that does not read are bounded; announcements of backlogs wait until the peer reads.
+Errors:     an error of one receiver ends at most that receiver's reader.  A wrong message in a good frame is answered without receiver,
+            and the connection stays open (Flink 2.3).  A broken stream is answered, and the connection closes.
+Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback.  Here a gather write takes up to
+            ``max_gather_bytes``: one buffer per reader and turn while several are ready, or a run of whole segments of a single reader.
+            Writability is checked before each gather write.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ from netstack.wire.messages import BacklogAnnouncement, DataType, ErrorCode, Err
 
 _log = structlog.get_logger(__name__)
 
-# Sequence numbers are signed 32-bit integers that wrap, as Java's do.
+# Sequence numbers are signed 32-bit integers that wrap, as in Java.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 _MIN_SEQUENCE_NUMBER = -(2**31)
 _SEQUENCE_MODULUS = 2**32
 _NONE = DataType.NONE
 _new_tuple = tuple.__new__
-_LOGS_PER_S = 1.0  # of the answers to one peer
+_LOGS_PER_S = 1.0  # of the error replies to one peer
 
 
 class PartitionRequestQueue(ChannelHandler):
@@ -57,14 +57,14 @@ class PartitionRequestQueue(ChannelHandler):
         self._readers: dict[InputChannelID, CreditBasedSequenceNumberingViewReader] = {}
         self._ready: ReadyQueue[CreditBasedSequenceNumberingViewReader] = ReadyQueue()
         self._ctx: ChannelHandlerContext | None = None
-        self._turn = threading.RLock()  # from ``handler_added`` on the channel's
+        self._turn = threading.RLock()  # the channel's after ``handler_added``
         self._direct: DirectWriter | None = None  # Written by the loop thread, before a reader can be notified.
-        self._gather: list[OutboundBuffer | OutboundRun] = []  # the turns of the present gather write, not yet written
+        self._gather: list[OutboundBuffer | OutboundRun] = []  # of the current gather write, not yet written
         self._is_writing = False
         self._is_continuation_scheduled = False
-        self._is_reading = False  # messages of the peer are being served: what they make ready is written after the last one
+        self._is_reading = False  # while messages of one read are served; readers that become ready are written after the last one
         self._is_closed = False
-        self._unannounced: dict[CreditBasedSequenceNumberingViewReader, None] = {}  # whose backlog is told when the socket takes more
+        self._unannounced: dict[CreditBasedSequenceNumberingViewReader, None] = {}  # their backlogs wait until the channel is writable
         self._max_readers = config.max_readers
         self._replies = ReplyBudget()
         self._late_replies = ReplyBudget(config.max_waiting_requests)
@@ -82,7 +82,7 @@ class PartitionRequestQueue(ChannelHandler):
     # ---------------------------------------------------------------- readers
 
     def add_reader(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
-        """Take over a new reader.
+        """Add a reader, which this owns from now on.
 
         Raises:
             RemoteProtocolError: the receiver id is in use on this connection.
@@ -95,30 +95,30 @@ class PartitionRequestQueue(ChannelHandler):
 
     @property
     def is_full(self) -> bool:
-        """Whether there are ``max_readers`` of them."""
+        """Whether the connection has ``max_readers`` readers."""
         return len(self._readers) >= self._max_readers
 
     def reader(self, receiver: InputChannelID) -> CreditBasedSequenceNumberingViewReader | None:
-        """The reader of ``receiver``, if there is one."""
+        """The reader of ``receiver``, or None."""
         return self._readers.get(receiver)
 
     def notify_reader_non_empty_threadsafe(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
-        """Some thread made data available: it sends it, if that is little and nothing is in its way, or hops to the loop."""
+        """Data became available; any thread.  It sends one small buffer over an idle connection itself, else it hops to the loop."""
         direct = self._direct
         if direct is not None and direct.try_begin() and self._send_directly(direct, reader):
             return
-        # A loop that was closed sends nothing more, and its producers clean up without it.
+        # The loop was closed: nothing is sent any more, and producers release their partitions without it.
         with contextlib.suppress(ResourceClosedError):
             self._loop.execute_threadsafe(self.enqueue_available_reader, reader)
 
     def _send_directly(self, direct: DirectWriter, reader: CreditBasedSequenceNumberingViewReader) -> bool:
-        """Whoever has the turn, and gives it back: whether all that ``reader`` has to send was sent.  If not, the loop has to look."""
+        """Send the one small buffer of ``reader`` and give the turn back, which the caller took; False: the loop must send."""
         try:
-            # Readers that are ready come first, and have the credit that they were seen with.  One cannot become ready now.
+            # Queued readers go first; their credit must not be spent here.  With the turn held, no reader can be queued meanwhile.
             if len(self._ready) or self._is_closed:
                 return False
             little = reader.next_little(MAX_DIRECT_BYTES)
-            if little is None:  # there is more, or nothing any more: its partition was released
+            if little is None:  # more than one small buffer, or none (the partition was released)
                 return False
             buffer, backlog, _, sequence_number = little
             if sequence_number > _MAX_SEQUENCE_NUMBER:
@@ -131,19 +131,19 @@ class PartitionRequestQueue(ChannelHandler):
         return True
 
     def enqueue_available_reader(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
-        """Give ``reader`` its place in the queue if it may send, and start to write if the queue was empty."""
+        """Queue ``reader`` if it may send, and start writing if the queue was empty."""
         if reader.is_released or self._is_closed or reader in self._ready:
             return
         try:
-            with self._turn:  # nobody spends the credit between the look and the place in the queue, nor as long as it is in the queue
+            with self._turn:  # without it, a direct write could spend the credit between the check and the queue
                 is_available, backlog = reader.availability()
                 is_first = is_available and self._ready.add(reader)
-        except Exception as error:  # noqa: BLE001 - what cannot be read (a view of several reads ahead) is this receiver's misfortune
+        except Exception as error:  # noqa: BLE001 - a view that cannot be read fails this receiver only
             self._fail_reader(reader, error)
             return
         if is_available:
             if is_first and not self._is_continuation_scheduled and not self._is_reading:
-                # All readers that the present pass of the loop brings share its writes.
+                # After the batch: all readers that it makes ready share one pass of writes.
                 self._loop.after_batch(self._write_available)
         elif backlog > 0 and reader.needs_backlog_announcement:
             self._announce(reader, backlog)
@@ -162,9 +162,9 @@ class PartitionRequestQueue(ChannelHandler):
     # ---------------------------------------------------------------- orders of the receivers
 
     def add_credit(self, receiver: InputChannelID, credit: int) -> None:
-        """The receiver granted more; after its producer failed that goes nowhere: the grant was under way when it was told.
+        """The receiver granted credit; ignored after its producer failed.
 
-        Credit out of range ends the flow to this receiver; the other readers of the connection go on.
+        Credit out of range ends this receiver's reader; the other readers of the connection continue.
         """
         reader = self._readers.get(receiver)
         if reader is None:
@@ -181,48 +181,48 @@ class PartitionRequestQueue(ChannelHandler):
         self.enqueue_available_reader(reader)
 
     def resume_consumption(self, receiver: InputChannelID) -> None:
-        """The receiver can go on after a blocking event."""
+        """The receiver is ready for data after a blocking event."""
         reader = self._open_reader(receiver, "a resumption")
         if reader is None:
             return
-        with self._turn:  # credit may be taken back
+        with self._turn:  # it may take credit back, which a direct write must not be spending
             has_resumed = self._obeys(receiver, reader.resume_consumption)
         if has_resumed:
             self.enqueue_available_reader(reader)
 
     def acknowledge_all_data_processed(self, receiver: InputChannelID) -> None:
-        """The receiver has processed everything up to the end of data."""
+        """The receiver has processed every record before its end of data."""
         reader = self._open_reader(receiver, "an acknowledgement")
         if reader is not None:
             self._obeys(receiver, reader.acknowledge_all_data_processed)
 
     def notify_new_buffer_size(self, receiver: InputChannelID, size_bytes: int) -> None:
-        """The receiver wants buffers of another size; a consumer says so to all its producers, ready or not, so nobody need be there."""
+        """The receiver wants buffers of another size; ignored without a reader, because consumers tell all their producers."""
         reader = self._readers.get(receiver)
         if reader is not None:
             self._obeys(receiver, partial(reader.notify_new_buffer_size, size_bytes))
 
     def notify_required_segment_id(self, receiver: InputChannelID, subpartition: int, segment: int) -> None:
-        """The receiver wants one of its subpartitions to go on with this segment; too early is no mistake, as for buffer sizes."""
+        """The receiver wants one of its subpartitions to continue with this segment; ignored without a reader."""
         reader = self._readers.get(receiver)
         if reader is not None:
             self._obeys(receiver, partial(reader.notify_required_segment_id, subpartition, segment))
 
     def _obeys(self, receiver: InputChannelID, order: Callable[[], None]) -> bool:
-        """Whether the reader could carry out ``order``; if not, the peer is told, and everything goes on as it was."""
+        """Carry out ``order``; if it fails, tell the peer and return False.  The reader stays as it was."""
         try:
             order()
-        except Exception as error:  # noqa: BLE001 - an order that makes no sense, or the producer's own trouble with it
+        except Exception as error:  # noqa: BLE001 - a wrong order, or an error of the producer
             code = ErrorCode.PROTOCOL if isinstance(error, NetstackError) else ErrorCode.INTERNAL
             self.reply(ErrorResponse(code, describe_error(error), None, about=receiver))
             return False
         return True
 
     def cancel(self, receiver: InputChannelID) -> None:
-        """The receiver wants no more; unknown receivers are tolerated, they may just have ended.
+        """The receiver reads no more; an unknown receiver is ignored, because its reader may just have ended.
 
         Raises:
-            RemoteProtocolError: the peer cancels faster than ``max_cancels_per_s``; those that got all they asked for do not count.
+            RemoteProtocolError: the peer cancels faster than ``max_cancels_per_s``; readers that had sent everything do not count.
         """
         reader = self._readers.get(receiver)
         self.remove_reader(receiver)
@@ -230,7 +230,7 @@ class PartitionRequestQueue(ChannelHandler):
             raise RemoteProtocolError(f"too many cancelled requests on this connection: {self._cancels!r}")
 
     def remove_reader(self, receiver: InputChannelID) -> None:
-        """Forget and release the reader of ``receiver``, if there is one."""
+        """Remove and release the reader of ``receiver``, if there is one."""
         reader = self._readers.pop(receiver, None)
         if reader is not None:
             self._ready.discard(reader)
@@ -239,7 +239,7 @@ class PartitionRequestQueue(ChannelHandler):
                 reader.release()
 
     def _open_reader(self, receiver: InputChannelID, what: str) -> CreditBasedSequenceNumberingViewReader | None:
-        """The reader that ``what`` is for; None if it ended (no mistake: they crossed on the way) or there is none (told to the peer)."""
+        """The reader for the order ``what``; None if it has ended (the order was on its way) or is unknown (the peer is told)."""
         reader = self._readers.get(receiver)
         if reader is None or not (reader.has_view or reader.is_released):
             self._refuse_unknown(receiver, what)
@@ -251,26 +251,26 @@ class PartitionRequestQueue(ChannelHandler):
         self.reply(ErrorResponse(ErrorCode.UNKNOWN_RECEIVER, text, None, about=receiver))
 
     def _end_reader(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
-        """End one reader before its error is told; its id stays known until the receiver cancels, for what is still under way."""
+        """Release a reader before its error is sent; its id stays known until the receiver cancels, for orders still on their way."""
         self._ready.discard(reader)
         try:
             with self._turn:
                 reader.release()
         finally:
-            self._write_gathered()  # what it sent before goes before
+            self._write_gathered()  # its earlier buffers must leave before the error
 
     def _fail_reader(self, reader: CreditBasedSequenceNumberingViewReader, error: Exception) -> None:
-        """Its subpartition could not be read: the receiver is told, the other readers go on."""
+        """The subpartition could not be read: tell the receiver; the other readers continue."""
         if self._logs.take():
             _log.warning("a subpartition cannot be read", reader=repr(reader), exc_info=error)
         try:
             self._end_reader(reader)
-        except Exception as second:  # noqa: BLE001 - what is broken may not let itself be closed either
+        except Exception as second:  # noqa: BLE001 - a broken reader may fail in its release, too
             _log.warning("a reader that failed cannot be released", reader=repr(reader), exc_info=second)
         self._tell(ErrorResponse(ErrorCode.INTERNAL, describe_error(error), reader.receiver))
 
     def release_all(self) -> None:
-        """Release every reader; nothing is sent any more."""
+        """Release every reader."""
         with self._turn:
             self._is_closed = True
         self._ready.clear()
@@ -281,9 +281,9 @@ class PartitionRequestQueue(ChannelHandler):
     # ---------------------------------------------------------------- writing
 
     def reply(self, message: ErrorResponse, *, is_late: bool = False) -> None:
-        """Answer what the peer said or asked for; one that makes us answer and does not read is cut off.
+        """Send an error as reply to a message of the peer; close the connection of a peer that does not read its replies.
 
-        ``is_late``: to a request that waited; all of them may be answered at once, when the peer cannot help it.
+        ``is_late``: the reply to a request that waited.  Many of them may time out at once through no fault of the peer.
         """
         ctx = self._ctx
         if ctx is None or self._is_closed:
@@ -300,7 +300,7 @@ class PartitionRequestQueue(ChannelHandler):
         ctx.close()
 
     def _tell(self, message: ErrorResponse | BacklogAnnouncement) -> None:
-        """Tell a receiver what happened on our side: once per reader or notification of its producer, whatever the peer does."""
+        """Send news of a reader or its producer; their number does not depend on the peer, so it needs no limit."""
         if self._ctx is not None and not self._is_closed:
             self._ctx.write_and_flush(message)
 
@@ -312,7 +312,7 @@ class PartitionRequestQueue(ChannelHandler):
         try:
             with self._turn:
                 self._write_batch(ctx)
-        except Exception as error:  # noqa: BLE001 - a pass is often a function of the loop, which would only log: all readers would hang
+        except Exception as error:  # noqa: BLE001 - the loop would only log it, and all readers of the connection would hang
             ctx.catch(error)
         finally:
             self._is_writing = False
@@ -324,7 +324,7 @@ class PartitionRequestQueue(ChannelHandler):
             if not channel.is_writable:
                 ctx.flush()
                 if not channel.is_writable:
-                    return  # channel_writability_changed comes back here
+                    return  # channel_writability_changed continues
             budget -= self._write_gather(min(budget, self._max_gather_bytes))
             ctx.flush()
         if len(ready) and not self._is_continuation_scheduled:
@@ -332,7 +332,7 @@ class PartitionRequestQueue(ChannelHandler):
             self._loop.execute_threadsafe(self._continue)
 
     def _write_gather(self, max_bytes: int) -> int:
-        """Give readers their turns until one gather write is full; returns its bytes."""
+        """Poll readers in their turns until one gather write is full; returns its bytes."""
         ready = self._ready
         num_bytes = 0
         try:
@@ -341,7 +341,7 @@ class PartitionRequestQueue(ChannelHandler):
                 if reader is None:
                     break
                 if len(ready) == 0 and reader.subpartition != SEVERAL:
-                    # Nobody else has a turn: take several of its turns at once.
+                    # The only ready reader: take several of its turns at once.
                     run_bytes = self._poll_run(reader, max_bytes - num_bytes)
                     if run_bytes is not None:
                         num_bytes += run_bytes
@@ -361,19 +361,19 @@ class PartitionRequestQueue(ChannelHandler):
         self._write_available()
 
     def _poll(self, reader: CreditBasedSequenceNumberingViewReader) -> int:
-        """The turn of one reader: its next buffer joins the gather write; returns its bytes."""
+        """Add the next buffer of one reader to the gather write; returns its bytes."""
         subpartition = reader.subpartition
         try:
             if subpartition == SEVERAL:
                 subpartition = reader.peek_next_subpartition()
             next_one = reader.next_buffer()
-        except Exception as error:  # noqa: BLE001 - a disk that fails, credit overspent: the trouble of one receiver
+        except Exception as error:  # noqa: BLE001 - a failing disk or overspent credit fails this receiver only
             self._fail_reader(reader, error)
             return 0
         if next_one is None:
             cause = reader.failure_cause
             if cause is not None:
-                # It stays known until the receiver cancels it: what the receiver sent before it heard of the failure is no mistake.
+                # Its id stays known until the receiver cancels: orders sent before the receiver heard of the failure are not errors.
                 self._end_reader(reader)
                 self._tell(ErrorResponse(ErrorCode.PRODUCER_FAILED, describe_error(cause), reader.receiver))
             return 0
@@ -384,18 +384,18 @@ class PartitionRequestQueue(ChannelHandler):
         if sequence_number > _MAX_SEQUENCE_NUMBER:
             sequence_number = _wrapped(sequence_number)
         reader.last_sequence_number = sequence_number
-        # The buffer's size is read first: once written it may be recycled at any moment.
+        # The size is read before the write: a written buffer may be recycled at any moment.
         size = buffer.size
-        # What ``OutboundBuffer(...)`` does, without its call.  bench: transport.
+        # As ``OutboundBuffer(...)``, without the Python call of its ``__new__``.  bench: transport.
         self._gather.append(_new_tuple(OutboundBuffer, (reader.receiver, subpartition, sequence_number, backlog, buffer, ())))
         return size + BUFFER_RESPONSE_HEADER_BYTES
 
     def _poll_run(self, reader: CreditBasedSequenceNumberingViewReader, max_bytes: int) -> int | None:
-        """Several turns of one reader, if whole segments wait there; returns their bytes, None if ``_poll`` has to look."""
+        """Add a run of whole segments of one reader to the gather write; returns its bytes, None: use ``_poll``."""
         frame_bytes = self._segment_bytes + BUFFER_RESPONSE_HEADER_BYTES
         try:
             run = reader.next_run(-(-max_bytes // frame_bytes))
-        except Exception as error:  # noqa: BLE001 - the trouble of one receiver, as in ``_poll``
+        except Exception as error:  # noqa: BLE001 - fails this receiver only, as in ``_poll``
             self._fail_reader(reader, error)
             return 0
         if run is None:
@@ -412,11 +412,11 @@ class PartitionRequestQueue(ChannelHandler):
     # ---------------------------------------------------------------- events of the channel
 
     def start_read(self) -> None:
-        """Messages of the peer follow, up to ``channel_read_complete``."""
+        """Messages of one read follow, until ``channel_read_complete``."""
         self._is_reading = True
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
-        """Write what the messages of one read made ready."""
+        """Write the readers that the messages of this read made ready."""
         if self._is_reading:
             self._is_reading = False
             if len(self._ready) and not self._is_continuation_scheduled:
@@ -424,7 +424,7 @@ class PartitionRequestQueue(ChannelHandler):
         ctx.fire_channel_read_complete()
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
-        """Go on writing once the transport took enough."""
+        """Continue writing when the channel is writable again."""
         if ctx.channel.is_writable:
             unannounced, self._unannounced = self._unannounced, {}
             for reader in unannounced:
@@ -433,12 +433,12 @@ class PartitionRequestQueue(ChannelHandler):
         ctx.fire_channel_writability_changed()
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
-        """The connection ended: every subpartition it read is consumed."""
+        """The connection ended: release every reader, which consumes its subpartition."""
         self.release_all()
         ctx.fire_channel_inactive()
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
-        """Tell the peer why, then close: an error that reaches this place concerns the whole connection."""
+        """Send the error to the peer and close: an error that reaches this handler concerns the whole connection."""
         self.release_all()
         code = ErrorCode.PROTOCOL if isinstance(error, RemoteProtocolError) else ErrorCode.INTERNAL
         ctx.write_and_flush(ErrorResponse(code, describe_error(error), None))
@@ -450,7 +450,7 @@ def _wrapped(sequence_number: int) -> int:
 
 
 def describe_error(error: BaseException) -> str:
-    """What a peer is told of ``error``: foreign exceptions say their kind."""
+    """The text of ``error`` for a peer; exceptions of other packages are shown with their class."""
     if isinstance(error, ProducerFailedError | NetstackError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -1,13 +1,13 @@
-"""Understands what consumers ask of this TaskManager.
+"""Serves the messages of consumers.
 
 Side:       loop.
-Source:     Flink ``PartitionRequestServerHandler``, with the producer-side listener for partitions that are not registered yet (1.18+):
-            a request waits ``partition_request_timeout_s`` for its partition, then is answered with PartitionNotFound.
-Errors:     scoped, on the wire as Flink 2.3 does it.  A broken frame, or a message that no server serves: answered without receiver,
-            and the connection closes.  A mistake in a good frame (an unknown receiver, a subpartition that is taken or out of range):
-            answered without receiver, and the connection stays open; our own answer names the receiver that it is about, so that our
-            own client fails nothing else.  A partition that does not come, or an event that nobody wants: answered to that receiver.
-            Stricter than Flink: a receiver id that is in use ends the connection, credit that overflows ends that receiver's flow.
+Source:     Flink ``PartitionRequestServerHandler`` with the listener for partitions that are not registered yet (1.18+): a request waits
+            ``partition_request_timeout_s`` for its partition, then the reply is PartitionNotFound.
+Errors:     as in Flink 2.3.  A broken frame or a message that no server serves: an error without receiver, and the connection closes.
+            A wrong message in a good frame (unknown receiver, subpartition taken or out of range): an error without receiver, and the
+            connection stays open; our mark in it names the receiver, so that our own client fails only that channel.  A partition that
+            is not registered in time, or a task event without subscriber: an error for that receiver.
+            Stricter than Flink: a receiver id in use ends the connection, overflowing credit ends that receiver's reader.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PartitionRequestServerHandler(ChannelHandler):
-    """Turns requests into calls of the queue behind it."""
+    """Turns messages into calls of the ``PartitionRequestQueue`` behind it."""
 
     def __init__(
         self, config: NetstackConfig, loop: EventLoopThread, manager: ResultPartitionManager, queue: PartitionRequestQueue
@@ -85,7 +85,7 @@ class PartitionRequestServerHandler(ChannelHandler):
                 raise RemoteProtocolError(f"a server does not serve {type(message).__name__}")
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
-        """Log what the peer did wrong; the queue answers and closes."""
+        """Log the error; the queue replies and closes."""
         _log.warning("connection failed", peer=ctx.channel.peer, error=str(error), kind=type(error).__name__)
         ctx.fire_exception_caught(error)
 
@@ -104,12 +104,12 @@ class PartitionRequestServerHandler(ChannelHandler):
     def _try_to_open(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
         try:
             self._open_view(request, reader)
-        except Exception as error:  # noqa: BLE001 - a view that cannot be made is one receiver's misfortune (FLINK-9057)
+        except Exception as error:  # noqa: BLE001 - a view that cannot be made fails one receiver only (FLINK-9057)
             self._refuse(request, error)
 
     def _open_view(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
         def on_partition() -> None:
-            # A loop that was closed serves nobody; the registration goes on without it.
+            # The loop was closed and serves nobody; the registering thread continues.
             with contextlib.suppress(ResourceClosedError):
                 self._loop.execute_threadsafe(self._on_partition_registered, request, reader)
 
@@ -150,7 +150,7 @@ class PartitionRequestServerHandler(ChannelHandler):
     def _refuse(self, request: PartitionRequest, error: Exception, *, is_late: bool = False) -> None:
         receiver = request.receiver
         self._queue.remove_reader(receiver)
-        # After the manager's shutdown no partition is to be found; that is no mistake of the consumer.
+        # After the manager's shutdown every partition is missing; the consumer did nothing wrong.
         if isinstance(error, PartitionNotFoundError | ResourceClosedError):
             self._queue.reply(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, str(error), receiver), is_late=is_late)
             return
@@ -168,7 +168,7 @@ class PartitionRequestServerHandler(ChannelHandler):
         event = deserialize_event(memoryview(request.event))
         try:
             is_published = self._manager.task_events.publish(request.partition, event)
-        except Exception as error:  # noqa: BLE001 - a handler of the producing task failed: told to whoever sent the event
+        except Exception as error:  # noqa: BLE001 - a handler of the producing task failed: the sender of the event is told
             self._queue.reply(ErrorResponse(ErrorCode.INTERNAL, describe_error(error), None, about=request.receiver))
             return
         if not is_published:

@@ -1,8 +1,8 @@
-"""Decides what an accepted connection is for, and takes out of its pipeline what it is not for.
+"""Leaves only the handlers of the peer's role in the pipeline of an accepted connection.
 
 Side:       loop.
-Invariants: a peer that has a gate's token meets no handler that serves partitions, and one that knows the secret none that takes offers.
-            Once the connection is active this handler, too, is gone.
+Invariants: a peer with a gate's token reaches no handler that serves partitions; a peer with the secret reaches none that takes offers.
+            This handler, too, leaves the pipeline when the connection is active.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandle
 
 
 class ConnectionRoles(ChannelHandler):
-    """Stands right behind the authentication.
+    """The handler right behind the authentication.
 
     Args:
         of_consumers: the handlers that serve partitions.
@@ -29,14 +29,14 @@ class ConnectionRoles(ChannelHandler):
         return "<ConnectionRoles>"
 
     def user_event_triggered(self, ctx: ChannelHandlerContext, event: object) -> None:
-        """Hear who the peer is."""
+        """Remember the gate of the peer's token, if it has one."""
         if isinstance(event, PeerAuthenticated) and event.gate is not None:
             self._is_of_gate = True
             self._of_gates.identity = event.gate
         ctx.fire_user_event_triggered(event)
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
-        """Leave only the handlers of the peer's role."""
+        """Remove the handlers of the other role, then pass the event on."""
         for handler in self._of_consumers if self._is_of_gate else (self._of_gates,):
             ctx.pipeline.remove_handler(handler)
         ctx.pipeline.remove(ctx)

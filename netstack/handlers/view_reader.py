@@ -1,9 +1,9 @@
-"""The server's reader of one subpartition, or of a range of them, on behalf of one remote receiver.
+"""Reads one subpartition, or a range of them, for one remote receiver.
 
 Side:       loop, except ``notify_data_available`` and ``notify_priority_event``, which any thread calls.  Hot path.
-            Whoever polls has the turn of the connection (``DirectWriter``), and so whoever spends credit or takes it back.
-Invariants: data buffers polled never exceed the credit granted; a receiver without exclusive buffers (initial credit 0) has no credit
-            after ``resume_consumption``, because it gave its floating buffers away while the subpartition was blocked.
+            A thread that polls, spends credit or takes credit back holds the turn of the connection (``DirectWriter``).
+Invariants: data buffers polled never exceed the credit granted.  A receiver without exclusive buffers (initial credit 0) has no credit
+            after ``resume_consumption``: it released its floating buffers while the subpartition was blocked.
 Units:      credit and backlog in buffers.
 Source:     Flink ``CreditBasedSequenceNumberingViewReader``; sequence numbers come from the subpartition (Flink 1.20 and later).
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from netstack.handlers.partition_request_queue import PartitionRequestQueue
 
 SEVERAL = -1
-"""The subpartition of a reader of more than one: each element says its own."""
+"""``subpartition`` of a reader of a range: each element names its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewReaderStatistics:
-    """One row of the dump of a connection's readers."""
+    """The state of one reader, for a dump."""
 
     receiver: str
     state: str
@@ -35,20 +35,20 @@ class ViewReaderStatistics:
     num_credits_granted: int
     num_buffers_sent: int
     backlog: int
-    """How many data buffers could be sent with enough credit."""
+    """Data buffers that could be sent with enough credit."""
     num_queued_buffers: int
     is_blocked: bool
-    """Whether a blocking event was sent and the receiver did not resume since."""
+    """Whether a blocking event was sent and the receiver has not resumed."""
     is_queued: bool
     """Whether it waits for its turn."""
     last_sequence_number: int
-    """Of the last element sent; -1 before the first one."""
+    """Of the last element sent; -1 before the first."""
 
 
 class CreditBasedSequenceNumberingViewReader:
-    """Credit, view and place in the queue of one receiver.
+    """The reader of one receiver: its credit and its view.
 
-    Life cycle: made when a ``PartitionRequest`` arrives; gets its view at once or when the partition is registered; ends with ``release``.
+    Life cycle: made by a ``PartitionRequest``; gets its view when the partition is registered; ends with ``release``.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class CreditBasedSequenceNumberingViewReader:
         self.is_released = False
         self.is_blocked = False
         self.last_sequence_number = -1
-        self.on_release: Callable[[], None] | None = None  # stops waiting for a partition that is not there yet
+        self.on_release: Callable[[], None] | None = None  # stops the wait for an unregistered partition
         self._initial_credit = initial_credit
         self.subpartition = first if first == last else SEVERAL
         self._num_unended = max(1, last - first + 1)  # subpartitions whose end was not sent
@@ -104,18 +104,18 @@ class CreditBasedSequenceNumberingViewReader:
         self._notify(self)
 
     def set_view(self, view: ResultSubpartitionView) -> None:
-        """Start reading ``view``; a receiver without exclusive buffers has to see empty ones too, whatever the producer is set to."""
+        """Start reading ``view``; for a receiver without exclusive buffers the view must send empty buffers, too."""
         assert self._view is None, "a reader has one view"
         if self._initial_credit == 0:
             view.send_empty_buffers()
         self._poll_view = view.poller()
         self._poll_run = view.run_poller()
-        self._view = view  # last: the producer may notify already, and whoever sees a view polls it
+        self._view = view  # last: the producer may notify already, and the loop polls a reader as soon as it has a view
 
     # ---------------------------------------------------------------- the queue
 
     def availability(self) -> tuple[bool, int]:
-        """Whether the next element may be sent (there is credit, it is an event, or a failure is to be told), and the backlog."""
+        """Whether the next element may be sent (credit is available, or it is an event or a failure), and the backlog."""
         view = self._view
         if view is None:
             return False, 0
@@ -124,13 +124,13 @@ class CreditBasedSequenceNumberingViewReader:
 
     @property
     def needs_backlog_announcement(self) -> bool:
-        """Whether the receiver grants no credit before it hears that there is something to send."""
+        """Whether the receiver must be told of the backlog before it grants credit."""
         return self._initial_credit == 0 and self.credit.available == 0
 
     def next_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """``next_buffer``, if all it may send is one data buffer of at most so many bytes, and there is credit for it.
+        """The next element if it is the only one, a data buffer of at most ``max_bytes``, and paid for; else None.
 
-        For whoever has the turn.
+        The caller holds the turn.
         """
         view, credit = self._view, self.credit
         if view is None or self.is_released or credit.spent >= credit.granted:
@@ -141,12 +141,12 @@ class CreditBasedSequenceNumberingViewReader:
         return found
 
     def peek_next_subpartition(self) -> int:
-        """Where the next element of a reader of several comes from."""
+        """The subpartition of the next element of a reader of a range."""
         assert self._view is not None, "an available reader has a view"
         return self._view.peek_next_subpartition()
 
     def next_buffer(self) -> BufferAndBacklog | None:
-        """The next element, paid for if it is a data buffer; None if there is none."""
+        """The next element, or None; a data buffer spends one credit."""
         assert self._poll_view is not None, "an available reader has a view"
         next_one = self._poll_view()
         if next_one is None:
@@ -165,7 +165,7 @@ class CreditBasedSequenceNumberingViewReader:
         return next_one
 
     def next_run(self, max_segments: int) -> SegmentRun | None:
-        """Whole segments, at most so many, paid for; None if ``next_buffer`` has to look: there is something else, or no credit."""
+        """At most ``max_segments`` whole segments, each of which spends one credit; None: use ``next_buffer``."""
         poll_run, credit = self._poll_run, self.credit
         num_credits = credit.granted - credit.spent
         if poll_run is None or num_credits <= 0:
@@ -177,7 +177,7 @@ class CreditBasedSequenceNumberingViewReader:
 
     @property
     def failure_cause(self) -> BaseException | None:
-        """Why the producer released the view, if it did so."""
+        """The producer's failure that released the view, or None."""
         view = self._view
         return view.failure_cause if view is not None and view.is_released else None
 
@@ -185,19 +185,19 @@ class CreditBasedSequenceNumberingViewReader:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end of everything it reads was sent."""
+        """Whether the end of every subpartition of this reader was sent."""
         return self._num_unended <= 0
 
     @property
     def has_view(self) -> bool:
-        """Whether its partition was there."""
+        """Whether its partition was registered."""
         return self._view is not None
 
     def resume_consumption(self) -> None:
-        """The receiver can go on after a blocking event.
+        """The receiver is ready for data after a blocking event.
 
         Raises:
-            LocalProtocolError: the subpartition is not blocked; nothing was changed.
+            LocalProtocolError: the subpartition is not blocked; nothing changes.
         """
         if self._view is None:
             return
@@ -207,17 +207,17 @@ class CreditBasedSequenceNumberingViewReader:
             self.credit.reset()
 
     def notify_new_buffer_size(self, size_bytes: int) -> None:
-        """The receiver wants buffers of another size; too early is no mistake."""
+        """The receiver wants buffers of another size; ignored without a view."""
         if self._view is not None and not self.is_released:
             self._view.notify_new_buffer_size(size_bytes)
 
     def notify_required_segment_id(self, subpartition: int, segment: int) -> None:
-        """The receiver wants ``subpartition`` to go on with ``segment``."""
+        """The receiver wants ``subpartition`` to continue with ``segment``; ignored without a view."""
         if self._view is not None and not self.is_released:
             self._view.notify_required_segment_id(subpartition, segment)
 
     def acknowledge_all_data_processed(self) -> None:
-        """The receiver has processed everything up to the end of data."""
+        """The receiver has processed every record before its end of data."""
         if self._view is not None:
             self._view.acknowledge_all_data_processed()
 
@@ -234,7 +234,7 @@ class CreditBasedSequenceNumberingViewReader:
             self._view.release()
 
     def statistics(self, *, is_queued: bool) -> ViewReaderStatistics:
-        """The numbers so far."""
+        """The state now; ``is_queued``: whether the caller has queued this reader."""
         view = None if self.is_released else self._view
         return ViewReaderStatistics(
             receiver=self.receiver.hex(),

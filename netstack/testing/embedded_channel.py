@@ -1,8 +1,8 @@
-"""A channel without a socket: drives the handlers of one pipeline from a test.
+"""A channel without a socket, with which a test drives the handlers of a pipeline.
 
 Side:       any (the test's thread is the loop thread).
-Invariants: what leaves the head is readable after a flush, in order; it stays pending until ``flush_outbound`` lets the pretended kernel
-            take it, so that a test decides when the channel is writable.
+Invariants: frames that reach the head can be read after a flush, in order.  They stay pending until ``flush_outbound``, so that the test
+            decides when the channel is writable.
 Source:     Netty ``EmbeddedChannel``.  It differs from ``NetworkChannel`` in one point: ``channel_inactive`` is fired inside ``close``.
 """
 
@@ -20,10 +20,10 @@ from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 
 
 class EmbeddedChannel(Channel):
-    """Connected from the beginning.
+    """A channel that is connected from the start.
 
     Threading: one thread.
-    Ownership: an object that reaches the head without being an ``OutboundFrame`` belongs to whoever reads it.
+    Ownership: the reader of ``read_outbound`` owns objects that are not ``OutboundFrame``s.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class EmbeddedChannel(Channel):
         self._is_open = True
         self.certificate: bytes | None = None
         self.is_reading = True
-        """False after ``pause_reading``; what the test writes inbound arrives all the same."""
+        """False after ``pause_reading``, which does not stop ``write_inbound``."""
         self.turn = threading.RLock()
         self.direct: DirectWriter | None = None
-        """What ``direct_writer`` finds; a test puts it there before the first reader comes."""
+        """Returned by ``direct_writer``; the test sets it before the first reader is added."""
         self.was_aborted = False
-        """Whether the end came by ``abort``."""
+        """Whether ``abort`` ended the channel."""
         self.pipeline = ChannelPipeline(self, handlers)
         self.pipeline.handlers_added()
         self.pipeline.fire_channel_active()
@@ -64,18 +64,18 @@ class EmbeddedChannel(Channel):
             self.pipeline.fire_channel_read_complete()
 
     def read_inbound(self) -> object | None:
-        """The next message that no handler wanted, or None."""
+        """The next message that no handler consumed, or None."""
         return self._inbound.popleft() if self._inbound else None
 
     def read_outbound(self) -> object | None:
-        """The next thing that was written and flushed, or None: the bytes of a frame; any other object as it is."""
+        """The next flushed object, or None: of a frame its bytes, any other object as it is."""
         return self._readable.popleft() if self._readable else None
 
     def read_all_outbound(self) -> bytes:
-        """The bytes of all frames that were written and flushed.
+        """The bytes of all flushed frames.
 
         Raises:
-            LocalProtocolError: something else was written: no encoder stands in the pipeline.
+            LocalProtocolError: something else was written: the pipeline has no encoder.
         """
         parts: list[bytes] = []
         while self._readable:
@@ -86,9 +86,9 @@ class EmbeddedChannel(Channel):
         return b"".join(parts)
 
     def flush_outbound(self, max_bytes: int | None = None) -> int:
-        """Flush, then let the pretended kernel take up to ``max_bytes`` (None: all) pending bytes; returns how many it took.
+        """Flush, then take up to ``max_bytes`` (None: all) pending bytes, as the kernel would; returns the number taken.
 
-        Recycles what was taken completely, and fires ``channel_writability_changed`` if that makes the channel writable.
+        Calls ``on_written`` of complete frames, and fires ``channel_writability_changed`` if the channel becomes writable.
         """
         self.transport_flush()
         pending = self._outbound.pending_bytes
@@ -100,11 +100,11 @@ class EmbeddedChannel(Channel):
         return num_bytes
 
     def run_pending(self) -> int:
-        """Run what was handed to ``event_loop``; returns how many callbacks ran."""
+        """Run the functions handed to ``event_loop``; returns how many ran."""
         return self.event_loop.run_pending()
 
     def lose_connection(self, error: Exception | None = None) -> None:
-        """The transport ends the connection, with or without an error; what is pending is not sent."""
+        """End the connection as the transport would, with or without an error; pending bytes are not sent."""
         if not self._is_open:
             return
         self._is_open = False
@@ -113,7 +113,7 @@ class EmbeddedChannel(Channel):
         self._finish_close()
 
     def check_exception(self) -> None:
-        """Raise the first error that no handler dealt with, if there is one.
+        """Raise the first error that no handler handled, if there is one.
 
         Raises:
             Exception: that error.
@@ -125,35 +125,35 @@ class EmbeddedChannel(Channel):
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has closed the channel."""
+        """Whether the channel has not been closed."""
         return self._is_open
 
     @property
     def is_active(self) -> bool:
-        """Whether nobody has closed the channel."""
+        """Whether the channel has not been closed."""
         return self._is_open
 
     @property
     def is_writable(self) -> bool:
-        """Whether no more than the high watermark is pending, and the channel is open."""
+        """Whether the channel is open and below its watermarks; see ``ChannelOutboundBuffer``."""
         return self._is_open and self._outbound.is_writable
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes were written and not yet taken by ``flush_outbound``."""
+        """Bytes that were written and that ``flush_outbound`` has not taken."""
         return self._outbound.pending_bytes
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """What the test put into ``certificate``."""
+        """``certificate``, which the test sets."""
         return self.certificate
 
     def direct_writer(self) -> DirectWriter | None:
-        """What the test put into ``direct``."""
+        """``direct``, which the test sets."""
         return self.direct
 
     def abort(self) -> None:
-        """End at once; what was not flushed is dropped."""
+        """End at once; unflushed frames are dropped."""
         if self._is_open:
             self._is_open, self.was_aborted = False, True
             self._unflushed.clear()
@@ -177,7 +177,7 @@ class EmbeddedChannel(Channel):
             raise LocalProtocolError(f"{self!r} was used outside its event loop")
 
     def transport_write(self, message: object) -> None:
-        """Queue ``message``; on a closed channel a frame is dropped, after its ``on_written`` was called."""
+        """Queue ``message``; a closed channel calls the ``on_written`` of a frame and drops it."""
         if not isinstance(message, OutboundFrame):
             if self._is_open:
                 self._unflushed.append(message)
@@ -191,7 +191,7 @@ class EmbeddedChannel(Channel):
             self.pipeline.fire_channel_writability_changed()
 
     def transport_flush(self) -> None:
-        """Make what was queued readable; it stays pending."""
+        """Make queued objects readable; they stay pending."""
         unflushed, self._unflushed = self._unflushed, []
         self._outbound.take_unflushed()
         for message in unflushed:

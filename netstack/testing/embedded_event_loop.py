@@ -1,9 +1,9 @@
 """An event loop that runs only when a test says so.
 
 Side:       any.
-Invariants: callbacks run in the order in which they became due; an exception of a callback is never lost.
+Invariants: callbacks run in the order in which they become due; an exception of a callback is never lost.
 Source:     Netty ``EmbeddedEventLoop``.
-Absent:     sockets, tasks and futures of asyncio: only what ``EventLoopThread`` and timers need.
+Absent:     sockets, tasks and futures of asyncio.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from netstack.testing.manual_clock import ManualClock
 Ts = TypeVarTuple("Ts")
 
 _NS_PER_S = 1_000_000_000
-# A test that needs more has callbacks that post each other for ever.
+# More means that callbacks post each other for ever.
 _MAX_CALLBACKS_PER_RUN = 100_000
 
 
@@ -79,7 +79,7 @@ class _ManualLoop(asyncio.AbstractEventLoop):
         self.errors.append(context.get("exception") or RuntimeError(context["message"]))
 
     def run_pending(self) -> int:
-        """Run everything that is ready, and what that makes ready."""
+        """Run everything that is ready or becomes ready meanwhile; returns how many callbacks ran."""
         for num_run in range(_MAX_CALLBACKS_PER_RUN):
             if not self._ready:
                 return num_run
@@ -113,11 +113,11 @@ class EmbeddedEventLoop(EventLoopThread):
 
     @property
     def num_timers(self) -> int:
-        """How many timers wait."""
+        """Pending timers."""
         return self._manual.num_timers
 
     def run_pending(self) -> int:
-        """Run everything that is ready, and what that makes ready; returns how many callbacks ran.
+        """Run everything that is ready or becomes ready meanwhile; returns how many callbacks ran.
 
         Raises:
             Exception: the first exception of a function or callback, after all of them ran.
@@ -129,7 +129,7 @@ class EmbeddedEventLoop(EventLoopThread):
         return num_run
 
     def advance(self, duration_s: float) -> None:
-        """Let time pass, from timer to timer, and run what becomes due.
+        """Advance the clock from timer to timer and run due callbacks.
 
         Raises:
             Exception: as in ``run_pending``.

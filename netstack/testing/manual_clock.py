@@ -20,11 +20,11 @@ class ManualClock:
         return f"<ManualClock at {self._now_ns} ns>"
 
     def now_ns(self) -> int:
-        """The time."""
+        """The time in nanoseconds."""
         return self._now_ns
 
     def advance(self, duration_ns: int) -> None:
-        """Let ``duration_ns`` nanoseconds pass; none is allowed, a negative number is not."""
+        """Move the time forward; raises ValueError for a negative ``duration_ns``."""
         if duration_ns < 0:
             raise ValueError(f"time cannot go back by {-duration_ns} ns")
         self._now_ns += duration_ns

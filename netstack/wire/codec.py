@@ -1,12 +1,11 @@
-"""Messages to bytes and bodies back to messages.
+"""Encodes messages as frames and decodes the bodies of frames.
 
 Side:       pure.  ``encode_buffer_response_header`` is hot path.
-Invariants: every encoded frame starts with its own length, the magic number and the message id; what one side refuses to encode the
-            other refuses to decode (a credit below one, a negative backlog).
+Invariants: a frame starts with its length, the magic number and the message id.  The decoder refuses every value that the encoder refuses
+            (a credit below one, a negative backlog).
 Units:      lengths in bytes, all integers big endian.
-Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a throwable as Java would serialize it, of a class that makes Flink do
-            the right thing, with our code's name in front of its message.  ``Hello``, ``Proof`` and ``Ready`` are ours, and so is
-            what ``offer_messages`` has.
+Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a serialized Java throwable.  Its class makes Flink react correctly;
+            its message starts with the name of our error code.  ``Hello``, ``Proof``, ``Ready`` and ``offer_messages`` are ours.
 """
 
 import re
@@ -61,23 +60,23 @@ from netstack.wire.offer_messages import (
 MAGIC: Final = 0xBADC0FFE
 FRAME_HEADER: Final = Struct(">IIB")
 FRAME_HEADER_BYTES: Final = FRAME_HEADER.size
-# Of any frame but a BufferResponse; both ends keep to it.
+# The limit of every frame but a BufferResponse, for encoder and decoder.
 MAX_FRAME_BYTES: Final = 1 << 20
-# Flink packs small buffers into one message of at most one segment; more parts than this are not plausible.
+# Flink packs small buffers into one message of at most one segment; no peer needs more parts than this.
 MAX_PARTIAL_SIZES: Final = 4096
 BUFFER_RESPONSE_ID: Final = 0
 # Frame header, receiver, subpartition, number of partial sizes, sequence number, backlog, data type, is compressed, size.
 BUFFER_RESPONSE_HEADER: Final = Struct(">IIB16siiiiBBi")
 BUFFER_RESPONSE_HEADER_BYTES: Final = BUFFER_RESPONSE_HEADER.size
-# Where sequence number and backlog stand in it: all that differs between the headers of one run of full buffers.
+# Sequence number and backlog in this header: the headers of one run of full buffers differ in nothing else.
 BUFFER_RESPONSE_NUMBERS: Final = Struct(">ii")
 NUMBERS_START: Final = Struct(">IIB16sii").size
 NUMBERS_END: Final = NUMBERS_START + BUFFER_RESPONSE_NUMBERS.size
-# Who understands what: Flink's two decoders know no more either.
+# The messages that each end accepts, as in Flink's two decoders.
 HANDSHAKE_MESSAGE_IDS: Final = frozenset({64, 65, 66, GATE_HELLO_ID})
 SERVER_MESSAGE_IDS: Final = frozenset({2, 3, 4, 5, 6, 7, 8, 10, 11})
 CLIENT_MESSAGE_IDS: Final = frozenset({BUFFER_RESPONSE_ID, 1, 9})
-# A gate that listens is a client that hears offers; a producer that dials is a server that hears refusals.
+# A gate that listens is a client that also accepts offers; a producer that dials is a server that also accepts refusals.
 GATE_MESSAGE_IDS: Final = CLIENT_MESSAGE_IDS | {PARTITION_OFFER_ID}
 OFFERING_MESSAGE_IDS: Final = SERVER_MESSAGE_IDS | {OFFER_REFUSED_ID}
 
@@ -89,13 +88,13 @@ _SEGMENT_AND_RECEIVER = Struct(">ii16s")
 _HELLO = Struct(">HHB32s")
 _VERSION = Struct(">H")
 _SECRET_BYTES = 32  # of a nonce and of a proof
-# What stands in front of the message of a throwable of ours: the code, and whom the error is about.
+# The prefix of the message of our throwables: the error code, and the receiver that the error is about.
 _OUR_MARK = re.compile(r"\[([A-Z_]+)(?: ([0-9a-f]{32}))?\] ")
 # A serialized throwable ends with TC_ENDBLOCKDATA or TC_NULL (Java object serialization, section 6.4.2).
 _JAVA_STREAM_ENDS = (0x78, 0x70)
-# Longer texts are cut: Java's string takes 65,535 bytes at most, and a character up to 6.
+# Longer texts are cut: a Java string takes at most 65,535 bytes, and one character up to 6.
 _MAX_ERROR_CHARACTERS = 8192
-# Of an ErrorResponse: ours take 50 KiB at most, and Flink's carry the stack traces of all their causes.
+# Our ErrorResponses take at most 50 KiB; Flink's carry the stack traces of all causes.
 _MAX_ERROR_FRAME_BYTES = 128 * 1024
 _EXCEPTION = JavaClass("java.lang.Exception", "d0fd1f3e1a3b1cc4")
 _RUNTIME_EXCEPTION = JavaClass("java.lang.RuntimeException", "9e5f06470a3483e5")
@@ -109,7 +108,7 @@ _PARTITION_EXCEPTION = JavaClass(
 _PARTITION_NOT_FOUND = JavaClass(f"{_FLINK}io.network.partition.PartitionNotFoundException", "0000000000000000")
 _CANCEL_TASK = JavaClass(f"{_FLINK}execution.CancelTaskException", "0000000000000001")
 _PRODUCER_FAILED = JavaClass(f"{_FLINK}io.network.partition.ProducerFailedException", "ea69c7aba289b705")
-# What Flink's client does with an error depends on its class; of all others it only shows the message.
+# Flink's client reacts to these classes; of every other class it only shows the message.
 _THROWABLES: Final = {
     ErrorCode.PARTITION_NOT_FOUND: (_PARTITION_NOT_FOUND, _PARTITION_EXCEPTION, _IO_EXCEPTION, _EXCEPTION),
     ErrorCode.PRODUCER_FAILED: (_PRODUCER_FAILED, _CANCEL_TASK, _RUNTIME_EXCEPTION, _EXCEPTION),
@@ -134,9 +133,9 @@ def encode_buffer_response_header(
     size_bytes: int,
     partial_sizes: tuple[int, ...] = (),
 ) -> bytes:
-    """Everything of a ``BufferResponse`` but its payload of ``size_bytes`` bytes, which follows on the wire.
+    """The header of a ``BufferResponse``; its payload of ``size_bytes`` bytes follows on the wire.
 
-    ``subpartition`` and ``backlog`` are not looked at, once per buffer: the caller's are not negative.
+    ``subpartition`` and ``backlog`` must not be negative; they are not checked, because this runs once per buffer.
 
     Raises:
         LocalProtocolError: ``partial_sizes`` are too many, one is negative, or they do not add up to ``size_bytes``.
@@ -168,11 +167,11 @@ def encode_buffer_response_header(
 
 
 def encode(message: Message) -> bytes:
-    """The whole frame of any message but ``BufferResponse``, whose payload is written without being copied.
+    """The frame of any message but ``BufferResponse``, whose payload is written without a copy.
 
     Raises:
-        LocalProtocolError: a field is out of range, an id has the wrong length, the frame would take more than ``MAX_FRAME_BYTES``, or the
-            message is a ``BufferResponse``.
+        LocalProtocolError: a field is out of range, an id has the wrong length, the frame exceeds ``MAX_FRAME_BYTES``, or the message is a
+            ``BufferResponse``.
     """
     try:
         message_id, body = _encode_body(message)
@@ -190,7 +189,7 @@ def _encode_body(message: Message) -> tuple[int, bytes]:
             return 1, _encode_error(message)
         case PartitionRequest(partition, first, last, receiver, credit):
             if not 0 <= first <= last:
-                raise LocalProtocolError(f"subpartitions {first} to {last} are no range")
+                raise LocalProtocolError(f"subpartitions {first} to {last} are not a range")
             _at_least(0, "credit", credit)
             return 2, _REQUEST.pack(*_partition_fields(partition), first, last, _checked(receiver), credit)
         case TaskEventRequest(event, partition, receiver):
@@ -216,7 +215,7 @@ def _encode_body(message: Message) -> tuple[int, bytes]:
             return 11, _SEGMENT_AND_RECEIVER.pack(subpartition, segment, _checked(receiver))
         case Hello(version_min, version_max, role, nonce):
             if version_min > version_max:
-                raise LocalProtocolError(f"versions {version_min} to {version_max} are no range")
+                raise LocalProtocolError(f"versions {version_min} to {version_max} are not a range")
             return 64, _HELLO.pack(version_min, version_max, role, _checked_secret("nonce", nonce))
         case Proof(mac):
             return 65, _checked_secret("proof", mac)
@@ -263,7 +262,7 @@ def _partition_fields(partition: ResultPartitionID) -> tuple[bytes, bytes]:
 
 def _encode_error(error: ErrorResponse) -> bytes:
     about = "" if error.about is None else f" {_checked(error.about).hex()}"
-    # Half a character (from a path that is no text) would stop whoever shows it.
+    # A lone surrogate (from a path that is not text) would raise in whatever prints the message.
     message = error.message[:_MAX_ERROR_CHARACTERS].encode("utf-8", "replace").decode()
     text = f"[{error.code.name}{about}] {message}"
     end = b"\x00" if error.receiver is None else b"\x01" + _checked(error.receiver)
@@ -338,7 +337,7 @@ def _receiver(body: memoryview) -> InputChannelID:
 
 def _decode_error(body: memoryview) -> Message:
     if bytes(body[:2]) != JAVA_STREAM_MAGIC:
-        raise RemoteProtocolError(f"the body of an ErrorResponse starts with {bytes(body[:4]).hex()}: no Java throwable")
+        raise RemoteProtocolError(f"the body of an ErrorResponse starts with {bytes(body[:4]).hex()}, which is not a Java throwable")
     name, text = describe_throwable(body)
     ours = None if text is None else _our_error(text, body)
     if ours is not None:
@@ -349,7 +348,7 @@ def _decode_error(body: memoryview) -> Message:
 
 
 def _our_error(text: str, body: memoryview) -> ErrorResponse | None:
-    """The error that ``_encode_error`` made ``body`` of, or None."""
+    """The error that ``_encode_error`` encodes as ``body``, or None."""
     mark = _OUR_MARK.match(text)
     if mark is None or mark[1] not in ErrorCode.__members__:
         return None
@@ -362,7 +361,7 @@ def _our_error(text: str, body: memoryview) -> ErrorResponse | None:
 
 
 def _receiver_after_throwable(body: memoryview) -> InputChannelID | None:
-    """The receiver at the end, found without reading the throwable: its last byte tells where it ended."""
+    """The receiver behind the throwable, or None; the throwable is not parsed, its last byte marks its end."""
     flag = len(body) - 1 - INPUT_CHANNEL_ID_BYTES
     may_have_receiver = flag > len(JAVA_STREAM_MAGIC) and body[flag] == 1
     if may_have_receiver and body[flag - 1] in _JAVA_STREAM_ENDS:
@@ -374,7 +373,7 @@ def _receiver_after_throwable(body: memoryview) -> InputChannelID | None:
     raise RemoteProtocolError(f"an ErrorResponse with a Java throwable of {len(body)} bytes does not end with a receiver")
 
 
-# Message id -> (least, greatest number of bytes of the whole frame; None: the decoder's limit), body -> message.
+# Message id -> (least, greatest) number of bytes of the whole frame; None: the decoder's limit.
 FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
     BUFFER_RESPONSE_ID: (BUFFER_RESPONSE_HEADER_BYTES, None),
     1: (FRAME_HEADER_BYTES + 3, _MAX_ERROR_FRAME_BYTES),
@@ -414,9 +413,9 @@ ALL_MESSAGE_IDS: Final = frozenset(FRAME_BYTES)
 
 
 def decode_body(message_id: int, body: memoryview) -> Message:
-    """The message with this id (any of ``FRAME_BYTES`` but ``BufferResponse``), from a body whose length ``FRAME_BYTES`` allows.
+    """Decode the body of any message but ``BufferResponse``; the caller has checked its length against ``FRAME_BYTES``.
 
     Raises:
-        RemoteProtocolError: a field is out of range, or the fields do not end where the body ends.
+        RemoteProtocolError: a field is out of range, or the fields do not fill the body exactly.
     """
     return _DECODERS[message_id](body)

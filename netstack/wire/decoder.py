@@ -1,13 +1,12 @@
-"""Bytes from the socket to messages.
+"""Decodes the bytes of a socket into messages.
 
 Side:       pure.  Hot path.
-Invariants: ``0 <= start <= end <= capacity``; after each ``buffer_updated`` less than one frame header and body without payload is left
-            over in the staging buffer, which never grows beyond the largest frame allowed.  After the first error every further byte is
-            refused.
-            A payload is written once into the buffer of its receiver, which is allocated as soon as the header of its frame is complete:
-            what was read together with other frames is copied there, a large rest is read there by the socket itself.
-            If the allocator gives several buffers at once, complete frames of plain data buffers with bytes in them, all of one size,
-            that follow each other become one ``BufferRun``.
+Invariants: ``0 <= start <= end <= capacity``.  After each ``buffer_updated`` the staging buffer holds less than one frame without payload.
+            It never grows beyond the largest frame allowed.  After the first error the decoder refuses every byte.
+            The buffer of a payload is allocated when the header of its frame is complete, and written once: bytes that were read together
+            with other frames are copied there, a large rest is read there by the socket itself.
+            Consecutive complete frames of plain data with payloads of one size become one ``BufferRun``, if the allocator gives several
+            buffers at once.
 Units:      bytes.
 Source:     Flink ``NettyMessageClientDecoderDelegate``, ``BufferResponseDecoder`` and Netty's ``LengthFieldBasedFrameDecoder``.
 """
@@ -44,7 +43,7 @@ _NO_PAYLOAD = memoryview(b"")
 _NO_LENGTH = (1, 0)  # least and greatest length of a message that is not accepted
 _unpack_frame_header = FRAME_HEADER.unpack_from
 _unpack_data_header = BUFFER_RESPONSE_HEADER.unpack_from
-# A header in three parts: what all buffers of a run have in common, sequence number and backlog, what they have in common again.
+# A header in three parts: bytes that are equal in a run, sequence number and backlog, bytes that are equal in a run.
 _RUN_HEADER: Final = Struct(f">{NUMBERS_START}sii{BUFFER_RESPONSE_HEADER_BYTES - NUMBERS_END}s")
 _unpack_receiver = Struct(f"> 9x {INPUT_CHANNEL_ID_BYTES}s i {NUMBERS_START - FRAME_HEADER_BYTES - INPUT_CHANNEL_ID_BYTES - 4}x").unpack
 _PLAIN: Final = DataType.DATA_BUFFER
@@ -58,9 +57,9 @@ class FrameDecoder:
     """Collects bytes until frames are complete.
 
     Attributes:
-        failure: the error that made this decoder refuse everything, or None; to be read only.
+        failure: the error after which this decoder refuses everything, or None; read only.
 
-    Ownership: a buffer that was allocated belongs to the decoder until its message is returned; ``close`` recycles it before that.
+    Ownership: the decoder owns an allocated buffer until it returns its message; ``close`` recycles it.
     """
 
     __slots__ = (
@@ -92,10 +91,15 @@ class FrameDecoder:
         direct_read_bytes: int = 1 << 17,
         accepted_ids: frozenset[int] | None = None,
     ) -> None:
-        """A decoder of frames up to the given sizes; ``max_data_frame_bytes`` grows by four bytes per partial size.
+        """Create a decoder.
 
-        Without an ``allocator`` payloads are skipped; a rest of a payload of at least ``direct_read_bytes`` is read in place.
-        ``accepted_ids`` are the messages that are understood, until ``accept`` says otherwise; None means all.
+        Args:
+            allocator: gives the buffers of payloads; None: payloads are skipped.
+            max_data_frame_bytes: limit of a ``BufferResponse`` without its partial sizes (four bytes each).
+            max_frame_bytes: limit of any other frame.
+            staging_bytes: initial size of the staging buffer.
+            direct_read_bytes: the socket reads a rest of a payload of at least this size into its buffer.
+            accepted_ids: the messages accepted until ``accept`` is called; None: all.
         """
         if max_data_frame_bytes < BUFFER_RESPONSE_HEADER_BYTES:
             raise ConfigError(f"max_data_frame_bytes is {max_data_frame_bytes}, the least is {BUFFER_RESPONSE_HEADER_BYTES}")
@@ -111,9 +115,9 @@ class FrameDecoder:
         self._capacity = staging_bytes
         self._start = 0  # first byte of the first incomplete frame
         self._end = 0  # first free byte
-        self._needed = FRAME_HEADER_BYTES  # how much of the incomplete frame must be here before anything can be done with it
+        self._needed = FRAME_HEADER_BYTES  # bytes of the incomplete frame without which it cannot be decoded further
         self.failure: RemoteProtocolError | None = None
-        # The message whose payload is under way: how many bytes it misses, and where they go (nowhere if it is skipped).
+        # The message whose payload is incomplete, its missing bytes, and where they go (empty if the payload is skipped).
         self._pending: BufferResponse | None = None
         self._num_missing = 0
         self._rest = _NO_PAYLOAD
@@ -125,24 +129,23 @@ class FrameDecoder:
 
     @property
     def num_buffered_bytes(self) -> int:
-        """How many bytes of an incomplete frame wait in the staging buffer."""
+        """Bytes of an incomplete frame in the staging buffer."""
         return self._end - self._start
 
     @property
     def num_missing_payload_bytes(self) -> int:
-        """How many bytes of a payload that has begun have not arrived."""
+        """Bytes of the current payload that have not arrived."""
         return self._num_missing
 
     def accept(self, message_ids: frozenset[int]) -> None:
-        """Understand the messages with these ids from the next ``buffer_updated`` on; any other one is an error.
+        """Accept the messages with these ids, and no others, from the next ``buffer_updated`` on.
 
-        What was read together with the message that led to this call has been judged already: whoever has to wait for an answer before it
-        may go on has no business sending more.
+        Frames of the same read were checked against the old ids: a peer in a handshake must wait for the answer before it sends more.
         """
         self._limits = {message_id: self._limits_of(message_id) for message_id in message_ids}
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go: at least one byte."""
+        """The memory that the next bytes are read into, at least one byte."""
         self._is_direct = len(self._rest) >= self._direct_read_bytes
         if self._is_direct:
             return self._rest
@@ -152,18 +155,18 @@ class FrameDecoder:
         if self._needed > self._capacity:
             self._grow()
         elif start and end:
-            # Less than a frame without payload: a few dozen bytes, or a control message.
+            # Cheap: less than a frame without payload, so a few dozen bytes or a control message.
             self._staging[: end - start] = self._staging[start:end]
             self._start, self._end = 0, end - start
         return self._staging[self._end :]
 
     def buffer_updated(self, num_bytes: int) -> list[Decoded]:
-        """All messages that are complete now that ``num_bytes`` bytes were put into the last ``get_buffer()``.
+        """Decode ``num_bytes`` bytes that were read into the last ``get_buffer()``; returns the messages completed by them.
 
-        If a broken frame follows good ones, the good ones are returned and the error stands in ``failure``.
+        If a broken frame follows good ones, returns the good ones and keeps the error in ``failure``.
 
         Raises:
-            RemoteProtocolError: the first frame that became readable is broken, or the decoder had failed before.
+            RemoteProtocolError: the first new frame is broken, or the decoder had failed before.
         """
         if self.failure is not None:
             raise self.failure
@@ -187,11 +190,7 @@ class FrameDecoder:
         return messages
 
     def feed(self, data: bytes) -> list[Decoded]:
-        """Decode ``data`` as if it came from a socket; for tests.
-
-        Raises:
-            RemoteProtocolError: as in ``buffer_updated``.
-        """
+        """Decode ``data`` as if a socket had read it; for tests.  Raises as ``buffer_updated`` does."""
         messages: list[Decoded] = []
         rest = memoryview(data)
         while rest:
@@ -205,7 +204,7 @@ class FrameDecoder:
         return messages
 
     def close(self) -> None:
-        """No more bytes come: recycle the buffer of a payload that never became complete.  The second call does nothing."""
+        """Recycle the buffer of an incomplete payload; a second call does nothing."""
         pending, self._pending = self._pending, None
         self._rest, self._num_missing = _NO_PAYLOAD, 0
         if pending is not None and pending.buffer is not None:
@@ -221,7 +220,7 @@ class FrameDecoder:
     # ---------------------------------------------------------------- payloads
 
     def _take(self, num_bytes: int, messages: list[Decoded]) -> None:
-        """The next ``num_bytes`` bytes of the pending payload are where they belong."""
+        """``num_bytes`` more bytes of the pending payload are in its buffer (or skipped)."""
         self._num_missing -= num_bytes
         self._rest = self._rest[num_bytes:]
         if self._num_missing:
@@ -244,12 +243,12 @@ class FrameDecoder:
         num_bytes = self._end - self._start
         grown = memoryview(bytearray(self._needed))
         grown[:num_bytes] = self._staging[self._start : self._end]
-        # The old buffer is not resized: the transport may still look at it.
+        # A new buffer instead of a resized one: the transport may still hold a view of the old one.
         self._staging, self._capacity = grown, self._needed
         self._start, self._end = 0, num_bytes
 
     def _decode(self, messages: list[Decoded]) -> None:
-        """Append every complete message, and start the payload of an incomplete one.  ``_start`` moves even if a later frame raises."""
+        """Append every complete message to ``messages``, and start the payload of an incomplete one."""
         staging, start, end = self._staging, self._start, self._end
         max_plain_data_frame_bytes = self._max_data_frame_bytes
         _, max_data_frame_bytes = self._limits.get(BUFFER_RESPONSE_ID, _NO_LENGTH)
@@ -288,12 +287,12 @@ class FrameDecoder:
                     start += run_bytes
                     continue
                 if num_alike:
-                    allocate_run = None  # no room now: nobody shall look through the frames behind each one once more
+                    allocate_run = None  # no buffers now; without this, each frame would search all frames behind it again
             if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0 or subpartition < 0:
                 raise _bad_field(data_type, is_compressed, backlog, subpartition)
             kind, is_packed = _DATA_TYPES[data_type], is_compressed == 1
             buffer = None if allocator is None else allocator.allocate(receiver, size_bytes, kind, is_compressed=is_packed)
-            # What ``BufferResponse(...)`` does, without its call.  bench: transport.
+            # As ``BufferResponse(...)``, without the Python call of its ``__new__``.  bench: transport.
             message: BufferResponse = _new_tuple(
                 BufferResponse, (receiver, subpartition, sequence_number, backlog, kind, is_packed, partial_sizes, buffer)
             )
@@ -307,9 +306,9 @@ class FrameDecoder:
         self._start, self._needed = start, FRAME_HEADER_BYTES
 
     def _decode_run(self, start: int, length: int, messages: list[Decoded]) -> tuple[int, int]:
-        """Append one run for the complete frames from ``start`` on that are like the first one.
+        """Append one ``BufferRun`` for the complete frames from ``start`` on that are alike.
 
-        Returns how many are alike, 0 if there are not two with bytes in them, and the bytes of those that there are buffers for.
+        Returns how many frames are alike (0 if there are not two with payloads), and the bytes of the frames that got a buffer.
         """
         staging = self._staging
         common, first_number, backlog, common_end = _unpack_run_header(staging, start)
@@ -338,7 +337,7 @@ class FrameDecoder:
         return len(backlogs), at - start
 
     def _decode_other(self, start: int, end: int, messages: list[Decoded]) -> int:
-        """Deal with a frame that is no data, or whose header is not complete: its length if the next frame can be looked at, else 0."""
+        """Decode a frame that is not data, or whose header is incomplete; returns its length if it was consumed, else 0."""
         length: int
         length, magic, message_id = _unpack_frame_header(self._staging, start)
         least, greatest = self._limits.get(message_id, _NO_LENGTH)
@@ -352,7 +351,7 @@ class FrameDecoder:
         return length
 
     def _start_payload(self, message: BufferResponse, body: int, num_missing: int) -> None:
-        """The payload of ``message`` begins at ``body`` and goes on behind what is here."""
+        """Begin the payload of ``message``, of which the bytes from ``body`` on are here and ``num_missing`` are not."""
         end = self._end
         self._pending, self._num_missing = message, num_missing
         self._rest = _NO_PAYLOAD
@@ -393,7 +392,7 @@ class FrameDecoder:
 
 
 def _foreign_protocol(first_word: int) -> str:
-    """What the first four bytes of a stream look like, as the end of a sentence."""
+    """The protocol that the first four bytes of a stream belong to, as the end of an error text; "" if unknown."""
     first = first_word.to_bytes(4, "big")
     if first[0] in (0x15, 0x16) and first[1] == 3:
         return "; the peer seems to speak TLS, which is not expected here"

@@ -1,8 +1,8 @@
-"""Events that travel between the buffers of a subpartition.
+"""The events of a subpartition, and their bytes.
 
 Side:       pure.
-Invariants: what is decoded encodes to the same bytes again; bytes that are left over are refused, which Flink does not do.  One exception:
-            the zeros with which Flink fills the arrays that it writes barriers and watermarks to (and sends, when they are broadcast).
+Invariants: a decoded event encodes to the same bytes again.  Bytes behind the event are refused, which Flink does not do, except the zeros
+            that Flink leaves at the end of the arrays of barriers and watermarks and sends when it broadcasts them.
 Units:      timestamps and timeouts in milliseconds.
 Source:     Flink 2.3 ``EventSerializer`` (i32 type, then the fields, big endian), ``CheckpointOptions``, ``WatermarkEvent`` and
             ``Buffer.DataType.getDataType``; the tests hold bytes that Flink's own classes wrote.
@@ -34,7 +34,7 @@ _ALIGNED_AND_KIND = Struct(">Bi")
 _BYTE = Struct(">B")
 _LONG = Struct(">q")
 _ANNOUNCEMENT = _TYPE.pack(6)
-# Flink writes a barrier to an array of this size plus its location, whatever it takes, and other events to arrays of 128 bytes or more.
+# Flink writes a barrier to an array of this size plus its location, and other events to arrays of at least 128 bytes.
 _BARRIER_ARRAY_BYTES = 38
 _LEAST_ARRAY_BYTES = 128
 _NO_LOCATION = -1
@@ -43,7 +43,7 @@ _LONG_WATERMARK, _BOOL_WATERMARK = 0, 1
 
 @unique
 class StopMode(IntEnum):
-    """Whether windows and timers are fired at the end of the data."""
+    """Whether windows and timers fire at the end of the data (Flink ``StopMode``)."""
 
     DRAIN = 0
     NO_DRAIN = 1
@@ -51,7 +51,7 @@ class StopMode(IntEnum):
 
 @unique
 class SnapshotType(IntEnum):
-    """What a barrier asks for; the values are Flink's."""
+    """The kind of snapshot that a barrier asks for; the values are Flink's."""
 
     CHECKPOINT = 0
     SAVEPOINT = 1
@@ -61,7 +61,7 @@ class SnapshotType(IntEnum):
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether a user asked for it; it belongs to the user, and is never unaligned."""
+        """Whether a user asked for it and owns it; a savepoint is never unaligned."""
         return self in _SAVEPOINTS
 
 
@@ -70,7 +70,7 @@ _SAVEPOINTS = frozenset({SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND,
 
 @unique
 class SavepointFormat(IntEnum):
-    """How a savepoint is laid out."""
+    """The layout of a savepoint (Flink ``SavepointFormatType``)."""
 
     CANONICAL = 0
     NATIVE = 1
@@ -78,21 +78,21 @@ class SavepointFormat(IntEnum):
 
 @unique
 class Alignment(IntEnum):
-    """What a barrier does with the buffers before it; the values are the ordinals of Flink's ``AlignmentType``."""
+    """How a barrier treats the buffers before it; the values are the ordinals of Flink's ``AlignmentType``."""
 
     AT_LEAST_ONCE = 0
     ALIGNED = 1
     UNALIGNED = 2
     FORCED_ALIGNED = 3
-    """It would be unaligned if the channel supported that."""
+    """Aligned, because the channel does not support an unaligned one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOptions:
-    """How a checkpoint is taken, and where it goes (None: the default place).
+    """How a checkpoint is taken, and where it is stored (``location`` None: the default place).
 
     Raises:
-        LocalProtocolError: the fields contradict each other, as no ``CheckpointOptions`` of Flink could.
+        LocalProtocolError: the fields contradict each other.
     """
 
     type: SnapshotType = SnapshotType.CHECKPOINT
@@ -113,7 +113,7 @@ class CheckpointOptions:
 
     @property
     def needs_alignment(self) -> bool:
-        """Whether a channel stops behind its barrier until all others have come."""
+        """Whether a channel is blocked behind its barrier until the barriers of all others have arrived."""
         return self.alignment in (Alignment.ALIGNED, Alignment.FORCED_ALIGNED)
 
     @property
@@ -123,20 +123,20 @@ class CheckpointOptions:
 
     @property
     def is_timeoutable(self) -> bool:
-        """Whether the barrier becomes unaligned when alignment takes too long."""
+        """Whether the barrier becomes unaligned after ``aligned_timeout_ms``."""
         return self.alignment is Alignment.ALIGNED and 0 < self.aligned_timeout_ms < NO_ALIGNED_TIMEOUT
 
     @property
     def needs_channel_state(self) -> bool:
-        """Whether buffers in flight belong, or may come to belong, to the checkpoint."""
+        """Whether the checkpoint contains, or may contain, buffers in flight."""
         return self.is_unaligned or self.is_timeoutable
 
     def as_unaligned(self) -> "CheckpointOptions":
-        """The same checkpoint when its alignment took too long."""
+        """The same options after the alignment timed out."""
         return replace(self, alignment=Alignment.UNALIGNED, aligned_timeout_ms=NO_ALIGNED_TIMEOUT)
 
     def with_unaligned_unsupported(self) -> "CheckpointOptions":
-        """For a channel whose buffers cannot be kept: it stays aligned, and remembers what it would have been."""
+        """The options for a channel whose buffers in flight cannot be stored: FORCED_ALIGNED if they would be needed."""
         if not self.needs_channel_state:
             return self
         return replace(self, alignment=Alignment.FORCED_ALIGNED)
@@ -152,7 +152,7 @@ class CheckpointOptions:
 
 @dataclass(frozen=True, slots=True)
 class EndOfPartition:
-    """Nothing follows; the channel can be released."""
+    """The last event of a subpartition; then the channel can be released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +169,12 @@ class EndOfSuperstep:
 
 @dataclass(frozen=True, slots=True)
 class EndOfOutputChannelState:
-    """What the producer had in flight when the checkpoint was taken has been sent again."""
+    """The producer has sent its recovered data in flight again."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfInputChannelState:
-    """What the consumer had in flight when the checkpoint was taken has been read again."""
+    """The consumer has read its recovered data in flight again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,20 +184,20 @@ class EndOfSegment:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
-    """What comes before it belongs to the checkpoint, what comes behind it does not."""
+    """Separates the records of the checkpoint, before it, from the later ones."""
 
     checkpoint_id: int
     timestamp_ms: int
     options: CheckpointOptions = field(default_factory=CheckpointOptions)
 
     def as_unaligned(self) -> "CheckpointBarrier":
-        """The same barrier when its alignment took too long."""
+        """The same barrier after its alignment timed out."""
         return self if self.options.is_unaligned else replace(self, options=self.options.as_unaligned())
 
 
 @dataclass(frozen=True, slots=True)
 class CancelCheckpointMarker:
-    """The barrier of this checkpoint will not come."""
+    """The checkpoint was aborted; its barrier will not arrive."""
 
     checkpoint_id: int
 
@@ -212,14 +212,14 @@ class SubtaskConnectionDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryMetadata:
-    """Which subpartition the last recovered buffer belongs to."""
+    """The subpartition of the last recovered buffer."""
 
     final_subpartition: int
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkEvent:
-    """A generalized watermark: a number, or a condition that is true or false."""
+    """A generalized watermark: a long or a boolean."""
 
     identifier: str
     value: int | bool
@@ -228,9 +228,9 @@ class WatermarkEvent:
 
 @dataclass(frozen=True, slots=True)
 class OtherEvent:
-    """An event of a class that this package does not know: the class and what it wrote.  All task events are of this kind.
+    """An event of a class unknown to this package, such as a task event: the class name and the bytes that the class wrote.
 
-    Behind what it wrote there are zeros if Flink broadcast it: only its class knows where it ends.
+    If Flink broadcast the event, ``body`` may end with zeros that are not part of it; only its class can tell.
     """
 
     class_name: str
@@ -239,7 +239,7 @@ class OtherEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventAnnouncement:
-    """``event`` stands in the queue behind other buffers, under ``sequence_number``; the announcement has priority."""
+    """Announces, with priority, that ``event`` is queued behind other buffers under ``sequence_number``."""
 
     sequence_number: int
     event: "AnnouncedEvent"
@@ -263,7 +263,7 @@ Event: TypeAlias = AnnouncedEvent | EventAnnouncement
 
 
 def serialize_event(event: Event) -> bytes:
-    """The bytes of ``event``, in Flink's layout.
+    """Encode ``event`` in Flink's layout.
 
     Raises:
         LocalProtocolError: a number or a text does not fit its field.
@@ -329,7 +329,7 @@ def _serialize_watermark(event: WatermarkEvent) -> bytes:
 
 
 def deserialize_event(view: memoryview) -> Event:
-    """The event in ``view``.
+    """Decode the event in ``view``.
 
     Raises:
         RemoteProtocolError: the type or a field is unknown or out of range, or bytes are missing or left over.
@@ -388,11 +388,11 @@ def _read_cancel_marker(view: memoryview) -> CancelCheckpointMarker:
 def _read_announcement(view: memoryview) -> EventAnnouncement:
     _, sequence_number = _unpack_start("EventAnnouncement", _TYPE_AND_INT, view, 0)
     announced = view[_TYPE_AND_INT.size :]
-    # Asked before it is read: a peer could nest announcements deeper than Python can call.
+    # Checked before it is decoded: a peer could nest announcements deeper than Python's recursion limit.
     if announced[: _TYPE.size] == _ANNOUNCEMENT:
         raise RemoteProtocolError(f"EventAnnouncement {sequence_number} announces an announcement")
     event = deserialize_event(announced)
-    assert not isinstance(event, EventAnnouncement), "asked above"
+    assert not isinstance(event, EventAnnouncement), "checked above"
     return EventAnnouncement(sequence_number, event)
 
 
@@ -467,7 +467,7 @@ def _unpack_start(name: str, layout: Struct, view: memoryview, at: int) -> tuple
 
 
 def _without_filling(view: memoryview, num_bytes: int, num_array_bytes: int) -> memoryview:
-    """``view`` cut to ``num_bytes`` if it has the size of an array whose rest is zero; else ``view``."""
+    """``view`` cut to ``num_bytes`` if it has ``num_array_bytes`` bytes and all behind the cut are zero; else ``view``."""
     if len(view) == num_array_bytes and not any(view[num_bytes:]):
         return view[:num_bytes]
     return view
@@ -480,13 +480,13 @@ def _member(name: str, kind: type[E], number: int) -> E:
         raise RemoteProtocolError(f"{name} with the unknown {kind.__name__} {number}") from None
 
 
-# ---------------------------------------------------------------- what a buffer says of its event
+# ---------------------------------------------------------------- the data type of an event's buffer
 
 
 def event_data_type(event: Event, *, has_priority: bool = False) -> DataType:
-    """How the buffer of ``event`` is marked, so that it is understood without being parsed.
+    """The data type of the buffer of ``event``; it tells the receiver the kind of event without decoding it.
 
-    ``EndOfSegment`` and ``RecoveryMetadata`` are plain events here, as in Flink; tiered storage and recovery mark their own buffers.
+    ``EndOfSegment`` and ``RecoveryMetadata`` are EVENT_BUFFER, as in Flink, whose tiered storage and recovery set the type themselves.
     """
     if has_priority:
         return DataType.PRIORITIZED_EVENT_BUFFER

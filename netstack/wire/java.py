@@ -1,8 +1,8 @@
-"""Java's own formats, as far as Flink puts them on the wire.
+"""Java's string and serialization formats, as far as Flink puts them on the wire.
 
 Side:       pure.
-Invariants: a text that is decoded encodes to the same bytes again.  Of a throwable only names and messages are looked at; no object is ever
-            made of what a peer sent, and how much is looked at is bounded.
+Invariants: a decoded text encodes to the same bytes again.  Of a throwable only class names and messages are read; nothing is instantiated,
+            and the number of bytes, classes and causes that are read is bounded.
 Source:     ``java.io.DataOutput.writeUTF``; Java Object Serialization Specification, chapter 6; ``Throwable.readObject``.
 """
 
@@ -15,10 +15,10 @@ _MAX_UTF_BYTES = 0xFFFF
 
 
 def encode_utf(text: str) -> bytes:
-    """``text`` behind its u16 length, in Java's modified UTF-8: NUL takes two bytes, what is beyond 16 bits six.
+    """``text`` in Java's modified UTF-8 (NUL takes two bytes, a character beyond 16 bits six), behind its length as u16.
 
     Raises:
-        LocalProtocolError: it takes more than 65,535 bytes.
+        LocalProtocolError: the text takes more than 65,535 bytes.
     """
     body = _modified(text)
     if len(body) > _MAX_UTF_BYTES:
@@ -27,10 +27,10 @@ def encode_utf(text: str) -> bytes:
 
 
 def decode_utf(view: memoryview) -> tuple[str, int]:
-    """The text at the start of ``view``, and how many bytes it took with its length.
+    """The text at the start of ``view``, and the number of bytes that it takes with its length.
 
     Raises:
-        RemoteProtocolError: bytes are missing, or are not what ``encode_utf`` would make of any text.
+        RemoteProtocolError: bytes are missing, or are not modified UTF-8.
     """
     end = 2 + int.from_bytes(view[:2], "big")
     if len(view) < max(2, end):
@@ -39,18 +39,18 @@ def decode_utf(view: memoryview) -> tuple[str, int]:
 
 
 def decode_modified(body: bytes) -> str:
-    """The text of ``body`` without its length.
+    """The text of ``body``, which has no length in front.
 
     Raises:
-        RemoteProtocolError: ``body`` is not what Java makes of any text.
+        RemoteProtocolError: ``body`` is not modified UTF-8.
     """
     try:
         units = body.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
         text = units.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
     except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"a text is no modified UTF-8: {error}") from error
+        raise RemoteProtocolError(f"a text is not modified UTF-8: {error}") from error
     if _modified(text) != body:
-        raise RemoteProtocolError(f"a text is no modified UTF-8: {body[:40]!r}")
+        raise RemoteProtocolError(f"a text is not modified UTF-8: {body[:40]!r}")
     return text
 
 
@@ -70,14 +70,14 @@ _NULL, _REFERENCE, _CLASS_DESCRIPTION, _OBJECT, _STRING, _END = 0x70, 0x71, 0x72
 _IS_SERIALIZABLE, _HAS_WRITE_METHOD = 0x02, 0x01
 _MAX_CAUSES = 8
 _MAX_CLASSES = 32
-# What Flink was seen to write has at most ten fields in a class, and twenty texts before the message.
+# Flink's throwables were seen to have at most ten fields in a class and twenty texts before the message.
 _MAX_FIELDS = 64
 _MAX_TEXTS = 512
 _THROWABLE_FIELDS = ("cause", "detailMessage", "stackTrace", "suppressedExceptions")
 
 
 class JavaClass(NamedTuple):
-    """How one serializable class is described in a stream: its name, its ``serialVersionUID``, its fields (type code, name, type)."""
+    """The description of a serializable class: name, ``serialVersionUID`` (hex), fields as (type code, name, type)."""
 
     name: str
     version: str
@@ -99,12 +99,14 @@ THROWABLE: Final = JavaClass(
 
 
 def encode_throwable(classes: Sequence[JavaClass], message: str) -> bytes:
-    """A throwable of the first of ``classes`` (the others are its base classes, without ``THROWABLE``) with nothing but a message.
+    """A serialized throwable with a message, without cause and stack trace (these fields are null).
 
-    Every field is null but the message; Java reads that as a throwable without cause and stack trace.
+    Args:
+        classes: its class, then the base classes up to but without ``THROWABLE``.
+        message: at most 65,535 bytes in modified UTF-8.
 
     Raises:
-        LocalProtocolError: ``message`` takes more than 65,535 bytes.
+        LocalProtocolError: ``message`` is too long.
     """
     parts = [_STREAM_START, bytes([_OBJECT])]
     for each in (*classes, THROWABLE):
@@ -112,16 +114,16 @@ def encode_throwable(classes: Sequence[JavaClass], message: str) -> bytes:
         parts += bytes([_IS_SERIALIZABLE | (_HAS_WRITE_METHOD if each.has_write_method else 0)]), len(each.fields).to_bytes(2, "big")
         parts += (code.encode() + encode_utf(name) + bytes([_STRING]) + encode_utf(kind) for code, name, kind in each.fields)
         parts.append(bytes([_END]))
-    # No base class of ``Throwable``; then the values, those of the base classes first.
+    # The null ends the chain of base classes; then come the values, those of the base classes first.
     parts += bytes([_NULL, _NULL, _STRING]), encode_utf(message), bytes([_NULL, _NULL, _END])
     parts += (bytes([_NULL]) * len(each.fields) for each in reversed(classes))
     return b"".join(parts)
 
 
 def describe_throwable(view: memoryview) -> tuple[str, str | None]:
-    """The class of the serialized throwable in ``view``, and what it says: its message, or the innermost cause and its message.
+    """The class name of the serialized throwable in ``view``, and its message or that of its innermost cause.
 
-    Nothing is instantiated and nothing is trusted: class descriptions are walked as far as needed.  ("", None) if that leads nowhere.
+    The bytes are not trusted, and nothing is instantiated.  Returns ("", None) if they are not readable.
     """
     cursor = _Cursor(view)
     try:
@@ -137,7 +139,7 @@ def describe_throwable(view: memoryview) -> tuple[str, str | None]:
 
 
 def _message(cursor: "_Cursor") -> str | None:
-    """What the throwable says whose values begin at ``cursor``."""
+    """The message of the throwable whose values begin at ``cursor``, or that of its innermost cause."""
     prefix = ""
     for _ in range(_MAX_CAUSES):
         kind = cursor.byte()
@@ -153,11 +155,11 @@ def _message(cursor: "_Cursor") -> str | None:
 
 
 class _UnreadableError(Exception):
-    """The stream is not what a throwable looks like."""
+    """The stream does not hold a throwable in a form known here."""
 
 
 class _Cursor:
-    """Where a stream is read."""
+    """A position in a stream."""
 
     __slots__ = ("at", "num_texts", "view")
 
@@ -187,7 +189,7 @@ class _Cursor:
             raise _UnreadableError from error
 
     def object_class(self) -> str:
-        """Step over the beginning of an object to its first value; the name of its class."""
+        """Skip to the first value of an object; returns the name of its class."""
         if self.byte() != _OBJECT:
             raise _UnreadableError
         names: list[str] = []

@@ -1,10 +1,9 @@
-"""What travels between two TaskManagers, as values.
+"""The messages between two TaskManagers.
 
 Side:       pure.
-Invariants: a message is immutable.  The buffer of a ``BufferResponse`` belongs to whoever holds the message.
+Invariants: a message is immutable.  The holder of a ``BufferResponse`` owns its buffer.
 Units:      credit and backlog in buffers, sizes in bytes.
-Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  ``Hello``, ``Proof`` and ``Ready`` are ours (ids from 64 on), as those of
-            ``offer_messages``.
+Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  Ours (ids from 64 on): ``Hello``, ``Proof``, ``Ready``, ``offer_messages``.
 """
 
 from collections.abc import Sequence
@@ -35,19 +34,19 @@ class DataType(IntEnum):
     ALIGNED_WATERMARK_EVENT = 12
     UNALIGNED_WATERMARK_EVENT = 13
 
-    # Set below: a plain attribute is read per buffer, and a property of an enum costs ten times as much.
+    # Plain attributes, set below: they are read once per buffer, and a property of an enum would cost ten times as much.
     is_buffer: bool
-    """Whether it is data, which costs the sender one credit."""
+    """Data; costs the sender one credit."""
     is_event: bool
-    """Whether it is an event, which needs no credit."""
+    """An event; needs no credit."""
     has_priority: bool
-    """Whether it overtakes what was queued before it."""
+    """It overtakes the buffers queued before it."""
     requires_announcement: bool
-    """Whether its arrival is announced ahead of the buffers that it queues behind."""
+    """The receiver announces it ahead of the buffers queued before it."""
     is_partial_record: bool
-    """Whether the last record in it may go on in the next buffer."""
+    """Its last record may continue in the next buffer."""
     is_blocking_upstream: bool
-    """Whether the subpartition stops after it until the consumer resumes it."""
+    """The subpartition sends nothing after it until the consumer resumes it."""
 
 
 _BUFFERS = (DataType.DATA_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END)
@@ -68,10 +67,10 @@ for _each in DataType:
 
 @unique
 class ErrorCode(IntEnum):
-    """Why the peer sent an ``ErrorResponse``; the values travel between our own processes."""
+    """Why the peer sent an ``ErrorResponse``; our processes send the names to each other."""
 
     UNKNOWN = 0
-    """Anything that is not ours: a Java throwable, or a code of a later version."""
+    """A Java throwable that is not ours, or a code of a later version."""
     PROTOCOL = 1
     PARTITION_NOT_FOUND = 2
     PRODUCER_FAILED = 3
@@ -81,66 +80,66 @@ class ErrorCode(IntEnum):
     UNKNOWN_TASK_EVENT_RECEIVER = 7
     """Nobody subscribed to the task event at the producer."""
     AUTHENTICATION = 8
-    """The peer did not prove that it knows the secret, or came too late with it; one code for every cause."""
+    """The peer failed the handshake, for whatever reason."""
     LIMIT_EXCEEDED = 9
-    """The peer asked for more than one connection may have."""
+    """The peer exceeded a limit of one connection."""
 
 
 class PayloadBuffer(Protocol):
-    """What encoder and decoder need of a network buffer."""
+    """The part of a network buffer that encoder and decoder use."""
 
     @property
     def view(self) -> memoryview:
-        """Its ``size`` bytes."""
+        """The payload, ``size`` bytes."""
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """Bytes of payload."""
 
     @property
     def data_type(self) -> DataType:
-        """What they are."""
+        """What the payload is."""
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the bytes are compressed."""
+        """Whether the payload is compressed."""
 
     def recycle(self) -> None:
         """Give the buffer back; called once."""
 
 
 class BufferAllocator(Protocol):
-    """Who has room for the payloads that arrive on one connection."""
+    """Gives buffers for the payloads that arrive on one connection."""
 
     def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> PayloadBuffer | None:
-        """A buffer of ``size_bytes`` writable bytes for ``receiver``; None drops the payload, the message arrives without it."""
+        """A buffer of ``size_bytes`` writable bytes; None: the decoder drops the payload and delivers the message without it."""
 
 
 @runtime_checkable
 class RunAllocator(BufferAllocator, Protocol):
-    """An allocator that likes to give several buffers at once."""
+    """A ``BufferAllocator`` that can give several buffers at once."""
 
     def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[PayloadBuffer]:
-        """At most so many buffers of ``size_bytes`` bytes for plain data; fewer, or none, leave the rest to ``allocate``."""
+        """At most ``max_buffers`` buffers of ``size_bytes`` bytes for plain data; the decoder asks ``allocate`` for the rest."""
 
 
 class BufferRun(NamedTuple):
-    """What several ``BufferResponse``s say that follow each other: plain data buffers of one subpartition, of one size, none empty.
+    """Consecutive ``BufferResponse``s in one message: plain data buffers of one subpartition and one size, none empty.
 
-    Ownership: whoever gets the message owns ``buffers``.
+    Ownership: the holder of the message owns ``buffers``.
     """
 
     receiver: InputChannelID
     subpartition: int
-    sequence_number: int  # of the first one
-    backlog: int  # behind the last one
+    sequence_number: int  # of the first buffer
+    backlog: int  # behind the last buffer
     buffers: Sequence[PayloadBuffer]
 
 
 class BufferResponse(NamedTuple):
     """One buffer of a subpartition.  A named tuple, because one is made per buffer.
 
-    Ownership: whoever gets the message owns ``buffer``; None says that nobody had room, and the payload was skipped.
+    Ownership: the holder of the message owns ``buffer``; None: the receiver had no buffer, and the payload was skipped.
     """
 
     receiver: InputChannelID
@@ -155,9 +154,9 @@ class BufferResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """Something failed at the sender: for one receiver, or (None) for the whole connection.
+    """Something failed at the sender, for one ``receiver`` or (None) for the whole connection.
 
-    Flink answers some mistakes of one receiver without receiver; ``about`` then says whose mistake it was, to our own clients.
+    Flink answers some mistakes of one receiver without naming it; then ``about`` names it to our own clients.
     """
 
     code: ErrorCode
@@ -168,7 +167,7 @@ class ErrorResponse:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRequest:
-    """Start to send the subpartitions ``first`` to ``last`` (inclusive) of one partition to ``receiver``."""
+    """Send a range of subpartitions (both ends included) of one partition to ``receiver``."""
 
     partition: ResultPartitionID
     first_subpartition: int
@@ -188,14 +187,14 @@ class TaskEventRequest:
 
 @dataclass(frozen=True, slots=True)
 class CancelPartitionRequest:
-    """``receiver`` wants no more."""
+    """Send nothing more to ``receiver``."""
 
     receiver: InputChannelID
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRequest:
-    """The client is done with the connection."""
+    """The client uses the connection no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,21 +207,21 @@ class AddCredit:
 
 @dataclass(frozen=True, slots=True)
 class ResumeConsumption:
-    """``receiver`` can go on after a blocking event."""
+    """``receiver`` is ready for data after a blocking event."""
 
     receiver: InputChannelID
 
 
 @dataclass(frozen=True, slots=True)
 class AckAllUserRecordsProcessed:
-    """``receiver`` has processed everything up to the end of data."""
+    """``receiver`` has processed every record before its end of data."""
 
     receiver: InputChannelID
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogAnnouncement:
-    """The sender has ``backlog`` buffers but no credit of ``receiver``."""
+    """The sender has ``backlog`` buffers for ``receiver`` and no credit."""
 
     receiver: InputChannelID
     backlog: int
@@ -230,7 +229,7 @@ class BacklogAnnouncement:
 
 @dataclass(frozen=True, slots=True)
 class NewBufferSize:
-    """``receiver`` asks for buffers of this size from now on."""
+    """Send ``receiver`` buffers of this size from now on."""
 
     receiver: InputChannelID
     size_bytes: int
@@ -238,7 +237,7 @@ class NewBufferSize:
 
 @dataclass(frozen=True, slots=True)
 class SegmentId:
-    """``receiver`` wants ``subpartition`` to go on with this segment (tiered storage; counted from 1)."""
+    """Continue ``subpartition`` with this segment of tiered storage (counted from 1)."""
 
     receiver: InputChannelID
     subpartition: int
@@ -247,7 +246,7 @@ class SegmentId:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of either side: which versions it speaks, what it is, and 32 bytes that were never used before."""
+    """The first message of either side: its protocol versions, its ``Role``, and 32 random bytes used once."""
 
     version_min: int
     version_max: int
@@ -257,14 +256,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """That the sender knows the secret: 32 bytes that depend on both nonces."""
+    """Shows that the sender knows the secret: an HMAC of 32 bytes that covers both nonces."""
 
     mac: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The sender believes the proof and speaks this version from now on."""
+    """The sender accepts the proof and speaks this version from now on."""
 
     version: int
 

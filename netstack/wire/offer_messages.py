@@ -1,12 +1,12 @@
-"""Messages of producers that dial: they offer a partition, and the gate asks for it.
+"""Messages of producers that dial: the producer offers a partition, and the gate requests it.
 
 Side:       pure.
-Invariants: as in ``codec``: what one side refuses to encode the other refuses to decode.
+Invariants: the decoder refuses every value that the encoder refuses.
 Units:      all integers big endian; ids in bytes.
 Source:     ours, ids 67 to 69; Flink's producers never dial.
-Flow:       ``GateHello`` in place of the client's ``Hello``; once both sides are ready ``PartitionOffer`` -> ``PartitionRequest`` (or
-            ``OfferRefused``) -> Flink's protocol with its roles unchanged -> ``AckAllUserRecordsProcessed`` of every subtask -> the end of
-            the partition -> ``CancelPartitionRequest``, which says that it arrived.
+Flow:       ``GateHello`` in place of the client's ``Hello``.  Once both sides are ready: ``PartitionOffer`` -> ``PartitionRequest`` (or
+            ``OfferRefused``) -> Flink's protocol with unchanged roles -> ``AckAllUserRecordsProcessed`` of every subtask -> end of
+            partition -> ``CancelPartitionRequest``, which confirms the end.
 """
 
 from collections.abc import Callable
@@ -42,22 +42,22 @@ _REFUSED: Final = Struct(">16siB")
 
 @unique
 class RefusalCode(IntEnum):
-    """Why a gate takes nothing (more) from an offer; the values travel."""
+    """Why a gate takes nothing, or nothing more, from an offer; the values are those on the wire."""
 
     UNKNOWN = 0
     """A code of a later version."""
     GATE_ENDED = 1
-    """It ended, its job did, or it was told to finish."""
+    """The gate or its job ended, or the gate was told to finish."""
     REPEATED_ATTEMPT = 2
     """The same attempt of the same partition was offered before."""
     WRONG_TYPE = 3
-    """The producer took the gate for one of another type."""
+    """The producer sends another type than the gate's."""
     WRONG_SHAPE = 4
-    """The number of subtasks or of producers is another one."""
+    """The producer expects another number of subtasks or of producers."""
     BUSY = 5
-    """There is no room for one more producer just now."""
+    """The gate has as many producers as it may have at once."""
     TOKEN_EXPIRED = 6
-    """The time of the token is over that the connection was made with."""
+    """The token of the connection has expired."""
 
 
 _CODES: Final = {int(code): code for code in RefusalCode}
@@ -65,7 +65,7 @@ _CODES: Final = {int(code): code for code in RefusalCode}
 
 @dataclass(frozen=True, slots=True)
 class GateHello:
-    """The first message of a producer that dials: which versions it speaks, which gate it has a token for, 32 bytes never used before."""
+    """The first message of a producer that dials: its protocol versions, the gate of its token, and 32 random bytes used once."""
 
     version_min: int
     version_max: int
@@ -75,24 +75,24 @@ class GateHello:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffer:
-    """There is a partition for this gate: ask for subpartition ``subtask`` of it.
+    """The producer has a partition for this gate; the gate's subtask requests subpartition ``subtask``.
 
-    ``offer_id`` was drawn for this very try; ``job``, ``epoch``, ``partition`` and ``attempt`` are the producer's own names for it.
+    ``offer_id`` is random and new for each try; ``job``, ``epoch``, ``partition`` and ``attempt`` are the producer's own names.
     """
 
     offer_id: bytes
     result_partition: ResultPartitionID
     subtask: int
     num_subtasks: int
-    """How many subtasks the producer believes the gate to have; each of them gets this offer."""
+    """How many subtasks the producer expects; each of them gets this offer."""
     num_producers: int
-    """How many partitions there are in all; 0: the producer does not say."""
+    """How many partitions the producer has in all; 0: unknown."""
     job: str
     epoch: int
     partition: int
     attempt: int
     fingerprint: bytes
-    """Of the type that the producer believes the gate to have."""
+    """Identifies the type of the records that the producer sends."""
 
     def __str__(self) -> str:
         return f"partition {self.partition} (attempt {self.attempt}, epoch {self.epoch}) of {self.job!r}"
@@ -100,7 +100,7 @@ class PartitionOffer:
 
 @dataclass(frozen=True, slots=True)
 class OfferRefused:
-    """The gate takes nothing, or nothing more, from an offer; at any time before the end of its partition."""
+    """The gate takes nothing, or nothing more, from an offer; sent at any time before the end of its partition."""
 
     offer_id: bytes
     subtask: int
@@ -121,14 +121,14 @@ def encode_offer_message(message: OfferMessage) -> tuple[int, bytes]:
     match message:
         case GateHello(version_min, version_max, nonce, gate):
             if version_min > version_max:
-                raise LocalProtocolError(f"versions {version_min} to {version_max} are no range")
+                raise LocalProtocolError(f"versions {version_min} to {version_max} are not a range")
             _check_length("nonce", nonce, _NONCE_BYTES)
             return GATE_HELLO_ID, _HELLO.pack(version_min, version_max, nonce, gate.job_id, gate.expires_ms) + gate.name.encode()
         case PartitionOffer():
             return PARTITION_OFFER_ID, _encode_offer(message)
         case OfferRefused(offer_id, subtask, code, text):
             _check_length("offer id", offer_id, OFFER_ID_BYTES)
-            # Half a character at the cut would not decode.
+            # The cut may split a character, which would not decode.
             reason = text.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore").encode()
             return OFFER_REFUSED_ID, _REFUSED.pack(offer_id, _counted("subtask", subtask), code) + reason
 
@@ -211,7 +211,7 @@ def _text(what: str, data: memoryview) -> str:
     try:
         return bytes(data).decode()
     except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"{what} is no UTF-8 text") from error
+        raise RemoteProtocolError(f"{what} is not UTF-8 text") from error
 
 
 # Message id -> least and greatest number of bytes of the whole frame; as in ``codec.FRAME_BYTES``.

@@ -20,8 +20,8 @@ OWN_BUGS: Final = (
         "direct",
         "a reader gets its place in the queue with credit that a thread is about to spend; the loop then fails the reader",
         "netstack.handlers.partition_request_queue",
-        "            with self._turn:  # nobody spends",
-        "            with contextlib.nullcontext():  # nobody spends",
+        "            with self._turn:  # without it, a direct write",
+        "            with contextlib.nullcontext():  # without it, a direct write",
         f"{_DIRECT}::test_the_last_credit_is_spent_once",
     ),
     Mutant(

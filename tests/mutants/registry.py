@@ -265,7 +265,7 @@ FLINK_BUGS: Final = (
         "9057",
         "an error while a view is made is nobody's, and the reader stays half-made",
         "netstack.handlers.partition_request_server_handler",
-        "        except Exception as error:  # noqa: BLE001 - a view that cannot be made is one receiver's misfortune (FLINK-9057)",
+        "        except Exception as error:  # noqa: BLE001 - a view that cannot be made fails one receiver only (FLINK-9057)",
         "        except ZeroDivisionError as error:",
         f"{_HANDLERS}::test_hist_9057_a_failure_at_any_step_of_making_a_reader",
     ),

@@ -130,7 +130,7 @@ async def test_a_request_that_cannot_be_encoded_leaves_the_others_waiting_for_th
     consumer.gate(address, 2)
     await until(lambda: bool(peer.received))
 
-    assert "no range" in str(await consumer.error_of(broken))
+    assert "not a range" in str(await consumer.error_of(broken))
     assert requests(peer) == [receiver_of(2)]
     await consumer.close()
     await server.close()

@@ -68,7 +68,7 @@ def test_a_fingerprint_may_have_colons(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "ab" * 31, "zz" * 32])
 def test_what_is_no_fingerprint_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="no SHA-256 fingerprint"):
+    with pytest.raises(ConfigError, match="not a SHA-256 fingerprint"):
         TlsConfig(TLS.certificate_file, TLS.key_file, TLS.ca_file, frozenset({text}))
 
 

@@ -115,7 +115,7 @@ def test_what_is_no_outbound_message_is_refused(message: object) -> None:
     """A bug of ours, and never on the wire."""
     channel, _ = make_channel()
 
-    with pytest.raises(LocalProtocolError, match=f"{type(message).__name__} is no message that can be written"):
+    with pytest.raises(LocalProtocolError, match=f"{type(message).__name__} is not a message that can be written"):
         channel.write(message)
 
 

@@ -92,12 +92,10 @@ def test_views_are_taken_once_and_stay_pending() -> None:
     payload = memoryview(b"payload")
     outbound.add((b"head", payload), None)
 
-    assert outbound.has_unflushed
     taken = outbound.take_unflushed()
 
     assert taken == [b"head", payload]
     assert outbound.take_unflushed() == []
-    assert not outbound.has_unflushed
     assert outbound.pending_bytes == 11
 
 

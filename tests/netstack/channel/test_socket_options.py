@@ -158,7 +158,7 @@ def test_a_platform_without_a_choice_names_the_wish_and_says_that_nothing_can_be
     monkeypatch.delattr(socket, "TCP_CONGESTION", raising=False)
     monkeypatch.setattr(socket_options, "_PROC", tmp_path)
 
-    with pytest.raises(ConfigError, match=r"congestion_control is 'cubic', .*this platform has no choice.*cannot be read from"):
+    with pytest.raises(ConfigError, match=r"congestion_control is 'cubic', .*has no TCP_CONGESTION option.*cannot be read from"):
         check_congestion_control("cubic")
 
 

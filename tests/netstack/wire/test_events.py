@@ -232,7 +232,7 @@ def test_an_event_that_is_cut_or_goes_on_is_refused(event: Event, golden: str, d
         ("0000000b 0001 61 00 00000001 02", "WatermarkEvent 'a' with the condition 2"),
         ("0000000b 0001 61 00 00000000 01", "the value of WatermarkEvent has 1 bytes, expected 8"),
         ("0000000b 0002 61", "a text of 2 bytes is announced, 1 bytes follow"),
-        ("00000003 0001 ff", "no modified UTF-8"),
+        ("00000003 0001 ff", "not modified UTF-8"),
         ("00000003", "a text of 0 bytes is announced, 0 bytes follow"),
     ],
 )

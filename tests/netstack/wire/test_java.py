@@ -30,10 +30,10 @@ def test_texts_have_the_bytes_of_java(text: str, golden: str) -> None:
         ("00", "0 bytes follow"),
         ("0001", "a text of 1 bytes is announced, 0 bytes follow"),
         ("ffff 61", "a text of 65535 bytes is announced, 1 bytes follow"),
-        ("0001 80", "no modified UTF-8"),
-        ("0001 00", "no modified UTF-8"),
-        ("0002 c1bf", "no modified UTF-8"),
-        ("0004 f09f9880", "no modified UTF-8"),
+        ("0001 80", "not modified UTF-8"),
+        ("0001 00", "not modified UTF-8"),
+        ("0002 c1bf", "not modified UTF-8"),
+        ("0004 f09f9880", "not modified UTF-8"),
     ],
 )
 def test_what_java_would_not_write_is_refused(body: str, complaint: str) -> None:

@@ -1,0 +1,62 @@
+"""Jobs that choose the channels of their records: broadcast, shuffle, a partitioner of the user's.
+
+Side:   any.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from flowlet.common import Configuration
+from flowlet.datastream import DataStream, MapFunction, RuntimeContext, StreamExecutionEnvironment
+
+NUMBERS = list(range(200))
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[StreamExecutionEnvironment]:
+    """Two TaskManagers in this process; they exchange data over TCP."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLOWLET_LOCAL", "inprocess")
+        made = StreamExecutionEnvironment.get_execution_environment(Configuration())
+        made.set_parallelism(2)
+        yield made
+        made.close()
+
+
+class WithSubtask(MapFunction):
+    """Puts the number of its subtask beside each value."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.subtask = runtime_context.get_index_of_this_subtask()
+
+    def map(self, value: int) -> tuple[int, int]:
+        return self.subtask, value
+
+
+def received(stream: DataStream) -> Counter[tuple[int, int]]:
+    """How often each subtask of the next operator gets each value."""
+    return Counter(list(stream.map(WithSubtask()).execute_and_collect()))
+
+
+def test_broadcast_gives_every_record_to_every_subtask(environment: StreamExecutionEnvironment) -> None:
+    assert received(environment.from_collection(NUMBERS).broadcast()) == Counter(
+        (subtask, number) for subtask in (0, 1) for number in NUMBERS
+    )
+
+
+def test_shuffle_gives_every_record_to_one_subtask_and_all_subtasks_some(environment: StreamExecutionEnvironment) -> None:
+    """That one of two subtasks gets none of 200 records has a chance of 2^-199."""
+    found = received(environment.from_collection(NUMBERS).shuffle())
+
+    assert sorted(number for _, number in found.elements()) == NUMBERS
+    assert {subtask for subtask, _ in found} == {0, 1}
+
+
+def test_a_partitioner_of_the_user_chooses_the_subtask_by_the_key(environment: StreamExecutionEnvironment) -> None:
+    numbers = environment.from_collection(NUMBERS)
+
+    found = received(numbers.partition_custom(lambda key, num_partitions: key % num_partitions, lambda number: number // 10))
+
+    assert found == Counter((number // 10 % 2, number) for number in NUMBERS)
