@@ -20,8 +20,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
-from netstack.buffer.builder import BufferBuilder
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_builder import BufferBuilder
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.errors import ResourceClosedError
 from netstack.wakeups import run_all
 from netstack.wire.messages import DataType

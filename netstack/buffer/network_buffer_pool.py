@@ -21,9 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from netstack.buffer.ledger import SegmentLedger
 from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
-from netstack.buffer.segment import MemorySegment
+from netstack.buffer.network_buffer import MemorySegment
+from netstack.buffer.segment_ledger import SegmentLedger
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from netstack.wakeups import run_all

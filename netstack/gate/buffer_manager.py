@@ -21,8 +21,8 @@ from functools import partial
 from typing import Final, Protocol, Self
 
 from netstack.buffer.local_buffer_pool import BufferListener
+from netstack.buffer.network_buffer import BufferLease, MemorySegment, NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import BufferLease, MemorySegment, NetworkBuffer, recycle_all
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.wakeups import run_all
 from netstack.wire.messages import DataType

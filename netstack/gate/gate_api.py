@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.wire.events import Event
 
 

@@ -14,12 +14,12 @@ from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
-from netstack.partition.view import BufferAndBacklog
+from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.events import CheckpointBarrier, Event
 from netstack.wire.messages import DataType
 

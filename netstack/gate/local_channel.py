@@ -12,15 +12,15 @@ Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet
 import time
 from collections.abc import Callable
 
-from netstack.buffer.content import ContentBuffer
+from netstack.buffer.content_buffer import ContentBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.gate.channel_state_persister import ChannelStatePersister
 from netstack.gate.input_channel import BufferAndAvailability, ChannelGate, ChannelStatistics, InputChannel
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import NO_CHANNEL_STATE, SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
-from netstack.partition.manager import ResultPartitionManager
-from netstack.partition.view import ResultSubpartitionView
+from netstack.partition.result_partition_manager import ResultPartitionManager
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.timers import Timers
 from netstack.wire.events import CheckpointBarrier, Event, deserialize_event
 from netstack.wire.messages import DataType

@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer
+from netstack.buffer.network_buffer import FREEING_RECYCLER, MemorySegment, NetworkBuffer
 from netstack.errors import ResourceBrokenError
 from netstack.wire.messages import DataType
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment, NetworkBuffer, recycle_all
 from netstack.errors import BufferOwnershipError, ResourceClosedError
 from netstack.wire.messages import DataType
 from tests.waiting import PATIENCE_S, spin_until

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.waiting import PATIENCE_S, spin_until
 

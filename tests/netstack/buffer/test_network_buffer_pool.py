@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.waiting import PATIENCE_S
 

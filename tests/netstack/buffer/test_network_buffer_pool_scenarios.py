@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool, NetworkBufferPoolStatistics
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.waiting import PATIENCE_S, spin_until
 

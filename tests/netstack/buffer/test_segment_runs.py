@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all, recycle_segments
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all, recycle_segments
 from netstack.errors import BufferOwnershipError, ResourceClosedError
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.interleaving import ScheduledLock, Scheduler, schedule_locks

@@ -2,9 +2,9 @@
 
 import pytest
 
-from netstack.buffer.compression import BufferCompressor, BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.unknown_channel import UnknownInputChannel

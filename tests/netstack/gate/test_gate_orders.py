@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.buffer_debloater import BufferDebloater
-from netstack.buffer.compression import BufferCompressor, BufferDecompressor
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectError, LocalProtocolError, RemoteProtocolError, ResourceClosedError, TransportError
 from netstack.gate.input_channel import InputChannel, ProducerState
 from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, SingleInputGate
@@ -18,8 +18,8 @@ from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.gate.request_backoff import RequestBackoff
 from netstack.gate.unknown_channel import UnknownInputChannel
 from netstack.ids import ResultPartitionID, input_channel_id
-from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.manual_clock import ManualClock
 from netstack.wire.events import (
     Alignment,

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.availability import AvailabilityFuture
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectionLostError, LocalProtocolError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.gate_statistics import GateStatistics
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.remote_channel import RemoteInputChannel
-from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, data, event, remote_channel

@@ -12,12 +12,12 @@ from netstack.gate.input_channel import InputChannel, ProducerState
 from netstack.gate.input_gate import BufferOrEvent, SingleInputGate
 from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.request_backoff import RequestBackoff
-from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.view import ResultSubpartitionView
+from netstack.partition.result_partition_manager import ResultPartitionManager
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, Event, OtherEvent, StopMode
 from netstack.wire.messages import DataType
-from tests.netstack.buffer.test_content import Content
+from tests.netstack.buffer.test_content_buffer import Content
 from tests.netstack.gate.doubles import RecordingGate
 from tests.netstack.gate.manual_timers import ManualTimers
 from tests.netstack.gate.state_writer import RecordingStateWriter

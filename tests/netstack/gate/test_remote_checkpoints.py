@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError, RemoteProtocolError
 from netstack.gate.input_gate import SingleInputGate
 from netstack.gate.remote_channel import RemoteInputChannel

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netstack.errors import ProducerFailedError, RemoteProtocolError
-from netstack.partition.view import BufferAndBacklog
+from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.events import EndOfData, StopMode, deserialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,

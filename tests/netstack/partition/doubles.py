@@ -3,14 +3,14 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from netstack.buffer.builder import BufferBuilder, BufferConsumer
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
 from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight import InFlightData
-from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
-from netstack.partition.view import BufferAndBacklog
+from netstack.partition.in_flight_data import InFlightData
+from netstack.partition.pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 

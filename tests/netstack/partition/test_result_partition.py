@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netstack.buffer.network_buffer import MemorySegment
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
-from netstack.partition.pipelined import PipelinedSubpartition
+from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.partition.result_partition import ResultPartition, ResultPartitionStatistics
-from netstack.partition.view import ResultSubpartitionView
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode, deserialize_event
 from tests.netstack.partition.doubles import RecordingListener, partition_id_of
 from tests.waiting import PATIENCE_S, spin_until

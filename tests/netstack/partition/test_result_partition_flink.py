@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from netstack.buffer.builder import BufferBuilder, BufferConsumer
-from netstack.buffer.compression import BufferCompressor, BufferDecompressor
+from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import InsufficientNetworkBuffersError, LocalProtocolError, PartitionNotFoundError
-from netstack.partition.approximate import PipelinedApproximateSubpartition
-from netstack.partition.bounded_blocking import BoundedBlockingResultPartition
-from netstack.partition.manager import ResultPartitionManager
-from netstack.partition.partition_type import ResultPartitionType
-from netstack.partition.pipelined import ADD_REFUSED, PipelinedSubpartition
+from netstack.partition.bounded_blocking_subpartition import BoundedBlockingResultPartition
+from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
+from netstack.partition.pipelined_subpartition import ADD_REFUSED, PipelinedSubpartition
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.subpartition import ResultSubpartition
-from netstack.partition.view import ResultSubpartitionView
+from netstack.partition.result_partition_manager import ResultPartitionManager
+from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.result_subpartition import ResultSubpartition
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.wire.events import (
     CancelCheckpointMarker,
     CheckpointBarrier,

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.builder import BufferConsumer, SegmentConsumer
-from netstack.buffer.compression import BufferCompressor
+from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer, recycle_segments
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment, NetworkBuffer, recycle_segments
 from netstack.errors import ResourceBrokenError
-from netstack.partition.approximate import PipelinedApproximateSubpartition
-from netstack.partition.bounded_blocking import BoundedBlockingSubpartition
+from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
 from netstack.partition.bounded_data import BoundedDataKind, create_bounded_data
-from netstack.partition.pipelined import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
+from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
+from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.view import BufferAndBacklog, SegmentRun
+from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import (
     TIMEOUTABLE,

@@ -16,8 +16,8 @@ from functools import partial
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.task_events import TaskEventDispatcher
-from netstack.partition.view import BufferAvailabilityListener, ResultSubpartitionView
+from netstack.partition.result_subpartition_view import BufferAvailabilityListener, ResultSubpartitionView
+from netstack.partition.task_event_dispatcher import TaskEventDispatcher
 from netstack.timers import Timers
 from netstack.wakeups import run_all
 

@@ -8,7 +8,7 @@ Source:     Flink ``ResultSubpartitionView``, ``BufferAvailabilityListener``, ``
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from netstack.buffer.segment import BufferRecycler, MemorySegment, NetworkBuffer
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.wire.messages import DataType
 

@@ -3,9 +3,9 @@
 import pytest
 
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
-from netstack.partition.union_view import CACHE_CAPACITY, UnionResultSubpartitionView
-from netstack.partition.view import BufferAndBacklog
+from netstack.partition.pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.result_subpartition_view import BufferAndBacklog
+from netstack.partition.union_result_subpartition_view import CACHE_CAPACITY, UnionResultSubpartitionView
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, event
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.buffer.ledger import SegmentLedger, callers, describe
+from netstack.buffer.network_buffer import BufferLease, MemorySegment, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import BufferLease, MemorySegment, NetworkBuffer
+from netstack.buffer.segment_ledger import SegmentLedger, callers, describe
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
 
@@ -155,13 +155,13 @@ def test_callers_are_told_from_the_inside_out() -> None:
     """Function, file and line, without the buffer classes themselves."""
     text = describe(callers())
 
-    assert text.startswith("test_callers_are_told_from_the_inside_out (test_ledger.py:")
+    assert text.startswith("test_callers_are_told_from_the_inside_out (test_segment_ledger.py:")
     assert text.count(" < ") == 3
 
 
 def test_nothing_of_it_exists_without_debug_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     """No ledger, no trail: a test of a constant is all that it costs."""
-    monkeypatch.setattr("netstack.buffer.segment._DEBUG", False)
+    monkeypatch.setattr("netstack.buffer.network_buffer._DEBUG", False)
     monkeypatch.setattr("netstack.buffer.network_buffer_pool.is_debug", lambda: False)
     network = NetworkBufferPool(2, 32)
     pool = network.create_buffer_pool(owner="map", num_required=1, max_buffers=2)

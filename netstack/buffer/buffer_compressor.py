@@ -15,7 +15,7 @@ from typing import Final
 
 import lz4.block
 
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ConfigError, RemoteProtocolError
 
 CODECS: Final = ("lz4",)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from netstack.partition.approximate import PipelinedApproximateSubpartition
-from netstack.partition.partition_type import ResultPartitionType
-from netstack.partition.pipelined import PipelinedSubpartitionView
+from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
+from netstack.partition.pipelined_subpartition import PipelinedSubpartitionView
+from netstack.partition.result_partition_type import ResultPartitionType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, barrier, event
 
 SIZE = 8

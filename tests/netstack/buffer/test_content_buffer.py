@@ -2,8 +2,8 @@
 
 import pytest
 
-from netstack.buffer.content import ContentBuffer, ContentConsumer, pieces_of
-from netstack.buffer.segment import BufferContent, MemorySegment, NetworkBuffer
+from netstack.buffer.content_buffer import ContentBuffer, ContentConsumer, pieces_of
+from netstack.buffer.network_buffer import BufferContent, MemorySegment, NetworkBuffer
 from netstack.errors import BufferOwnershipError, LocalProtocolError
 from netstack.wire.messages import DataType
 

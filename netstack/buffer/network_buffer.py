@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from netstack.buffer.ledger import SegmentLedger, Trail
+from netstack.buffer.segment_ledger import SegmentLedger, Trail
 from netstack.config import is_debug
 from netstack.errors import BufferOwnershipError
 from netstack.wakeups import run_all
@@ -211,7 +211,7 @@ class NetworkBuffer:
 
     @property
     def content(self) -> BufferContent | None:
-        """What it holds instead of bytes, if it does; see ``netstack.buffer.content``."""
+        """What it holds instead of bytes, if it does; see ``netstack.buffer.content_buffer``."""
         return None
 
     @property

@@ -13,7 +13,7 @@ Source:     Flink ``BufferBuilder``, ``BufferConsumer``.
 
 from typing import Self
 
-from netstack.buffer.segment import FREEING_RECYCLER, BufferLease, BufferRecycler, MemorySegment, NetworkBuffer
+from netstack.buffer.network_buffer import FREEING_RECYCLER, BufferLease, BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import LocalProtocolError
 from netstack.wire.messages import DataType
 

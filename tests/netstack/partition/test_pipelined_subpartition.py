@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.pipelined import ADD_REFUSED, PipelinedSubpartition, PipelinedSubpartitionView
-from netstack.partition.view import BufferAndBacklog
+from netstack.partition.pipelined_subpartition import ADD_REFUSED, PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, Reading, RecordingListener, RecordingParent, barrier, drain, event
 from tests.waiting import PATIENCE_S

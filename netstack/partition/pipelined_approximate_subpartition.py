@@ -13,12 +13,12 @@ Absent:     recovery of channel state, as in Flink: approximate recovery and una
 import threading
 from collections.abc import Callable, Sequence
 
-from netstack.buffer.builder import BufferConsumer
-from netstack.buffer.compression import BufferCompressor
-from netstack.partition.in_flight import InFlightData
-from netstack.partition.pipelined import PipelinedSubpartition, PipelinedSubpartitionView
-from netstack.partition.subpartition import SubpartitionParent
-from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+from netstack.buffer.buffer_builder import BufferConsumer
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.partition.in_flight_data import InFlightData
+from netstack.partition.pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.result_subpartition import SubpartitionParent
+from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
 
 
 class PipelinedApproximateSubpartition(PipelinedSubpartition):

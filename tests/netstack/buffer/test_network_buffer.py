@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.segment import BufferLease, MemorySegment, NetworkBuffer
+from netstack.buffer.network_buffer import BufferLease, MemorySegment, NetworkBuffer
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
 

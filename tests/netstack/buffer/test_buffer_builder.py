@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.builder import BufferBuilder, BufferConsumer
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.errors import BufferOwnershipError, LocalProtocolError
 from netstack.wire.messages import DataType
 

@@ -15,18 +15,18 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from netstack.buffer.builder import BufferConsumer
-from netstack.buffer.compression import BufferCompressor
+from netstack.buffer.buffer_builder import BufferConsumer
+from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceBrokenError
 from netstack.ids import ResultPartitionID
 from netstack.partition.bounded_data import BoundedData, BoundedDataKind, create_bounded_data
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
-from netstack.partition.partition_type import ResultPartitionType
-from netstack.partition.pipelined import ADD_REFUSED, NO_BUFFER_SIZE
+from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.subpartition import SubpartitionParent
-from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.result_subpartition import SubpartitionParent
+from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
 from netstack.wakeups import run_all
 from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType

@@ -12,8 +12,8 @@ Source:     none in Flink, whose local channels hand over serialized buffers.
 
 from typing import Final
 
-from netstack.buffer.builder import BufferConsumer, SegmentConsumer
-from netstack.buffer.segment import BufferContent, BufferLease, BufferRecycler, MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
+from netstack.buffer.network_buffer import BufferContent, BufferLease, BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import LocalProtocolError
 from netstack.wire.messages import DataType
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.compression import BufferCompressor, BufferDecompressor
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.wire.messages import DataType
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from netstack.buffer.builder import BufferConsumer
-from netstack.buffer.compression import BufferCompressor, BufferDecompressor
+from netstack.buffer.buffer_builder import BufferConsumer
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceBrokenError
-from netstack.partition.bounded_blocking import BoundedBlockingResultPartition, BoundedBlockingSubpartition
+from netstack.partition.bounded_blocking_subpartition import BoundedBlockingResultPartition, BoundedBlockingSubpartition
 from netstack.partition.bounded_data import (
     BoundedDataKind,
     BoundedDataReader,
@@ -20,8 +20,8 @@ from netstack.partition.bounded_data import (
     MmapReader,
     create_bounded_data,
 )
-from netstack.partition.partition_type import ResultPartitionType
-from netstack.partition.view import ResultSubpartitionView
+from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, partition_id_of

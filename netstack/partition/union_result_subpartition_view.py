@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, ResultSubpartitionView, SegmentRun
+from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, ResultSubpartitionView, SegmentRun
 from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
 

@@ -7,10 +7,10 @@ Source: Flink ``ResultSubpartition``, ``CheckpointedResultSubpartition``.
 from collections.abc import Sequence
 from typing import Protocol
 
-from netstack.buffer.builder import BufferConsumer
+from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.errors import ProducerFailedError
 from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
-from netstack.partition.view import BufferAvailabilityListener, ResultSubpartitionView
+from netstack.partition.result_subpartition_view import BufferAvailabilityListener, ResultSubpartitionView
 
 
 class SubpartitionParent(Protocol):
@@ -42,7 +42,7 @@ class ResultSubpartition(Protocol):
 
     @property
     def takes_contents(self) -> bool:
-        """Whether its reader takes contents (``netstack.buffer.content``) as they are; once it does, it always will."""
+        """Whether its reader takes contents (``netstack.buffer.content_buffer``) as they are; once it does, it always will."""
 
     @property
     def num_queued_buffers(self) -> int:

@@ -38,10 +38,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from netstack.buffer.builder import BufferConsumer, SegmentConsumer
-from netstack.buffer.compression import BufferCompressor
-from netstack.buffer.content import ContentConsumer
-from netstack.buffer.segment import BufferRecycler, MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.content_buffer import ContentConsumer
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,
@@ -49,9 +49,9 @@ from netstack.partition.channel_state import (
     ChannelStateWriter,
     ResultSubpartitionInfo,
 )
-from netstack.partition.in_flight import InFlightData
-from netstack.partition.subpartition import SubpartitionParent
-from netstack.partition.view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+from netstack.partition.in_flight_data import InFlightData
+from netstack.partition.result_subpartition import SubpartitionParent
+from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
 from netstack.wakeups import run_all
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, deserialize_event, event_data_type, serialize_event
 from netstack.wire.messages import DataType

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.wakeups import run_all
 
 
