@@ -12,9 +12,7 @@ Source:     none in Flink, whose local channels hand over serialized buffers.
 
 from typing import Final
 
-from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
-from netstack.buffer.network_buffer import BufferContent, BufferLease, BufferRecycler, MemorySegment, NetworkBuffer
-from netstack.errors import LocalProtocolError
+from netstack.buffer.network_buffer import BufferContent, BufferLease, NetworkBuffer
 from netstack.wire.messages import DataType
 
 _PIECE_BYTES: Final = 32 * 1024  # of bytes that are made of a content: a segment of the default size
@@ -64,66 +62,6 @@ class ContentBuffer(NetworkBuffer):
     def slice(self, offset: int, size: int) -> NetworkBuffer:
         """``size`` bytes from ``offset`` on, in a buffer of its own."""
         return NetworkBuffer.unpooled(bytes(self.view), DataType.DATA_BUFFER).slice(offset, size)
-
-
-class ContentConsumer(SegmentConsumer):
-    """Reads a segment that stands for a content, whole or not at all."""
-
-    __slots__ = ("content",)
-
-    def __init__(self, segment: MemorySegment, recycler: BufferRecycler, content: BufferContent) -> None:
-        super().__init__(segment, recycler)
-        self.content = content
-
-    @property
-    def num_bytes_unread(self) -> int:
-        """About how many bytes were not built yet."""
-        return 0 if self._read else self.content.size_bytes
-
-    @property
-    def is_data_available(self) -> bool:
-        """Whether it was not built yet."""
-        return not self._read
-
-    def take(self) -> NetworkBuffer | None:
-        """The content, once; the consumer is closed then: its reference goes along."""
-        self._seen = ~len(self._segment.view)
-        if self._read:
-            return None
-        self._read = len(self._segment.view)
-        self._is_closed = True
-        return ContentBuffer(self._lease, self.content)
-
-    def build(self) -> NetworkBuffer:
-        """The content as bytes, once, then nothing; the consumer stays open."""
-        self._seen = ~len(self._segment.view)
-        data = b"" if self._read else self.content.to_bytes()
-        self._read = len(self._segment.view)
-        return NetworkBuffer.unpooled(data, DataType.DATA_BUFFER)
-
-    def try_build(self) -> NetworkBuffer | None:
-        """Like ``build``, but None instead of an empty buffer."""
-        return None if self._read else self.build()
-
-    def take_segment(self) -> MemorySegment | None:
-        """None: the segment has nothing in it."""
-        return None
-
-    def byte_buffers(self) -> list[NetworkBuffer]:
-        """The bytes that were not built yet, in buffers as large as others are."""
-        return [] if self._read else pieces_of(memoryview(self.content.to_bytes()))
-
-    def copy(self) -> BufferConsumer:
-        """A second reader, of the bytes."""
-        return BufferConsumer.of_buffer(NetworkBuffer.unpooled(self.content.to_bytes(), DataType.DATA_BUFFER))
-
-    def skip(self, num_bytes: int) -> None:
-        """Refused: contents are whole records.
-
-        Raises:
-            LocalProtocolError: always.
-        """
-        raise LocalProtocolError(f"{num_bytes} bytes of a content cannot be skipped")
 
 
 def pieces_of(view: memoryview) -> list[NetworkBuffer]:

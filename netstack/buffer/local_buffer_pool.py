@@ -12,16 +12,19 @@ Source:     Flink ``LocalBufferPool``.  Unlike there a blocked thread takes ever
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.buffer.blocked_time import BlockedTime, BlockingObserver
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_listener import BufferListener
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.pool_account import PoolAccount
 from netstack.errors import ResourceClosedError
 from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
@@ -31,26 +34,6 @@ if TYPE_CHECKING:
 
 PARK_SLICE_S: Final = 1.0  # a parked thread looks around this often, even if a wake-up were lost
 NO_SUBPARTITION: Final = -1  # a request that no subpartition's maximum counts
-
-
-class BufferListener(Protocol):
-    """Waits for a buffer of a pool that has none.  Called on the thread that recycles or destroys, outside every lock."""
-
-    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
-        """One buffer is free: True takes it over, False leaves it to the next listener.  The listener is out of the line either way."""
-
-    def notify_buffer_destroyed(self) -> None:
-        """The pool was destroyed; no buffer will come."""
-
-
-class BlockingObserver(Protocol):
-    """Wants to know while a thread is parked for want of a buffer.  Called on that thread, outside every lock."""
-
-    def mark_start(self) -> None:
-        """It parks."""
-
-    def mark_end(self) -> None:
-        """It goes on, with a buffer or with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +49,6 @@ class LocalBufferPoolStatistics:
     num_overdraft: int
     num_listeners: int
     hard_blocked_ns: int
-
-
-class PoolAccount:
-    """What the network pool knows about one local pool.  Every field but ``pool`` is guarded by the network pool's lock.
-
-    The local pool reads ``num_requested`` and ``num_buffers`` bare.  Under its own lock the first can only be too high by a segment that is
-    on its way here, and a change of the second is followed by ``adjust``.
-    """
-
-    __slots__ = ("is_closed", "is_waiting", "max_buffers", "num_buffers", "num_requested", "num_required", "pool")
-
-    def __init__(self, num_required: int, max_buffers: int | None) -> None:
-        self.num_required = num_required
-        self.max_buffers = max_buffers
-        self.num_buffers = num_required  # the present size
-        self.num_requested = 0
-        self.is_waiting = False
-        self.is_closed = False
-        self.pool: LocalBufferPool | None = None  # Written once, before anybody can wait.
-
-    def capacity(self, num_available: int) -> int:
-        """How many of ``num_available`` segments the pool could use beyond its guarantee."""
-        return num_available if self.max_buffers is None else min(num_available, self.max_buffers - self.num_required)
-
-    def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
-        """Hand the pool a segment it stood in line for."""
-        assert self.pool is not None, "only a complete pool stands in line"
-        return self.pool.offer(segment, wakeups)
 
 
 class SubpartitionRecycler:
@@ -146,14 +101,14 @@ class LocalBufferPool:
         self._listeners: deque[BufferListener] = deque()
         self._parked: deque[threading.Lock] = deque()
         self._is_destroyed = False
-        self._blocked_ns = 0
-        self._blocked_since_ns: dict[int, int] = {}  # thread id -> when it parked
+        self._blocked_time = BlockedTime()
         account.pool = self
         self.adjust()
 
     def __repr__(self) -> str:
         state = "destroyed, " if self._is_destroyed else ""
-        parked = f", {len(self._blocked_since_ns)} threads wait for a buffer" if self._blocked_since_ns else ""
+        num_waiting = self._blocked_time.num_waiting
+        parked = f", {num_waiting} threads wait for a buffer" if num_waiting else ""
         full = f", {self._num_full} subpartitions have their maximum of {self._max_per_channel}" if self._num_full else ""
         account = self._account
         return (
@@ -215,8 +170,7 @@ class LocalBufferPool:
     def hard_blocked_ns(self) -> int:
         """How long threads were parked in ``request_builder_blocking`` so far, the present wait included."""
         with self._lock:
-            now = time.perf_counter_ns()
-            return self._blocked_ns + sum(now - since for since in self._blocked_since_ns.values())
+            return self._blocked_time.total_ns_locked()
 
     def statistics(self) -> LocalBufferPoolStatistics:
         """The numbers of this moment."""
@@ -606,12 +560,11 @@ class LocalBufferPool:
     def _wait_for_segment(self, subpartition: int) -> MemorySegment:
         gate = threading.Lock()
         gate.acquire()
-        me = threading.get_ident()
         observer = self.blocking_observer
         if observer is not None:
             observer.mark_start()
         with self._lock:
-            self._blocked_since_ns[me] = time.perf_counter_ns()
+            self._blocked_time.begin_locked()
         try:
             while True:
                 with self._lock:
@@ -630,7 +583,7 @@ class LocalBufferPool:
                     self._unpark(gate)
         finally:
             with self._lock:
-                self._blocked_ns += time.perf_counter_ns() - self._blocked_since_ns.pop(me)
+                self._blocked_time.end_locked()
             if observer is not None:
                 observer.mark_end()
 

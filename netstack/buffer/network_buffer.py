@@ -1,11 +1,11 @@
-"""Memory segments, and counted buffers over them.
+"""Counted buffers over memory segments.
 
 Side:       shared.  Any thread may retain, read and recycle a buffer; each of its holders recycles it exactly once.
 Hot path:   per buffer, not per record.
 Invariants: a lease is recycled when its count falls to zero, exactly once, outside its lock; the bytes of a buffer are readable only
             while its lease counts at least one.
 Units:      sizes and offsets in bytes.
-Source:     Flink ``MemorySegment``, ``NetworkBuffer``, ``BufferRecycler``, ``FreeingBufferRecycler``.  Views are made on demand, so that a
+Source:     Flink ``NetworkBuffer``.  Views are made on demand, so that a
             buffer that was recycled keeps no export of the arena alive.
             With NETSTACK_DEBUG=1 a lease remembers who took, kept and released it, and notices if all its holders forgot it; freed memory
             is poisoned, and errors tell the whole way.  Without it each hook is one test of a constant.
@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from netstack.buffer.segment_ledger import SegmentLedger, Trail
+from netstack.buffer.buffer_recycler import FREEING_RECYCLER, BufferRecycler, SegmentHome
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.segment_ledger import Trail
 from netstack.config import is_debug
 from netstack.errors import BufferOwnershipError
 from netstack.wakeups import run_all
@@ -26,49 +28,6 @@ _POISON: Final = b"\xdd"  # what a freed segment is filled with when NETSTACK_DE
 _DEBUG: Final = is_debug()
 _LAST: Final = True  # the token of the last holder
 _OTHER: Final = False
-
-
-class MemorySegment:
-    """One fixed-size piece of memory; ``index`` is its number in the arena, -1 outside of one."""
-
-    __slots__ = ("index", "ledger", "view")
-
-    def __init__(self, view: memoryview, index: int = -1, ledger: SegmentLedger | None = None) -> None:
-        self.view = view
-        self.index = index
-        self.ledger = ledger  # of its pool, in debug mode
-
-    def __repr__(self) -> str:
-        return f"<MemorySegment {self.index}>"
-
-
-class BufferRecycler(Protocol):
-    """Takes back the segment of a buffer that nobody uses any more."""
-
-    def recycle(self, segment: MemorySegment) -> None:
-        """Take ``segment`` back; any thread."""
-
-
-class SegmentHome(Protocol):
-    """A recycler that takes back several segments at once; its recyclers name it as their ``home``, and their ``home_index`` there."""
-
-    def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
-        """Take back segments, each with the index that its recycler has here; any thread."""
-
-    def recycle_run(self, segments: Sequence[MemorySegment], index: int) -> None:
-        """The same for segments with one index."""
-
-
-class FreeingBufferRecycler:
-    """Leaves the memory to the interpreter: for buffers that came from no pool."""
-
-    __slots__ = ()
-
-    def recycle(self, segment: MemorySegment) -> None:
-        """Forget the segment."""
-
-
-FREEING_RECYCLER: Final = FreeingBufferRecycler()
 
 
 class BufferLease:

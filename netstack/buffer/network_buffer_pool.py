@@ -21,8 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
-from netstack.buffer.network_buffer import MemorySegment
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.pool_account import PoolAccount
 from netstack.buffer.segment_ledger import SegmentLedger
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError

@@ -17,7 +17,9 @@ from netstack.errors import BufferOwnershipError
 Frame = tuple[str, int, str]  # file, line, function
 _MAX_STEPS: Final = 32  # of one lease; a buffer that many readers share keeps the last ones
 _MAX_FRAMES: Final = 4
-_OWN_FILES: Final = ("/netstack/buffer/network_buffer.py", "/netstack/buffer/segment_ledger.py", "/netstack/buffer/buffer_builder.py")
+_OWN_FILES: Final = tuple(
+    f"/netstack/buffer/{name}.py" for name in ("network_buffer", "segment_ledger", "buffer_builder", "buffer_consumer", "segment_consumer")
+)
 
 
 def callers() -> tuple[Frame, ...]:

@@ -18,9 +18,10 @@ from functools import partial
 from typing import Final
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
-from netstack.buffer.buffer_debloater import BufferDebloater, ThroughputCalculator
+from netstack.buffer.buffer_debloater import BufferDebloater
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.buffer.throughput_calculator import ThroughputCalculator
 from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError, ResourceClosedError, TransportError
 from netstack.gate.gate_api import BufferOrEvent, Decompressor, EndOfDataStatus, wait_for_many, wait_for_next
 from netstack.gate.gate_statistics import GateStatistics, gate_statistics

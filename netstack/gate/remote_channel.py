@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.network_buffer import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all
+from netstack.buffer.buffer_recycler import FREEING_RECYCLER
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
 from netstack.errors import (

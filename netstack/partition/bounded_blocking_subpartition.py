@@ -1,35 +1,29 @@
-"""Partitions that are written to files first, and then read as often as one likes.
+"""A subpartition that is written to a file first, and then read as often as one likes.
 
-Side:       shared.  The task thread writes; each reader belongs to one thread; anybody releases.
+Side:       shared.  The task thread writes; anybody releases.
 Invariants: readers come only after ``finish``; the file is deleted when the subpartition was released and the last reader, or the write
             that was going on, is over.
 Units:      backlog in data buffers.
 Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: consumers, listeners and the partition are called after it, and files but
             for the first read of a new reader.
-Source:     Flink ``BoundedBlockingSubpartition``, ``BoundedBlockingSubpartitionReader``, ``BoundedBlockingResultPartition``.  Readers learn
-            at once of a release; they keep the file, but get nothing more.
+Source:     Flink ``BoundedBlockingSubpartition``.
 Absent:     direct transfer from file to socket.
 """
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceBrokenError
-from netstack.ids import ResultPartitionID
-from netstack.partition.bounded_data import BoundedData, BoundedDataKind, create_bounded_data
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.errors import LocalProtocolError
+from netstack.partition.bounded_blocking_subpartition_reader import BoundedBlockingSubpartitionReader
+from netstack.partition.bounded_data import BoundedData
+from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE
-from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import SubpartitionParent
-from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
 from netstack.wakeups import run_all
 from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
-from netstack.wire.messages import DataType
 
 
 class BoundedBlockingSubpartition:
@@ -174,7 +168,7 @@ class BoundedBlockingSubpartition:
 
     # ---------------------------------------------------------------- readers
 
-    def create_read_view(self, listener: BufferAvailabilityListener) -> "BoundedBlockingSubpartitionReader | None":
+    def create_read_view(self, listener: BufferAvailabilityListener) -> BoundedBlockingSubpartitionReader | None:
         """One more reader, from the beginning; None if the subpartition was released, or somebody deleted its file.
 
         Raises:
@@ -192,7 +186,7 @@ class BoundedBlockingSubpartition:
         listener.notify_data_available()
         return reader
 
-    def on_reader_released(self, reader: "BoundedBlockingSubpartitionReader") -> None:
+    def on_reader_released(self, reader: BoundedBlockingSubpartitionReader) -> None:
         """For the readers: this one is done."""
         with self._lock:
             self._readers.discard(reader)
@@ -223,206 +217,3 @@ class BoundedBlockingSubpartition:
             assert self._is_finished or not self._readers, "readers come after the end"
             assert not (self.is_released and self._current), "a released subpartition keeps nothing"
             assert self._is_closed or not self.is_released or self._is_writing or self._readers, "nobody uses it and its file is there"
-
-
-class BoundedBlockingSubpartitionReader:
-    """One pass over a subpartition.
-
-    Threading: one thread polls; everything else from any thread.  Who releases it meanwhile leaves the end to the thread that polls, so
-    that nobody reads from a file that is closed.
-    """
-
-    def __init__(self, subpartition: BoundedBlockingSubpartition, data: BoundedData, listener: BufferAvailabilityListener) -> None:
-        self.listener = listener
-        self._subpartition = subpartition
-        self._reader = data.create_reader(self._on_room)
-        self._lock = threading.Lock()
-        self._is_view_released = False  # Guarded by _lock for the one write.
-        self._is_polling = False  # Guarded by _lock.
-        # Written by the polling thread; read anywhere, one pass stale is fine.
-        self._backlog = subpartition.num_data_buffers
-        self._sequence_number = 0
-
-    def __repr__(self) -> str:
-        state = "released" if self.is_released else "open"
-        return f"<BoundedBlockingSubpartitionReader {state}, {self._backlog} data buffers left of {self._subpartition!r}>"
-
-    def next_buffer(self) -> BufferAndBacklog | None:
-        """The next element, which the caller recycles; None at the end, without room to read it, or when it was released.
-
-        Raises:
-            ResourceBrokenError: the file cannot be read.
-        """
-        with self._lock:
-            if self.is_released:
-                return None
-            self._is_polling = True
-        try:
-            return self._poll()
-        finally:
-            with self._lock:
-                self._is_polling = False
-                is_late = self._is_view_released
-            if is_late:
-                self._end()
-
-    def _poll(self) -> BufferAndBacklog | None:
-        buffer = self._reader.next_buffer()
-        if buffer is None:
-            return None
-        if buffer.is_buffer:
-            self._backlog -= 1
-        following = self._reader.next
-        next_data_type = following.data_type if following is not None and self._reader.has_room else DataType.NONE
-        sequence_number = self._sequence_number
-        self._sequence_number += 1
-        return BufferAndBacklog(buffer, self._backlog, next_data_type, sequence_number)
-
-    def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """``next_buffer``."""
-        return self.next_buffer
-
-    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """None: every buffer is a part of the file."""
-        return None
-
-    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """None: files are the loop's business."""
-        return None
-
-    def has_data(self, num_credits_available: int) -> bool:
-        """Whether something can be polled: with credit anything, without only an event."""
-        return self.availability(num_credits_available > 0)[0]
-
-    def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
-        """Whether something can be polled, and how many data buffers are left."""
-        following = self._reader.next
-        if following is None or self.is_released or not self._reader.has_room:
-            return False, self._backlog
-        return is_credit_available or not following.data_type.is_buffer, self._backlog
-
-    def _on_room(self) -> None:
-        if not self._is_view_released:
-            self.listener.notify_data_available()
-
-    @property
-    def backlog(self) -> int:
-        """How many data buffers are left."""
-        return self._backlog
-
-    @property
-    def num_queued_buffers(self) -> int:
-        """How many elements are left, the end included."""
-        return self._backlog + (self._reader.next is not None)
-
-    def peek_next_subpartition(self) -> int:
-        """The one subpartition that it reads."""
-        return self._subpartition.index
-
-    def resume_consumption(self) -> None:
-        """Not here: nothing blocks a bounded result.
-
-        Raises:
-            LocalProtocolError: always.
-        """
-        raise LocalProtocolError(f"blocking subpartition {self._subpartition.index} is resumed, but not blocked")
-
-    def notify_new_buffer_size(self, size_bytes: int) -> None:
-        """Nothing: all buffers are written already."""
-
-    def send_empty_buffers(self) -> None:
-        """Nothing: empty buffers are never written."""
-
-    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
-        """Nothing: it has no segments."""
-
-    @property
-    def is_released(self) -> bool:
-        """Whether reader or producer ended it."""
-        return self._is_view_released or self._subpartition.is_released
-
-    @property
-    def failure_cause(self) -> ProducerFailedError | None:
-        """Why the producer ended it, if it did so before it was released as a whole."""
-        return self._subpartition.parent.failure_cause
-
-    def acknowledge_all_data_processed(self) -> None:
-        """Tell the producer that everything up to the end of data was processed."""
-        self._subpartition.parent.on_all_data_processed(self._subpartition.index)
-
-    def hand_back(self) -> None:
-        """``release``: others may come in any case."""
-        self.release()
-
-    def release(self) -> None:
-        """Read no more; the second call does nothing."""
-        with self._lock:
-            if self._is_view_released:
-                return
-            self._is_view_released = True
-            is_polling = self._is_polling
-        if not is_polling:
-            self._end()
-
-    def _end(self) -> None:
-        self._reader.close()
-        self._subpartition.on_reader_released(self)
-
-
-class BoundedBlockingResultPartition(ResultPartition):
-    """A partition in files: read when it is finished, until somebody releases it.
-
-    Threading: as its base, but ``flush`` and ``flush_all`` belong to the task thread, since they end the buffers that are being written.
-    Ownership: its files, which go with ``release`` (or ``fail``, or an unfinished ``close``).
-
-    Args:
-        directory: where the files are made, one per subpartition.
-        kind: how they are read back.
-        compressor: makes buffers smaller before they are written.
-
-    Raises:
-        ResourceBrokenError: the files cannot be made.
-    """
-
-    def __init__(
-        self,
-        partition_id: ResultPartitionID,
-        num_subpartitions: int,
-        buffer_pool: LocalBufferPool,
-        owner: str,
-        directory: Path,
-        *,
-        kind: BoundedDataKind = BoundedDataKind.MMAP,
-        partition_type: ResultPartitionType = ResultPartitionType.BLOCKING,
-        compressor: BufferCompressor | None = None,
-    ) -> None:
-        if not partition_type.is_blocking:
-            raise ValueError(f"{owner}: {partition_type.name} is no blocking type")
-        stores: list[BoundedData] = []
-        try:
-            for _ in range(num_subpartitions):
-                stores.append(create_bounded_data(kind, directory))  # noqa: PERF401 - those made before a failure are closed
-        except ResourceBrokenError:
-            run_all([store.close for store in stores])
-            raise
-
-        def new_subpartition(index: int, parent: ResultPartition) -> BoundedBlockingSubpartition:
-            return BoundedBlockingSubpartition(index, parent, stores[index], compressor)
-
-        super().__init__(
-            partition_id, num_subpartitions, buffer_pool, owner, partition_type=partition_type, new_subpartition=new_subpartition
-        )
-
-    def flush(self, subpartition: int) -> None:
-        """Write what was emitted to ``subpartition``, and end its buffer."""
-        self._finish_broadcast_builder()
-        self._finish_builder(subpartition)
-        super().flush(subpartition)
-
-    def flush_all(self) -> None:
-        """Write everything emitted, and end every buffer."""
-        self._finish_builders()
-        super().flush_all()
-
-    def on_consumed_subpartition(self, index: int) -> None:
-        """For the readers: one is done; others may come."""

@@ -13,12 +13,14 @@ Absent:     recovery of channel state, as in Flink: approximate recovery and una
 import threading
 from collections.abc import Callable, Sequence
 
-from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.in_flight_data import InFlightData
-from netstack.partition.pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.pipelined_subpartition import PipelinedSubpartition
+from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_subpartition import SubpartitionParent
-from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
 
 
 class PipelinedApproximateSubpartition(PipelinedSubpartition):

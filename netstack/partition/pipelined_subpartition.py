@@ -9,7 +9,7 @@ Invariants: only the last consumer in the queue may be unfinished; the backlog r
 Units:      backlog in data buffers, events do not count; sizes in bytes.
 Lock order: ``PipelinedSubpartition._lock`` before a buffer's lease; listeners, the channel state writer, closed consumers (which may
             recycle a segment) and the partition are called after it.
-Source:     Flink ``PipelinedSubpartition``, ``PipelinedSubpartitionView``.
+Source:     Flink ``PipelinedSubpartition``.
             Unlike Flink's, resuming tells the listener itself, so that no reader can forget to look (FLINK-23223, FLINK-25664).
 
 ================================== ============================== ========= =======================
@@ -38,11 +38,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.content_buffer import ContentConsumer
-from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer
-from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.buffer_recycler import BufferRecycler
+from netstack.buffer.content_consumer import ContentConsumer
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.segment_consumer import SegmentConsumer
+from netstack.errors import LocalProtocolError, ResourceClosedError
+from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,
     SEQUENCE_NUMBER_UNKNOWN,
@@ -50,8 +54,9 @@ from netstack.partition.channel_state import (
     ResultSubpartitionInfo,
 )
 from netstack.partition.in_flight_data import InFlightData
+from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_subpartition import SubpartitionParent
-from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
 from netstack.wakeups import run_all
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, deserialize_event, event_data_type, serialize_event
 from netstack.wire.messages import DataType
@@ -352,7 +357,7 @@ class PipelinedSubpartition:
 
     # ---------------------------------------------------------------- consumer
 
-    def create_read_view(self, listener: BufferAvailabilityListener) -> "PipelinedSubpartitionView | None":
+    def create_read_view(self, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView | None:
         """The one view; ``listener`` is told at once if something is queued.  None if the subpartition was released.
 
         Raises:
@@ -362,7 +367,7 @@ class PipelinedSubpartition:
         run_all(calls)
         return view
 
-    def _create_view(self, listener: BufferAvailabilityListener) -> "tuple[PipelinedSubpartitionView | None, list[Callable[[], object]]]":
+    def _create_view(self, listener: BufferAvailabilityListener) -> tuple[PipelinedSubpartitionView | None, list[Callable[[], object]]]:
         """The view, and what to tell outside every lock."""
         with self._lock:
             if self.is_released:
@@ -373,7 +378,7 @@ class PipelinedSubpartition:
                 calls.append(partial(listener.notify_priority_event, self._sequence_number))
         return view, calls
 
-    def _new_view_locked(self, listener: BufferAvailabilityListener) -> "PipelinedSubpartitionView":
+    def _new_view_locked(self, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView:
         if self._view is not None:
             raise LocalProtocolError(f"subpartition {self.index} is being read by somebody else already, and can only be consumed once")
         return PipelinedSubpartitionView(self, listener)
@@ -516,7 +521,7 @@ class PipelinedSubpartition:
                 is_available = not self._buffers[0].is_buffer
         return is_available, backlog
 
-    def resume_consumption(self, reader: "PipelinedSubpartitionView | None" = None) -> None:
+    def resume_consumption(self, reader: PipelinedSubpartitionView | None = None) -> None:
         """Go on after a blocking event; the reader is told if something can be read.
 
         ``reader``: who says so, if there may have been others; nothing happens if another one has taken its place.
@@ -574,7 +579,7 @@ class PipelinedSubpartition:
             view = self._view
         run_all(calls + ([] if view is None else [view.listener.notify_data_available]))
 
-    def take_back(self, view: "PipelinedSubpartitionView") -> None:
+    def take_back(self, view: PipelinedSubpartitionView) -> None:
         """For ``view``, which polled nothing: another one may be made; it is told of what is queued."""
         with self._lock:
             if self._view is view:
@@ -611,113 +616,6 @@ class PipelinedSubpartition:
             assert has_priority == [position < self._num_priority for position in range(len(buffers))], "priority events come first"
             waiting = self._timeoutable
             assert waiting is None or waiting.consumer in buffers, "a barrier that was consumed cannot time out"
-
-
-class PipelinedSubpartitionView:
-    """The reader's end of a subpartition.
-
-    Threading: one thread polls; ``release`` and the properties from any thread.
-    """
-
-    __slots__ = ("_is_view_released", "_lock", "_subpartition", "listener", "takes_contents")
-
-    def __init__(self, subpartition: PipelinedSubpartition, listener: BufferAvailabilityListener) -> None:
-        self._subpartition = subpartition
-        self.listener = listener
-        self.takes_contents = getattr(listener, "takes_contents", False)
-        self._lock = threading.Lock()
-        self._is_view_released = False  # Guarded by _lock for the one write.
-
-    def __repr__(self) -> str:
-        return f"<PipelinedSubpartitionView {'released' if self.is_released else 'open'} of {self._subpartition!r}>"
-
-    def next_buffer(self) -> BufferAndBacklog | None:
-        """The next element, which the caller recycles; None if there is nothing or the view is released."""
-        return self._subpartition.poll()
-
-    def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """``next_buffer`` without a detour."""
-        return self._subpartition.poll
-
-    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """``poll_run``; a compressor looks at each buffer."""
-        return None if self._subpartition.is_compressing else self._subpartition.poll_run
-
-    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """``next_buffer``, if all there is to poll is one data buffer of at most so many bytes."""
-        return self._subpartition.poll_little(max_bytes)
-
-    def has_data(self, num_credits_available: int) -> bool:
-        """Whether something can be polled: with credit anything readable, without only an event at the head."""
-        return self._subpartition.has_data(num_credits_available)
-
-    @property
-    def next_is_event(self) -> bool:
-        """Whether the element at the head is an event, which needs no credit."""
-        return self._subpartition.has_data(0)
-
-    def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
-        """Whether something can be polled, and how many data buffers; one lock round."""
-        return self._subpartition.availability(is_credit_available)
-
-    @property
-    def backlog(self) -> int:
-        """How many data buffers can be polled now."""
-        return self._subpartition.backlog
-
-    @property
-    def num_queued_buffers(self) -> int:
-        """How many elements are queued."""
-        return self._subpartition.num_queued_buffers
-
-    def peek_next_subpartition(self) -> int:
-        """The one subpartition that it reads."""
-        return self._subpartition.index
-
-    def resume_consumption(self) -> None:
-        """Go on after a blocking event."""
-        self._subpartition.resume_consumption()
-
-    def notify_new_buffer_size(self, size_bytes: int) -> None:
-        """Ask the producer for buffers of ``size_bytes`` from the next one on."""
-        self._subpartition.set_buffer_size(size_bytes)
-
-    def send_empty_buffers(self) -> None:
-        """Hand out finished buffers without unread bytes too."""
-        self._subpartition.send_empty_buffers()
-
-    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
-        """Nothing: it has no segments."""
-
-    @property
-    def is_released(self) -> bool:
-        """Whether reader or producer ended it."""
-        return self._is_view_released or self._subpartition.is_released
-
-    @property
-    def failure_cause(self) -> ProducerFailedError | None:
-        """Why the producer ended it, if it did so before everything was consumed."""
-        return self._subpartition.parent.failure_cause
-
-    def acknowledge_all_data_processed(self) -> None:
-        """Tell the producer that everything up to the end of data was processed."""
-        self._subpartition.parent.on_all_data_processed(self._subpartition.index)
-
-    def retire(self) -> bool:
-        """Mark the view as released, and nothing else; False if it was."""
-        with self._lock:
-            was_open, self._is_view_released = not self._is_view_released, True
-        return was_open
-
-    def hand_back(self) -> None:
-        """End a view that nothing was polled from: another one may take its place, and finds everything."""
-        if self.retire():
-            self._subpartition.take_back(self)
-
-    def release(self) -> None:
-        """Mark the subpartition consumed, and drop what is left in it; the second call does nothing."""
-        if self.retire():
-            self._subpartition.release_by_view()
 
 
 def _checked_barrier(consumer: BufferConsumer) -> CheckpointBarrier | None:

@@ -22,19 +22,24 @@ from dataclasses import dataclass
 from functools import partial
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer, SegmentConsumer
+from netstack.buffer.blocked_time import BlockingObserver
+from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.content_buffer import ContentConsumer
-from netstack.buffer.local_buffer_pool import BlockingObserver, LocalBufferPool
-from netstack.buffer.network_buffer import BufferContent, MemorySegment, recycle_segments
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.content_consumer import ContentConsumer
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import BufferContent, recycle_segments
+from netstack.buffer.segment_consumer import SegmentConsumer
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
+from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import NO_BUFFER_SIZE, PipelinedSubpartition
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import ResultSubpartition
-from netstack.partition.result_subpartition_view import BufferAvailabilityListener, ResultSubpartitionView
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.partition.union_result_subpartition_view import UnionResultSubpartitionView
 from netstack.wakeups import run_all
 from netstack.wire.events import EndOfData, Event, StopMode, event_data_type, serialize_event

@@ -15,8 +15,9 @@ from functools import partial
 
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
+from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_subpartition_view import BufferAvailabilityListener, ResultSubpartitionView
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.partition.task_event_dispatcher import TaskEventDispatcher
 from netstack.timers import Timers
 from netstack.wakeups import run_all

@@ -7,10 +7,11 @@ Source: Flink ``ResultSubpartition``, ``CheckpointedResultSubpartition``.
 from collections.abc import Sequence
 from typing import Protocol
 
-from netstack.buffer.buffer_builder import BufferConsumer
+from netstack.buffer.buffer_consumer import BufferConsumer
 from netstack.errors import ProducerFailedError
+from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
-from netstack.partition.result_subpartition_view import BufferAvailabilityListener, ResultSubpartitionView
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 
 
 class SubpartitionParent(Protocol):

@@ -18,7 +18,8 @@ from typing import Final
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, ResultSubpartitionView, SegmentRun
+from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
+from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView, SegmentRun
 from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
 

@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.buffer_compressor import BufferDecompressor
+from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.channel.protocol import NetworkChannel
@@ -26,7 +26,7 @@ from netstack.gate.local_channel import LocalInputChannel
 from netstack.gate.remote_channel import RemoteInputChannel
 from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.in_flight_data import InFlightData
-from netstack.partition.pipelined_subpartition import PipelinedSubpartitionView
+from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop, _ManualLoop

@@ -22,7 +22,8 @@ from random import Random
 from typing import Any
 
 from netstack import connection_manager
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.direct_writer import DirectWriter
@@ -39,7 +40,7 @@ from netstack.gate.request_backoff import RequestBackoff
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
-from netstack.partition.bounded_blocking_subpartition import BoundedBlockingResultPartition
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.manual_clock import ManualClock

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
-from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.wire.messages import DataType
 

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.buffer_debloater import BufferDebloater, BufferSizeEMA, ThroughputCalculator
+from netstack.buffer.buffer_debloater import BufferDebloater
+from netstack.buffer.buffer_size_ema import BufferSizeEMA
+from netstack.buffer.throughput_calculator import ThroughputCalculator
 
 
 class TestThroughput:

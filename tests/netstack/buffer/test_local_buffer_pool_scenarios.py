@@ -7,9 +7,11 @@ from functools import partial
 import pytest
 
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
-from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.pool_account import PoolAccount
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.waiting import PATIENCE_S, spin_until
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.network_buffer import BufferLease, MemorySegment, NetworkBuffer
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import BufferLease, NetworkBuffer
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
 

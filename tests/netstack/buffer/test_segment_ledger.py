@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.buffer.network_buffer import BufferLease, MemorySegment, NetworkBuffer
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import BufferLease, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.segment_ledger import SegmentLedger, callers, describe
 from netstack.errors import BufferOwnershipError

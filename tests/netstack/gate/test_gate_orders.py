@@ -6,8 +6,9 @@ from functools import partial
 
 import pytest
 
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.buffer_debloater import BufferDebloater
+from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectError, LocalProtocolError, RemoteProtocolError, ResourceClosedError, TransportError

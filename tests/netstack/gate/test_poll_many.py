@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.buffer_debloater import BufferDebloater
+from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectionLostError, RemoteProtocolError, ResourceClosedError

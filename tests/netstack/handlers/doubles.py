@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Callable
 
-from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.channel.outbound_buffer import OutboundFrame
 from netstack.errors import ProducerFailedError
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader

@@ -11,7 +11,7 @@ import pytest
 
 from netstack.channel.direct_writer import DirectWriter
 from netstack.handlers import partition_request_queue
-from netstack.partition.pipelined_subpartition import PipelinedSubpartitionView
+from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
 from netstack.wire.decoder import FrameDecoder

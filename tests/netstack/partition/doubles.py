@@ -3,13 +3,16 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
-from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_builder import BufferBuilder
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
 from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.in_flight_data import InFlightData
-from netstack.partition.pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.pipelined_subpartition import PipelinedSubpartition
+from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, event_data_type, serialize_event
 from netstack.wire.messages import DataType

@@ -10,7 +10,7 @@ import pytest
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
-from netstack.partition.bounded_blocking_subpartition import BoundedBlockingResultPartition
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.bounded_data import BoundedDataKind
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
-from netstack.partition.pipelined_subpartition import PipelinedSubpartitionView
+from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_partition_type import ResultPartitionType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, barrier, event
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.buffer.buffer_builder import BufferConsumer
+from netstack.buffer.buffer_consumer import BufferConsumer
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
 from netstack.wire.events import EndOfSuperstep, deserialize_event, event_data_type, serialize_event

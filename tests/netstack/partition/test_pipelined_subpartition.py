@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.pipelined_subpartition import ADD_REFUSED, PipelinedSubpartition, PipelinedSubpartitionView
+from netstack.partition.pipelined_subpartition import ADD_REFUSED, PipelinedSubpartition
+from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, Reading, RecordingListener, RecordingParent, barrier, drain, event

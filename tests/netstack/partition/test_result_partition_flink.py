@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
+from netstack.buffer.buffer_builder import BufferBuilder
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import InsufficientNetworkBuffersError, LocalProtocolError, PartitionNotFoundError
-from netstack.partition.bounded_blocking_subpartition import BoundedBlockingResultPartition
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, PipelinedSubpartition
 from netstack.partition.result_partition import ResultPartition

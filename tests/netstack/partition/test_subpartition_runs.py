@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer, recycle_segments
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_segments
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment_consumer import SegmentConsumer
 from netstack.errors import ResourceBrokenError
 from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
 from netstack.partition.bounded_data import BoundedDataKind, create_bounded_data
@@ -49,7 +51,7 @@ class Pool:
     def consumer(self, number: int = 0, *, partial_record_length: int = 0) -> SegmentConsumer:
         self.num_out += 1
         segment = MemorySegment(memoryview(bytearray([number % 256]) * SIZE))
-        return BufferConsumer.of_whole_segment(segment, self, partial_record_length)
+        return SegmentConsumer(segment, self, partial_record_length)
 
 
 @pytest.fixture
