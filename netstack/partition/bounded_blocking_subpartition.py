@@ -21,7 +21,7 @@ from netstack.partition.bounded_data import BoundedData
 from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE
-from netstack.partition.result_subpartition import SubpartitionParent
+from netstack.partition.result_subpartition import SubpartitionParent, SubpartitionState
 from netstack.wakeups import run_all
 from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
 
@@ -29,8 +29,8 @@ from netstack.wire.events import EndOfPartition, event_data_type, serialize_even
 class BoundedBlockingSubpartition:
     """First written, then read by any number of readers.
 
-    Life cycle: open -> ``finish`` -> readable -> ``release``; the data goes when nobody uses it any more.
-    Ownership: owns ``data``.
+    Life cycle: ``SubpartitionState``; it can be read while it is finished.
+    Ownership: owns ``data``, which goes when it was released and nobody reads or writes any more.
     """
 
     def __init__(self, index: int, parent: SubpartitionParent, data: BoundedData, compressor: BufferCompressor | None = None) -> None:
@@ -39,21 +39,23 @@ class BoundedBlockingSubpartition:
         self.desired_buffer_size = NO_BUFFER_SIZE
         self.channel_state: ChannelStateWriter = NO_CHANNEL_STATE
         self.info = ResultSubpartitionInfo(0, index)  # barriers overtake nothing here, so nobody asks for it
-        self.is_released = False  # Written once, under _lock; a bare read may be one pass stale.
+        self.state = SubpartitionState.OPEN  # Written under _lock; a bare read may be one pass stale.
         self.num_data_buffers = 0  # Written by the task thread, before ``finish``.
-        self._data = data
         self._compressor = compressor
         self._lock = threading.Lock()
-        # All below guarded by _lock.
+        # All below guarded by _lock; whoever writes or reads uses ``_data`` outside of it, and is counted here.
+        self._data: BoundedData | None = data  # None: the file was deleted
         self._current: BufferConsumer | None = None  # the last one added: it may still be written
         self._is_writing = False
-        self._is_finished = False
-        self._is_closed = False
         self._readers: set[BoundedBlockingSubpartitionReader] = set()
 
     def __repr__(self) -> str:
-        state = "released" if self.is_released else "finished" if self._is_finished else "open"
-        return f"<BoundedBlockingSubpartition {self.index} {state}, {len(self._readers)} readers, {self._data!r}>"
+        return f"<BoundedBlockingSubpartition {self.index} {self.state.value}, {len(self._readers)} readers, {self._data!r}>"
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nobody may read or write any more."""
+        return self.state is SubpartitionState.RELEASED
 
     @property
     def takes_contents(self) -> bool:
@@ -84,7 +86,7 @@ class BoundedBlockingSubpartition:
             consumer.close()
             raise
         with self._lock:
-            is_refused = self._is_finished or self.is_released
+            is_refused = self.state is not SubpartitionState.OPEN
             if not is_refused:
                 self._current = consumer
         if is_refused:
@@ -127,7 +129,8 @@ class BoundedBlockingSubpartition:
             return ADD_REFUSED
         self._write_current(is_end=True)
         with self._lock:
-            self._is_finished = not self.is_released
+            if self.state is SubpartitionState.OPEN:
+                self.state = SubpartitionState.FINISHED
         return NO_BUFFER_SIZE
 
     def _write_current(self, *, is_end: bool = False) -> None:
@@ -136,24 +139,26 @@ class BoundedBlockingSubpartition:
             if consumer is None:
                 return
             self._is_writing = True
+            data = self._data
+        assert data is not None, "a released subpartition keeps nothing to write"
         try:
-            self._write(consumer)
+            self._write(consumer, data)
             if is_end:
-                self._data.finish_write()
+                data.finish_write()
         finally:
             consumer.close()
             with self._lock:
                 self._is_writing = False
             self._close_if_unused()
 
-    def _write(self, consumer: BufferConsumer) -> None:
+    def _write(self, consumer: BufferConsumer, data: BoundedData) -> None:
         buffer = consumer.try_build()
         if buffer is None:
             return
         try:
             if self._compressor is not None:
                 buffer = self._compressor.compress(buffer)
-            self._data.write(buffer)
+            data.write(buffer)
             self.num_data_buffers += buffer.is_buffer
         finally:
             buffer.recycle()
@@ -177,9 +182,9 @@ class BoundedBlockingSubpartition:
         with self._lock:
             if self.is_released:
                 return None
-            if not self._is_finished:
+            if self.state is SubpartitionState.OPEN:
                 raise LocalProtocolError(f"blocking subpartition {self.index} is read before it is finished")
-            if not self._data.path.exists():
+            if self._data is None or not self._data.path.exists():
                 return None
             reader = BoundedBlockingSubpartitionReader(self, self._data, listener)
             self._readers.add(reader)
@@ -197,7 +202,7 @@ class BoundedBlockingSubpartition:
         with self._lock:
             if self.is_released:
                 return
-            self.is_released = True
+            self.state = SubpartitionState.RELEASED
             consumer, self._current = self._current, None
             calls: list[Callable[[], object]] = [reader.listener.notify_data_available for reader in self._readers]
         if consumer is not None:
@@ -206,14 +211,15 @@ class BoundedBlockingSubpartition:
 
     def _close_if_unused(self) -> None:
         with self._lock:
-            if not self.is_released or self._is_closed or self._is_writing or self._readers:
+            if not self.is_released or self._is_writing or self._readers:
                 return
-            self._is_closed = True
-        self._data.close()
+            data, self._data = self._data, None
+        if data is not None:
+            data.close()
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         with self._lock:
-            assert self._is_finished or not self._readers, "readers come after the end"
+            assert self.state is not SubpartitionState.OPEN or not self._readers, "readers come after the end"
             assert not (self.is_released and self._current), "a released subpartition keeps nothing"
-            assert self._is_closed or not self.is_released or self._is_writing or self._readers, "nobody uses it and its file is there"
+            assert self._data is None or not self.is_released or self._is_writing or self._readers, "nobody uses it and its file is there"

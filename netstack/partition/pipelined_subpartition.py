@@ -34,18 +34,16 @@ add another priority event         no                             yes
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.buffer_consumer import BufferConsumer
 from netstack.buffer.buffer_recycler import BufferRecycler
-from netstack.buffer.content_consumer import ContentConsumer
 from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.segment_consumer import SegmentConsumer
-from netstack.errors import LocalProtocolError, ResourceClosedError
+from netstack.errors import LocalProtocolError
 from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,
@@ -55,32 +53,32 @@ from netstack.partition.channel_state import (
 )
 from netstack.partition.in_flight_data import InFlightData
 from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
-from netstack.partition.result_subpartition import SubpartitionParent
+from netstack.partition.result_subpartition import SubpartitionParent, SubpartitionState
 from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
+from netstack.partition.timeoutable_barriers import TimeoutableBarriers, checked_barrier, copies_of_unread
 from netstack.wakeups import run_all
-from netstack.wire.events import CheckpointBarrier, EndOfPartition, deserialize_event, event_data_type, serialize_event
+from netstack.wire.events import CheckpointBarrier, EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 
 ADD_REFUSED: Final = -1  # what ``add`` returns if nobody will read the buffer
 NO_BUFFER_SIZE: Final = 2**31 - 1  # the consumer asked for no size: whole segments
 _NONE: Final = DataType.NONE
+_OPEN: Final = SubpartitionState.OPEN
 _new_tuple: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
-
-
-@dataclass(frozen=True, slots=True)
-class _TimeoutableBarrier:
-    """An aligned barrier in the queue that becomes a priority event if it is not consumed in time."""
-
-    consumer: BufferConsumer
-    barrier: CheckpointBarrier
-    in_flight: InFlightData
 
 
 class PipelinedSubpartition:
     """First in, first out (but for priority events), read once, by one view.
 
-    Life cycle: released by its partition, or by its view, whichever comes first; from then on everything added is dropped, so a producer
-    whose consumer has gone runs on at full speed.
+    Life cycle: ``SubpartitionState``.  Released by its partition, or by its view, whichever comes first; from then on everything added is
+    dropped, so a producer whose consumer has gone runs on at full speed.
+
+    State, guarded by ``_lock`` unless it says otherwise, and who uses it:
+        queue: ``_buffers``, ``_num_data_buffers``, ``_num_priority``, ``_flush_requested``.  Producers, readers and release.
+        reading: ``_sequence_number``, ``_is_blocked``, ``_skips_partial_record``, ``_sends_empty_buffers``.  Readers alone change it; a
+        producer looks at ``_is_blocked``.
+        ends: ``state``, ``_view``.
+        barriers: ``_barriers`` and, written once, ``channel_state`` and ``info``.  Events and time-outs; data buffers never.
 
     Args:
         index: which subpartition of its partition it is.
@@ -90,11 +88,11 @@ class PipelinedSubpartition:
     """
 
     __slots__ = (
+        "_barriers",
         "_buffers",
         "_compressor",
         "_flush_requested",
         "_is_blocked",
-        "_is_finished",
         "_lock",
         "_num_data_buffers",
         "_num_priority",
@@ -102,13 +100,12 @@ class PipelinedSubpartition:
         "_sends_empty_buffers",
         "_sequence_number",
         "_skips_partial_record",
-        "_timeoutable",
         "_view",
         "channel_state",
         "desired_buffer_size",
         "index",
         "info",
-        "is_released",
+        "state",
     )
 
     def __init__(
@@ -127,7 +124,7 @@ class PipelinedSubpartition:
         self._compressor = compressor
         self._sends_empty_buffers = sends_empty_buffers
         self._lock = threading.Lock()
-        self.is_released = False  # Written once, under _lock; a bare read may be one pass stale.
+        self.state = _OPEN  # Written under _lock; a bare read may be one pass stale.
         self.desired_buffer_size = NO_BUFFER_SIZE  # Written under _lock; a bare read may be one buffer stale.
         # All below guarded by _lock.
         self._buffers: deque[BufferConsumer] = deque()
@@ -135,24 +132,27 @@ class PipelinedSubpartition:
         self._num_priority = 0  # how many of the first elements are priority events
         self._flush_requested = False
         self._is_blocked = False  # a blocking event was polled, and the consumer has not resumed yet
-        self._is_finished = False
         self._skips_partial_record = False
         self._sequence_number = 0
-        self._timeoutable: _TimeoutableBarrier | None = None
+        self._barriers = TimeoutableBarriers()
         self._view: PipelinedSubpartitionView | None = None
 
     def __repr__(self) -> str:
-        state = "released" if self.is_released else "finished" if self._is_finished else "open"
         blocked = ", blocked" if self._is_blocked else ""
         return (
-            f"<{type(self).__name__} {self.index} {state}{blocked}, {len(self._buffers)} buffers, {self._num_data_buffers} of them data, "
-            f"{self._sequence_number} polled>"
+            f"<{type(self).__name__} {self.index} {self.state.value}{blocked}, {len(self._buffers)} buffers, "
+            f"{self._num_data_buffers} of them data, {self._sequence_number} polled>"
         )
 
     @property
     def parent(self) -> SubpartitionParent:
         """The partition it is part of."""
         return self._parent
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing can be read of it any more."""
+        return self.state is SubpartitionState.RELEASED
 
     @property
     def is_compressing(self) -> bool:
@@ -203,7 +203,7 @@ class PipelinedSubpartition:
             consumer.partial_record_length = partial_record_length
         view = None
         with self._lock:
-            is_refused = self._is_finished or self.is_released
+            is_refused = self.state is not _OPEN
             if not is_refused:
                 self._buffers.append(consumer)
                 self._num_data_buffers += 1
@@ -221,7 +221,7 @@ class PipelinedSubpartition:
         view = None
         buffers = self._buffers
         with self._lock:
-            is_refused = self._is_finished or self.is_released
+            is_refused = self.state is not _OPEN
             if not is_refused:
                 num_before = len(buffers)
                 buffers.extend(consumers)
@@ -266,17 +266,18 @@ class PipelinedSubpartition:
 
     def _add_event(self, consumer: BufferConsumer, *, is_end: bool) -> int:
         calls: list[Callable[[], object]] = []
-        barrier = _checked_barrier(consumer)
+        barrier = checked_barrier(consumer)
         with self._lock:
-            is_refused = self._is_finished or self.is_released
+            is_refused = self.state is not _OPEN
             if not is_refused:
                 if consumer.data_type.has_priority:
                     calls += self._add_priority_locked(consumer, barrier)
                 else:
                     if barrier is not None:
-                        calls += self._expect_timeout_locked(consumer, barrier)
+                        calls += self._barriers.expect_locked(consumer, barrier, self.info, self.channel_state)
                     self._buffers.append(consumer)
-                self._is_finished = is_end
+                if is_end:
+                    self.state = SubpartitionState.FINISHED
                 if self._view is not None and (is_end or self._is_news_locked()):
                     calls.append(self._view.listener.notify_data_available)
         if is_refused:
@@ -288,7 +289,7 @@ class PipelinedSubpartition:
     def _add_priority_locked(self, consumer: BufferConsumer, barrier: CheckpointBarrier | None) -> list[Callable[[], object]]:
         """Put it behind the other priority events; what an unaligned barrier overtakes belongs to its checkpoint."""
         # Before anything changes: whoever makes bytes of a content may fail.
-        overtaken = [] if barrier is None else self._copy_data_locked(len(self._buffers))
+        overtaken = [] if barrier is None else copies_of_unread(self._buffers)
         self._buffers.insert(self._num_priority, consumer)
         self._num_priority += 1
         calls: list[Callable[[], object]] = []
@@ -302,58 +303,29 @@ class PipelinedSubpartition:
             return []  # the reader finds it behind the first one
         return [partial(self._view.listener.notify_priority_event, self._sequence_number)]
 
-    def _expect_timeout_locked(self, consumer: BufferConsumer, barrier: CheckpointBarrier) -> list[Callable[[], object]]:
-        calls: list[Callable[[], object]] = []
-        former = self._timeoutable
-        if former is not None:
-            error = LocalProtocolError(
-                f"subpartition {self.index} got the barrier of checkpoint {barrier.checkpoint_id} while that of "
-                f"{former.barrier.checkpoint_id} was neither consumed nor timed out"
-            )
-            calls.append(partial(former.in_flight.fail, error))
-        in_flight = InFlightData()
-        self._timeoutable = _TimeoutableBarrier(consumer, barrier, in_flight)
-        write = self.channel_state.add_output_data_future
-        return [*calls, partial(write, barrier.checkpoint_id, self.info, SEQUENCE_NUMBER_UNKNOWN, in_flight)]
-
     def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
         """Turn the barrier of ``checkpoint_id`` into a priority event, if it was not consumed yet; any thread."""
         with self._lock:
-            timeoutable = self._timeoutable
-            if timeoutable is None or timeoutable.barrier.checkpoint_id != checkpoint_id:
+            waiting = self._barriers.waiting
+            if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:
                 return
-            self._timeoutable = None
-            position = self._buffers.index(timeoutable.consumer)
-            overtaken = self._copy_data_locked(position)
+            # Before anything changes: whoever makes bytes of a content may fail.
+            position = self._buffers.index(waiting.consumer)
+            overtaken = copies_of_unread(islice(self._buffers, position))
+            self._barriers.take_locked(checkpoint_id)
             del self._buffers[position]
-            data = serialize_event(timeoutable.barrier.as_unaligned())
+            data = serialize_event(waiting.barrier.as_unaligned())
             self._buffers.insert(self._num_priority, BufferConsumer.of_event(data, DataType.PRIORITIZED_EVENT_BUFFER))
             self._num_priority += 1
             calls = self._tell_priority_locked()
-        run_all([partial(timeoutable.in_flight.complete, overtaken), timeoutable.consumer.close, *calls])
+        run_all([partial(waiting.in_flight.complete, overtaken), waiting.consumer.close, *calls])
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
         """The checkpoint is over: nobody waits for the data before its barrier any more; any thread."""
         with self._lock:
-            timeoutable = self._timeoutable
-            if timeoutable is None or timeoutable.barrier.checkpoint_id != checkpoint_id:
-                return
-            self._timeoutable = None
-        timeoutable.in_flight.fail(cause)
-
-    def _copy_data_locked(self, end: int) -> list[NetworkBuffer]:
-        """The unread bytes of the data buffers before position ``end``; each copy has a reference of its own."""
-        copies = []
-        for position, consumer in enumerate(self._buffers):
-            if position == end:
-                break
-            if type(consumer) is ContentConsumer:
-                copies += consumer.byte_buffers()
-            elif consumer.is_buffer and consumer.is_data_available:
-                reader = consumer.copy()
-                copies.append(reader.build())
-                reader.close()  # never the last reference: the copy holds one
-        return copies
+            barrier = self._barriers.take_locked(checkpoint_id)
+        if barrier is not None:
+            barrier.in_flight.fail(cause)
 
     # ---------------------------------------------------------------- consumer
 
@@ -469,11 +441,7 @@ class PipelinedSubpartition:
             self._num_priority -= 1
         if consumer.data_type.is_blocking_upstream:
             self._is_blocked = True
-        timeoutable = self._timeoutable
-        if timeoutable is None or timeoutable.consumer is not consumer:
-            return None
-        self._timeoutable = None
-        return timeoutable.in_flight
+        return self._barriers.consumed_locked(consumer)
 
     def _skip_partial_record_locked(self, consumer: BufferConsumer) -> None:
         """Leave out the rest of a record whose beginning went to a consumer that failed."""
@@ -592,16 +560,12 @@ class PipelinedSubpartition:
         run_all([*calls, partial(self._parent.on_consumed_subpartition, self.index)])
 
     def _release_locked(self) -> list[Callable[[], object]]:
-        self.is_released = True
+        self.state = SubpartitionState.RELEASED
         calls: list[Callable[[], object]] = [consumer.close for consumer in self._buffers]
         self._buffers.clear()
         self._num_data_buffers = self._num_priority = 0
         self._flush_requested = False
-        timeoutable, self._timeoutable = self._timeoutable, None
-        if timeoutable is not None:
-            error = ResourceClosedError(f"subpartition {self.index} was released before the barrier was consumed")
-            calls.append(partial(timeoutable.in_flight.fail, error))
-        return calls
+        return calls + self._barriers.release_locked(self.index)
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
@@ -614,28 +578,5 @@ class PipelinedSubpartition:
             assert buffers or not self._flush_requested, "nothing is left to be flushed"
             has_priority = [consumer.data_type.has_priority for consumer in buffers]
             assert has_priority == [position < self._num_priority for position in range(len(buffers))], "priority events come first"
-            waiting = self._timeoutable
+            waiting = self._barriers.waiting
             assert waiting is None or waiting.consumer in buffers, "a barrier that was consumed cannot time out"
-
-
-def _checked_barrier(consumer: BufferConsumer) -> CheckpointBarrier | None:
-    """The barrier in a priority or timeoutable event, None if it is no such event or no barrier.
-
-    Raises:
-        LocalProtocolError: it is a barrier of another kind; ``consumer`` is closed.
-    """
-    is_timeoutable = consumer.data_type is DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
-    if not is_timeoutable and not consumer.data_type.has_priority:
-        return None
-    reader = consumer.copy()
-    buffer = reader.build()
-    event = deserialize_event(buffer.view)
-    buffer.recycle()
-    reader.close()
-    if not isinstance(event, CheckpointBarrier):
-        if not is_timeoutable:
-            return None
-    elif event.options.is_timeoutable if is_timeoutable else event.options.is_unaligned:
-        return event
-    consumer.close()
-    raise LocalProtocolError(f"{event} cannot be sent as {consumer.data_type.name}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from netstack.errors import ProducerFailedError
 from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
+from netstack.partition.result_subpartition import SubpartitionState
 from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class PipelinedSubpartitionView:
     @property
     def is_released(self) -> bool:
         """Whether reader or producer ended it."""
-        return self._is_view_released or self._subpartition.is_released
+        return self._is_view_released or self._subpartition.state is SubpartitionState.RELEASED
 
     @property
     def failure_cause(self) -> ProducerFailedError | None:

@@ -5,6 +5,7 @@ Source: Flink ``ResultSubpartition``, ``CheckpointedResultSubpartition``.
 """
 
 from collections.abc import Sequence
+from enum import Enum, unique
 from typing import Protocol
 
 from netstack.buffer.buffer_consumer import BufferConsumer
@@ -12,6 +13,21 @@ from netstack.errors import ProducerFailedError
 from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.result_subpartition_view import ResultSubpartitionView
+
+
+@unique
+class SubpartitionState(Enum):
+    """The life of a subpartition.
+
+    From ``FINISHED`` on nothing can be added, from ``RELEASED`` on nothing can be read::
+
+        OPEN -- finish --> FINISHED -- release --> RELEASED
+          `------------------ release ---------------^
+    """
+
+    OPEN = "open"
+    FINISHED = "finished"
+    RELEASED = "released"
 
 
 class SubpartitionParent(Protocol):
@@ -35,11 +51,16 @@ class ResultSubpartition(Protocol):
     """
 
     index: int
-    is_released: bool
+    state: SubpartitionState
+    """Written under the lock of the subpartition; read bare, it may be one pass stale."""
     desired_buffer_size: int
     """How large the consumer wants its next buffers; ``NO_BUFFER_SIZE`` if it did not say."""
     channel_state: ChannelStateWriter
     info: ResultSubpartitionInfo
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing can be read of it any more."""
 
     @property
     def takes_contents(self) -> bool:

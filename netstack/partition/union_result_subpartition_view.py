@@ -14,6 +14,7 @@ Source:     Flink ``UnionResultSubpartitionView``, ``RoundRobinSubpartitionSelec
 import threading
 from collections import deque
 from collections.abc import Callable
+from enum import Enum, unique
 from typing import Final
 
 from netstack.buffer.network_buffer import NetworkBuffer
@@ -24,6 +25,26 @@ from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
 
 CACHE_CAPACITY: Final = 10  # Flink's; looking ahead tells the next data type and the backlog
+
+
+@unique
+class UnionViewState(Enum):
+    """The life of a union.
+
+    What was told while it is ``OPENING`` is passed on by ``start``; from ``DROPPED`` on nothing can be polled::
+
+        OPENING -- start --> STARTED -- the producer released a subpartition --> DROPPED -- release --> RELEASED
+          |                     `---------------------- release ---------------------------------------^
+          `-- as STARTED
+    """
+
+    OPENING = "opening"
+    STARTED = "open"
+    DROPPED = "dropped"
+    RELEASED = "released"
+
+
+_CAN_BE_READ: Final = (UnionViewState.OPENING, UnionViewState.STARTED)
 
 
 class _ListenerOfOne:
@@ -48,7 +69,8 @@ class UnionResultSubpartitionView:
     """The reader's end of a range of subpartitions.
 
     Threading: one thread polls; everything else from any thread.
-    Life cycle: made; a view added for each subpartition, under the listener made for it; ``start`` or ``hand_back``; ``release``.
+    Life cycle: ``UnionViewState``.  Made; a view added for each subpartition, under the listener made for it; ``start`` or ``hand_back``;
+    ``release``.
     """
 
     def __init__(self, listener: BufferAvailabilityListener, subpartitions: range) -> None:
@@ -63,13 +85,10 @@ class UnionResultSubpartitionView:
         self._sequence_number = 0
         self._is_looking_ahead = False
         self._was_missed = False  # somebody came meanwhile
-        self._is_started = False
-        self._is_dropped = False  # the producer released a subpartition
-        self._is_view_released = False
+        self._state = UnionViewState.OPENING  # A bare read may be one pass stale.
 
     def __repr__(self) -> str:
-        state = "released" if self._is_view_released else "open"
-        return f"<UnionResultSubpartitionView {self._subpartitions} {state}, {len(self._cache)} buffers ahead>"
+        return f"<UnionResultSubpartitionView {self._subpartitions} {self._state.value}, {len(self._cache)} buffers ahead>"
 
     def listener_of(self, subpartition: int) -> BufferAvailabilityListener:
         """Who is to be told about ``subpartition``."""
@@ -84,7 +103,8 @@ class UnionResultSubpartitionView:
         is_gone = any(view.is_released for view in self._views.values())
         with self._lock:
             cached = self._drop_locked() if is_gone else []
-            self._is_started = True
+            if self._state is UnionViewState.OPENING:
+                self._state = UnionViewState.STARTED
             is_ready = bool(self._ready)
             is_told = is_ready or is_gone
         self._recycle_and_tell(cached, is_told=is_told)
@@ -95,19 +115,19 @@ class UnionResultSubpartitionView:
         is_gone = view is not None and view.is_released
         cached: list[NetworkBuffer] = []
         with self._lock:
-            if self._is_dropped:
+            if self._state not in _CAN_BE_READ:
                 return
+            is_told = self._state is UnionViewState.STARTED
             if is_gone:  # told even if it stands in line, where the reader may not look again
                 cached = self._drop_locked()
             elif subpartition in self._ready:
                 return
             self._ready[subpartition] = None
-            is_told = self._is_started
         self._recycle_and_tell(cached, is_told=is_told)
 
     def _drop_locked(self) -> list[NetworkBuffer]:
         """Nothing is polled any more; returns what to recycle outside the lock."""
-        self._is_dropped = True
+        self._state = UnionViewState.DROPPED
         cached = [found.buffer for found, _ in self._cache]
         self._cache.clear()
         return cached
@@ -243,7 +263,7 @@ class UnionResultSubpartitionView:
     @property
     def is_released(self) -> bool:
         """Whether the reader ended it, or the producer any of its subpartitions."""
-        return self._is_view_released or self._is_dropped
+        return self._state not in _CAN_BE_READ
 
     @property
     def failure_cause(self) -> ProducerFailedError | None:
@@ -261,8 +281,8 @@ class UnionResultSubpartitionView:
     def release(self) -> None:
         """Mark every subpartition consumed, and drop what is left; the second call does nothing."""
         with self._lock:
-            if self._is_view_released:
+            if self._state is UnionViewState.RELEASED:
                 return
-            self._is_view_released = True
             cached = self._drop_locked()
+            self._state = UnionViewState.RELEASED
         run_all([*(buffer.recycle for buffer in cached), *(view.release for view in self._views.values())])

@@ -262,9 +262,8 @@ OWN_BUGS: Final = (
         "I8",
         "the last data comes behind the end of the partition",
         "netstack.partition.pipelined_subpartition",
-        "                    self._buffers.append(consumer)\n                self._is_finished = is_end\n",
-        "                    self._buffers.insert(max(0, len(self._buffers) - is_end), consumer)\n"
-        "                self._is_finished = is_end\n",
+        "                    self._buffers.append(consumer)\n                if is_end:\n",
+        "                    self._buffers.insert(max(0, len(self._buffers) - is_end), consumer)\n                if is_end:\n",
         _SIM,
     ),
     Mutant(

@@ -61,8 +61,8 @@ FLINK_BUGS: Final = (
         "union view",
         "a notification that comes before all views were made is lost",
         "netstack.partition.union_result_subpartition_view",
-        "            self._is_started = True\n            is_ready = bool(self._ready)",
-        "            self._is_started = True\n            is_ready = False",
+        "            is_ready = bool(self._ready)\n",
+        "            is_ready = False\n",
         "tests/netstack/partition/test_union_result_subpartition_view.py::test_hist_union_view_told_before_it_was_created",
     ),
     Mutant(
