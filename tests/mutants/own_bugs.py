@@ -131,7 +131,7 @@ OWN_BUGS: Final = (
         "small_buffer_grows_inside_a_record",
         "approximate",
         "a consumer that fails between the two parts of a record in one buffer leaves the second one to the next consumer",
-        "netstack.partition.result_partition",
+        "netstack.partition.buffer_writing_result_partition",
         "        if num_missing and self.partition_type.is_reconsumable:\n",
         "        if num_missing < 0:\n",
         "tests/netstack/partition/test_result_partition_flink.py::test_a_consumer_that_fails_while_a_small_buffer_is_full_tears_no_record",

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
+from netstack.partition.buffer_writing_result_partition import ResultPartitionStatistics
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
-from netstack.partition.result_partition import ResultPartition, ResultPartitionStatistics
+from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode, deserialize_event
 from tests.netstack.partition.doubles import RecordingListener, partition_id_of
