@@ -6,12 +6,28 @@ Source: Flink keeps these numbers in ``LocalBufferPool`` and guards them by two 
 """
 
 from collections.abc import Callable
+from enum import Enum, unique
 from typing import TYPE_CHECKING
 
 from netstack.buffer.memory_segment import MemorySegment
 
 if TYPE_CHECKING:
     from netstack.buffer.local_buffer_pool import LocalBufferPool
+
+
+@unique
+class AccountState(Enum):
+    """Where a local pool stands with the network pool.
+
+    ``WAITING``: it found no segment although it is below its size, so it stands in line for the next one::
+
+        OPEN <-- it found nothing, it got one --> WAITING
+          `------ the pool is destroyed ------> CLOSED <-----'
+    """
+
+    OPEN = "open"
+    WAITING = "waiting"
+    CLOSED = "closed"
 
 
 class PoolAccount:
@@ -21,15 +37,14 @@ class PoolAccount:
     on its way here, and a change of the second is followed by ``adjust``.
     """
 
-    __slots__ = ("is_closed", "is_waiting", "max_buffers", "num_buffers", "num_requested", "num_required", "pool")
+    __slots__ = ("max_buffers", "num_buffers", "num_requested", "num_required", "pool", "state")
 
     def __init__(self, num_required: int, max_buffers: int | None) -> None:
         self.num_required = num_required
         self.max_buffers = max_buffers
         self.num_buffers = num_required  # the present size
         self.num_requested = 0
-        self.is_waiting = False
-        self.is_closed = False
+        self.state = AccountState.OPEN
         self.pool: LocalBufferPool | None = None  # Written once, before anybody can wait.
 
     def capacity(self, num_available: int) -> int:

@@ -19,13 +19,13 @@ from functools import partial
 from typing import Final
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.blocked_time import BlockingObserver
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.buffer_consumer import BufferConsumer
 from netstack.buffer.content_consumer import ContentConsumer
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import BufferContent, recycle_segments
+from netstack.buffer.parked_threads import BlockingObserver
 from netstack.buffer.segment_consumer import SegmentConsumer
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
@@ -119,7 +119,7 @@ class BufferWritingResultPartition:
 
     def observe_blocking(self, observer: BlockingObserver) -> None:
         """Tell ``observer`` whenever an emit waits for a buffer; called before the first one."""
-        self._pool.blocking_observer = observer
+        self._pool.observe_blocking(observer)
 
     # ---------------------------------------------------------------- task thread
 

@@ -47,7 +47,7 @@ class Blocked:
         self.thread = threading.Thread(target=self._run)
         before = repr(pool)
         self.thread.start()
-        spin_until(lambda: "wait for a buffer" in repr(pool) and repr(pool) != before and len(pool._parked) > 0)
+        spin_until(lambda: "wait for a buffer" in repr(pool) and repr(pool) != before and pool.statistics().num_parked > 0)
 
     def _run(self) -> None:
         try:
@@ -308,7 +308,7 @@ def test_destroy_races_with_parked_writers(network: NetworkBufferPool, tiny_swit
 
 def test_a_parked_writer_looks_around_by_itself(network: NetworkBufferPool, pool: LocalBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every wait has a deadline: even a wake-up that was really lost costs one time slice, not for ever."""
-    monkeypatch.setattr("netstack.buffer.local_buffer_pool.PARK_SLICE_S", 0.001)
+    monkeypatch.setattr("netstack.buffer.parked_threads.PARK_SLICE_S", 0.001)
     segments = [take(pool) for _ in range(3)]
     writer = Blocked(pool)
     assert network.ledger is not None

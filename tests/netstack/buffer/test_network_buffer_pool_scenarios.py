@@ -13,7 +13,7 @@ from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.buffer.network_buffer_pool import NetworkBufferPool, NetworkBufferPoolStatistics
+from netstack.buffer.network_buffer_pool import NetworkBufferPool, NetworkBufferPoolState, NetworkBufferPoolStatistics
 from netstack.buffer.pool_account import PoolAccount
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.waiting import PATIENCE_S, spin_until
@@ -345,7 +345,7 @@ def test_a_pool_that_is_created_while_everything_ends_ends_too(monkeypatch: pyte
     redistribute = network._redistribute_locked
 
     def end_meanwhile() -> list[PoolAccount]:
-        network._is_destroyed = True
+        network._state = NetworkBufferPoolState.DESTROYED
         return redistribute()
 
     monkeypatch.setattr(network, "_redistribute_locked", end_meanwhile)
@@ -360,12 +360,12 @@ def test_a_reservation_after_the_end_is_refused() -> None:
     network = NetworkBufferPool(4, 8)
     pool = create(network, 4, 4)
     taken = [take(pool)]
-    network._is_destroyed = True
+    network._state = NetworkBufferPoolState.DESTROYED
 
     with pytest.raises(ResourceClosedError, match="destroyed before pool requested"):
         pool.reserve_segments(4)
 
-    network._is_destroyed = False
+    network._state = NetworkBufferPoolState.OPEN
     recycle(pool, taken)
     network.destroy()
 
@@ -482,7 +482,7 @@ def test_blocking_requests_from_several_local_pools() -> None:
             builders.append(pool.request_builder_blocking())
 
     workers = [Worker(partial(request, pool)) for pool in pools]
-    spin_until(lambda: len(builders) == 10 and all(pool._parked for pool in pools))
+    spin_until(lambda: len(builders) == 10 and all(pool.statistics().num_parked for pool in pools))
     futures = [pool.available_future() for pool in pools]
     states = [future.is_done for future in futures]
     network.recycle_unpooled(exclusive)
