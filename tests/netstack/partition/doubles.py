@@ -200,3 +200,13 @@ class Reading:
         for builder in self.builders:
             builder.close()
         assert self.arena.num_out == 0, "a segment did not come back"
+
+
+def next_one(it: Reading) -> tuple[int, bool, int, bool]:
+    """What ``assertNextBuffer`` of Flink's test asserts: size, data available, backlog, event available."""
+    found = it.poll()
+    is_available, backlog = it.view.availability(True)
+    assert (found.next_data_type is not DataType.NONE) == is_available
+    assert found.next_data_type.is_event == it.view.availability(False)[0]
+    assert found.backlog == backlog
+    return found.buffer.size, is_available, found.backlog, found.next_data_type.is_event

@@ -1,8 +1,9 @@
-"""``PipelinedSubpartition``: who is told when, what can be read, and what is behind it."""
+"""``PipelinedSubpartition``: who is told when, what can be read, and what is behind it; with the scenarios of Flink's own tests."""
 
 import itertools
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -10,11 +11,22 @@ from hypothesis import strategies as st
 
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.pipelined_subpartition import ADD_REFUSED, PipelinedSubpartition
+from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
 from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.messages import DataType
-from tests.netstack.partition.doubles import Arena, Reading, RecordingListener, RecordingParent, barrier, drain, event
+from tests.netstack.partition.doubles import (
+    Arena,
+    Reading,
+    RecordingListener,
+    RecordingParent,
+    RecordingStateWriter,
+    barrier,
+    drain,
+    event,
+    next_one,
+    unaligned_barrier,
+)
 from tests.waiting import PATIENCE_S
 
 
@@ -89,16 +101,6 @@ def test_a_buffer_added_after_an_unread_flush_tells_nobody(it: Reading) -> None:
     assert (it.listener.count, it.view.backlog) == (1, 2)
 
 
-def test_flush_behind_a_finished_buffer_tells_nobody(it: Reading) -> None:
-    """The reader was told when the second one came, and now finds both."""
-    it.add(10)
-    it.add(20, is_finished=False)
-
-    it.subpartition.flush()
-
-    assert (it.listener.count, it.view.backlog, it.poll().next_data_type, it.poll().buffer.size) == (1, 2, DataType.DATA_BUFFER, 20)
-
-
 @pytest.mark.parametrize("is_read", [True, False])
 def test_flush_of_nothing_tells_nobody(it: Reading, is_read: bool) -> None:
     """Not in an empty queue, not for an empty buffer, not for one that was read to its end."""
@@ -137,16 +139,117 @@ def test_finish_always_tells_and_makes_all_available(it: Reading) -> None:
     assert [found.buffer.data_type for found in drain(it.subpartition)][-1] is DataType.END_OF_PARTITION
 
 
-# ---------------------------------------------------------------- polling
+# ---------------------------------------------------------------- PipelinedSubpartitionWithReadViewTest
 
 
-def test_two_unfinished_looking_buffers_give_one_notification(it: Reading) -> None:
-    """Flink's first scenario: the writer finished the first, the reader has not looked yet."""
+def test_add_two_non_finished_buffers(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testAddTwoNonFinishedBuffer: the first must be finished when it is looked at."""
     first = it.add(0, is_finished=False)
+    it.add(0, is_finished=False)
+    assert it.listener.count == 1
+
+    with pytest.raises(AssertionError, match="only the last buffer may be unfinished"):
+        it.view.next_buffer()
+    first.finish()
+
+
+def test_add_empty_non_finished_buffer(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testAddEmptyNonFinishedBuffer: told when the second comes; nothing to read then."""
+    first = it.add(0, is_finished=False)
+    assert (it.listener.count, it.view.next_buffer()) == (0, None)
+
     first.finish()
     it.add(0, is_finished=False)
 
-    assert (it.listener.count, it.view.next_buffer()) == (1, None)
+    assert (it.view.backlog, it.listener.count, it.view.next_buffer(), it.view.backlog) == (1, 1, None, 0)
+
+
+def test_add_non_empty_not_finished_buffer(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testAddNonEmptyNotFinishedBuffer: readable, with backlog 0."""
+    it.add(1024, is_finished=False)
+
+    assert (it.view.backlog, next_one(it), it.listener.count) == (0, (1024, False, 0, False), 0)
+
+
+def test_unfinished_buffer_behind_finished(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testUnfinishedBufferBehindFinished: backlog 1; the second is not reported, but can be read."""
+    it.add(1000)
+    it.add(24, is_finished=False)
+
+    assert (it.view.backlog, it.listener.count) == (1, 1)
+    assert [next_one(it), next_one(it), it.view.next_buffer()] == [(1000, False, 0, False), (24, False, 0, False), None]
+
+
+def test_flush_with_unfinished_buffer_behind_finished(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testFlushWithUnfinishedBufferBehindFinished: no new notification, backlog 2."""
+    it.add(1000)
+    it.add(24, is_finished=False)
+    it.subpartition.flush()
+
+    assert (it.listener.count, it.view.backlog) == (1, 2)
+    assert [next_one(it), next_one(it), it.view.next_buffer()] == [(1000, True, 1, False), (24, False, 0, False), None]
+
+
+def test_flush_with_unfinished_buffer_behind_finished_2(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testFlushWithUnfinishedBufferBehindFinished2: with one left a flush tells once."""
+    it.subpartition.flush()
+    assert it.listener.count == 0
+    it.add(1000)
+    it.add(24, is_finished=False)
+    assert next_one(it) == (1000, False, 0, False)
+
+    it.subpartition.flush()
+    after_first = it.listener.count
+    it.subpartition.flush()
+
+    assert after_first == 2
+    assert (it.listener.count, it.view.backlog, next_one(it), it.view.next_buffer()) == (2, 1, (24, False, 0, False), None)
+
+
+def test_multiple_empty_buffers(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testMultipleEmptyBuffers: 0, 1, 1, 1 notifications, then the data at once."""
+    counts = []
+    for size in (0, 0, 0, 1024):
+        it.add(size)
+        counts.append(it.listener.count)
+
+    assert (counts, it.view.backlog, next_one(it)) == ([0, 1, 1, 1], 3, (1024, False, 0, False))
+    assert it.subpartition.num_queued_buffers == 0
+
+
+def test_basic_pipelined_produce_consume_logic(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testBasicPipelinedProduceConsumeLogic: buffers and events, read as they come."""
+    for _ in range(2):
+        it.add(100)
+        assert (it.view.availability(False)[0], it.view.backlog, it.listener.count) == (False, 0, 0)
+        assert (next_one(it), it.view.next_buffer()) == ((100, False, 0, False), None)
+
+    it.add(100)
+    it.subpartition.add(event())
+    it.add(100)
+
+    assert (it.view.availability(False)[0], it.view.backlog, it.listener.count) == (False, 1, 1)
+    assert [next_one(it), next_one(it), next_one(it)] == [(100, True, 0, True), (4, False, 0, False), (100, False, 0, False)]
+    assert (it.view.next_buffer(), it.listener.count) == (None, 1)
+
+
+@pytest.mark.parametrize(("is_flushed", "is_ended"), [(False, False), (True, False), (False, True)])
+def test_backlog_consistent_with_number_of_consumable_buffers(it: Reading, is_flushed: bool, is_ended: bool) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testBacklogConsistentWithNumberOfConsumableBuffers: plain, flushed, finished."""
+    for number in range(5):
+        it.add(100, is_finished=number < 4 or is_ended)
+    if is_flushed:
+        it.subpartition.flush()
+    if is_ended:
+        it.subpartition.finish()
+
+    backlog = it.view.backlog
+    consumable = [found for found in drain(it.subpartition) if found.buffer.is_buffer]
+
+    assert (backlog, len(consumable)) == ((5, 5) if is_flushed or is_ended else (4, 4))
+
+
+# ---------------------------------------------------------------- polling
 
 
 def test_a_buffer_that_is_being_written_is_read_piece_by_piece(it: Reading) -> None:
@@ -160,32 +263,6 @@ def test_a_buffer_that_is_being_written_is_read_piece_by_piece(it: Reading) -> N
 
     assert (first.buffer.size, first.backlog, first.next_data_type) == (1019, 0, DataType.NONE)
     assert (second.buffer.size, second.next_data_type, it.subpartition.num_queued_buffers) == (5, DataType.NONE, 0)
-
-
-def test_an_unfinished_buffer_behind_a_finished_one_is_not_reported(it: Reading) -> None:
-    """It may be polled all the same, and is not gone while it is written."""
-    it.add(1025 - 1)
-    builder = it.add(30, is_finished=False)
-
-    first = it.poll()
-    second = it.poll()
-    builder.append_and_commit(b"abc")
-
-    assert (first.buffer.size, first.backlog, first.next_data_type) == (1024, 0, DataType.NONE)
-    assert (second.buffer.size, it.poll().buffer.size) == (30, 3)
-
-
-def test_empty_finished_buffers_are_skipped(it: Reading) -> None:
-    """Three empty ones, then data: the reader is told once and gets the data at the first poll."""
-    counts = []
-    for _ in range(3):
-        it.add(0)
-        counts.append(it.listener.count)
-    it.add(1024)
-    counts.append(it.listener.count)
-
-    assert counts == [0, 1, 1, 1]
-    assert (it.poll().buffer.size, it.subpartition.num_queued_buffers) == (1024, 0)
 
 
 def test_sequence_numbers_count_polled_elements(it: Reading) -> None:
@@ -216,19 +293,6 @@ def test_the_next_type_tells_what_can_be_polled(it: Reading) -> None:
     ]
 
 
-def test_consuming_then_flushing_tells_again(it: Reading) -> None:
-    """Notification, read, flush of the rest: one more, and a second flush none."""
-    it.add(10)
-    it.add(20, is_finished=False)
-    it.poll()
-
-    it.subpartition.flush()
-    after_first = it.listener.count
-    it.subpartition.flush()
-
-    assert (after_first, it.listener.count) == (2, 2)
-
-
 def test_without_credit_only_an_event_is_data(it: Reading) -> None:
     """A reader without credit waits for the event at the head."""
     it.add(5)
@@ -240,12 +304,206 @@ def test_without_credit_only_an_event_is_data(it: Reading) -> None:
     assert (before, it.view.has_data(0), it.view.next_is_event) == ((False, False), True, True)
 
 
+@pytest.mark.parametrize("case", ["nothing", "nothing new", "not flushed", "much", "two", "an event", "blocked"])
+def test_where_there_is_not_just_a_little_nothing_is_taken(it: Reading, case: str) -> None:
+    it.add(10, is_finished=case not in ("nothing new", "not flushed"))
+    it.subpartition.flush()
+    it.poll()
+    if case == "not flushed":
+        it.builders[0].append_and_commit(bytes(5))
+    elif case in ("much", "two"):
+        for size in [11] if case == "much" else [5, 5]:
+            it.add(size)
+        it.subpartition.flush()
+    elif case in ("an event", "blocked"):
+        it.subpartition.add(event() if case == "an event" else barrier())
+    if case == "blocked":
+        it.poll()
+        it.add(5)
+        it.subpartition.flush()
+    before = (it.view.availability(True), it.view.backlog)
+
+    assert it.view.poll_little(10) is None
+
+    assert (it.view.availability(True), it.view.backlog) == before
+    it.subpartition.check_invariants()
+
+
+# ---------------------------------------------------------------- priority events and blocking ones
+
+
+def test_availability_after_priority(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testAvailabilityAfterPriority: 1 then 2 notifications, 1 of priority."""
+    told = []
+    it.subpartition.add(unaligned_barrier())
+    told.append((it.listener.count, len(it.listener.priority_sequence_numbers)))
+    for size in (1, 2):
+        it.add(size)
+        told.append((it.listener.count, len(it.listener.priority_sequence_numbers)))
+
+    assert told == [(1, 1), (2, 1), (2, 1)]
+    assert next_one(it) == (34, True, 1, False)
+    assert [next_one(it), next_one(it), it.view.next_buffer()] == [(1, False, 0, False), (2, False, 0, False), None]
+
+
+def block(it: Reading) -> None:
+    """Poll an aligned barrier."""
+    it.subpartition.add(barrier())
+    assert next_one(it)[1:] == (False, 0, False)
+    it.listener.count = 0
+
+
+def is_still(it: Reading) -> bool:
+    """Nobody was told, and there is nothing to poll."""
+    return (it.listener.count, it.view.availability(True), it.view.next_buffer()) == (0, (False, 0), None)
+
+
+def test_resume_blocked_subpartition_with_events(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithEvents: the event waits, then needs no credit."""
+    block(it)
+    it.subpartition.add(event())
+    assert is_still(it)
+
+    it.view.resume_consumption()
+
+    assert (it.listener.count, it.view.availability(False)[0], next_one(it)) == (1, True, (4, False, 0, False))
+
+
+def test_resume_blocked_subpartition_with_unfinished_buffer_flushed(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithUnfinishedBufferFlushed: the flush is not forgotten."""
+    block(it)
+    it.add(100, is_finished=False)
+    it.subpartition.flush()
+    assert is_still(it)
+
+    it.view.resume_consumption()
+
+    assert (it.listener.count, it.view.availability(True), next_one(it)) == (1, (True, 1), (100, False, 0, False))
+
+
+def test_resume_blocked_subpartition_with_unfinished_buffer_not_flushed(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithUnfinishedBufferNotFlushed: nothing is available yet."""
+    block(it)
+    it.add(100, is_finished=False)
+    assert is_still(it)
+
+    it.view.resume_consumption()
+
+    assert (it.listener.count, it.view.availability(True)) == (0, (False, 0))
+
+
+def test_resume_blocked_subpartition_with_finished_buffers(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithFinishedBuffers: both come."""
+    block(it)
+    it.add(100)
+    it.add(100)
+    assert is_still(it)
+
+    it.view.resume_consumption()
+
+    assert (it.listener.count, it.view.availability(True)) == (1, (True, 1))
+    assert [next_one(it), next_one(it)] == [(100, False, 0, False), (100, False, 0, False)]
+
+
+def test_resume_blocked_empty_subpartition(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedEmptySubpartition: still nothing."""
+    block(it)
+
+    it.view.resume_consumption()
+
+    assert is_still(it)
+
+
+def test_priority_bypasses_the_block(it: Reading) -> None:
+    """PipelinedSubpartitionWithReadViewTest, blocked: a priority event is told and polled, the data behind it stays blocked."""
+    block(it)
+    it.add(100)
+    it.add(100)
+
+    it.subpartition.add(unaligned_barrier(2))
+
+    assert (it.listener.count, it.listener.priority_sequence_numbers) == (0, [1])
+    assert (it.view.availability(False), it.view.availability(True)) == ((True, 0), (True, 0))
+    assert next_one(it) == (34, False, 0, False)
+    assert is_still(it)
+    it.view.resume_consumption()
+    assert next_one(it) == (100, False, 0, False)
+
+
+def test_a_subpartition_that_is_not_blocked_cannot_be_resumed(it: Reading) -> None:
+    """PipelinedSubpartition.resumeConsumption checks its state; one that was released takes it."""
+    with pytest.raises(LocalProtocolError, match="subpartition 3 is resumed, but not blocked"):
+        it.view.resume_consumption()
+
+    it.subpartition.release()
+    it.view.resume_consumption()
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def test_starting_buffer_size(it: Reading) -> None:
+    """PipelinedSubpartitionTest.testStartingBufferSize: no wish yet."""
+    builder = it.arena.builder()
+    it.builders.append(builder)
+
+    assert it.subpartition.add(builder.create_buffer_consumer()) == NO_BUFFER_SIZE == 2**31 - 1
+
+
+def test_new_buffer_size(it: Reading) -> None:
+    """PipelinedSubpartitionTest.testNewBufferSize: what the view asks for is the answer to the next buffer."""
+    it.view.notify_new_buffer_size(42)
+    builder = it.arena.builder()
+    it.builders.append(builder)
+
+    assert it.subpartition.add(builder.create_buffer_consumer()) == 42
+
+
+def test_negative_new_buffer_size(it: Reading) -> None:
+    """PipelinedSubpartitionTest.testNegativeNewBufferSize: refused, and nothing changes."""
+    with pytest.raises(ValueError, match="a buffer size of -1 bytes"):
+        it.view.notify_new_buffer_size(-1)
+    assert it.subpartition.desired_buffer_size == NO_BUFFER_SIZE
+
+
+def test_empty_buffers_are_sent_to_receivers_without_exclusive_buffers() -> None:
+    """PipelinedSubpartition.pollBuffer, 0 exclusive credits: the receiver learns that the room it made is free again (table 2.D)."""
+    it = Reading(sends_empty_buffers=True)
+    it.add(0)
+    it.add(5)
+    it.add(0, is_finished=False)
+
+    polled = [it.poll().buffer.size for _ in range(2)]
+    nothing = it.view.next_buffer()
+    it.builders[-1].finish()
+    it.subpartition.finish()
+
+    assert (polled, nothing) == ([0, 5], None)
+    assert [found.buffer.size for found in drain(it.subpartition)] == [0, 4]
+    it.close()
+
+
+def test_queued_bytes_are_what_can_still_be_read(it: Reading) -> None:
+    """Whatever was read in pieces is gone; events count (outputQueueSize of 2.M)."""
+    builder = it.add(10, is_finished=False)
+    it.poll()
+    builder.append_and_commit(b"more")
+    builder.finish()
+    it.subpartition.add(event())
+
+    assert it.subpartition.num_queued_bytes == 8
+    state = RecordingStateWriter()
+    it.subpartition.channel_state = state
+    it.subpartition.add(unaligned_barrier(9))
+    assert state.output == [(9, (7, 3), -1, [4])]
+
+
 # ---------------------------------------------------------------- views and ends
 
 
-def test_there_is_one_view(it: Reading) -> None:
-    """A second reader would take every other buffer."""
-    with pytest.raises(LocalProtocolError, match="subpartition 3 is being read"):
+def test_illegal_read_view_request(it: Reading) -> None:
+    """PipelinedSubpartitionTest.testIllegalReadViewRequest: a second view is refused (row A09)."""
+    with pytest.raises(LocalProtocolError, match=r"subpartition 3 is being read .* can only be consumed once"):
         it.subpartition.create_read_view(RecordingListener())
 
 
@@ -263,6 +521,19 @@ def test_a_late_view_is_told_what_is_queued(num_queued: int, expected: int) -> N
     assert (listener.count, view.has_data(1)) == (expected, num_queued > 0)
 
 
+def test_a_late_view_is_told_of_priority_events() -> None:
+    """PipelinedSubpartition.createReadView: what came before the reader is told to it, once."""
+    subpartition, listener = PipelinedSubpartition(0, RecordingParent()), RecordingListener()
+    subpartition.add(unaligned_barrier(1))
+    subpartition.add(unaligned_barrier(2))
+
+    view = subpartition.create_read_view(listener)
+
+    assert view is not None
+    assert (listener.count, listener.priority_sequence_numbers, view.availability(False)) == (1, [0], (True, 0))
+    view.release()
+
+
 def test_nothing_is_added_after_the_end(it: Reading) -> None:
     """The refused consumer is closed."""
     it.subpartition.finish()
@@ -278,6 +549,7 @@ def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Readi
     """The reader finds a released view, the cause, and nothing to poll; once."""
     it.add(10, is_finished=False)
     it.parent.failure_cause = ProducerFailedError("boom")
+    assert not it.view.is_released
 
     it.subpartition.release()
     it.subpartition.release()
@@ -288,16 +560,37 @@ def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Readi
     assert (it.arena.num_out, it.parent.consumed) == (0, [])
 
 
-def test_release_without_a_view_frees_everything() -> None:
-    """No consumer ever came; none can come any more."""
+@pytest.mark.parametrize(("has_view", "ends_by"), [(True, "producer"), (True, "reader"), (False, "producer")])
+def test_cleanup_released_partition(has_view: bool, ends_by: str) -> None:
+    """PipelinedSubpartitionTest.testCleanupReleasedPartition: all is freed, with and without a view; nobody reads it any more."""
     subpartition, arena = PipelinedSubpartition(0, RecordingParent()), Arena()
-    builder = arena.builder()
-    subpartition.add(builder.create_buffer_consumer())
+    builders = [arena.builder(), arena.builder()]
+    for builder in builders:
+        subpartition.add(builder.create_buffer_consumer())
+        builder.append_and_commit(b"abc")
+        builder.finish()
+    subpartition.add(event())
+    view = subpartition.create_read_view(RecordingListener()) if has_view else None
 
-    subpartition.release()
+    if view is not None and ends_by == "reader":
+        view.release()
+    else:
+        subpartition.release()
+
+    for builder in builders:
+        builder.close()
+    assert (subpartition.is_released, view is None or view.is_released, arena.num_out) == (True, True, 0)
+    assert view is None or view.next_buffer() is None
+    assert subpartition.create_read_view(RecordingListener()) is None
+
+
+def test_release_parent_and_view_after_release(it: Reading) -> None:
+    """PipelinedSubpartitionTest.testReleaseParent: what is added afterwards is closed at once."""
+    it.subpartition.release()
+    builder = it.arena.builder()
+
+    assert it.subpartition.add(builder.create_buffer_consumer()) == ADD_REFUSED
     builder.close()
-
-    assert (arena.num_out, subpartition.create_read_view(RecordingListener())) == (0, None)
 
 
 def test_a_reader_that_leaves_makes_the_subpartition_a_sink(it: Reading) -> None:
@@ -347,6 +640,8 @@ def test_listeners_are_called_outside_the_lock(it: Reading) -> None:
 
 
 Step = tuple[str, int]
+
+
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "write", "event", "flush", "poll", "poll all"]), st.integers(0, 6)), max_size=40)
 
 
@@ -443,12 +738,19 @@ class WakingListener:
         self.event.set()
 
 
-def consume(subpartition: PipelinedSubpartition, view: PipelinedSubpartitionView, listener: WakingListener, got: bytearray) -> None:
+def consume(
+    subpartition: PipelinedSubpartition,
+    view: PipelinedSubpartitionView,
+    listener: WakingListener,
+    got: bytearray,
+    before_poll: Callable[[], None] = lambda: None,
+) -> None:
     """Poll when told, until the end of the partition or the release."""
     while True:
         assert listener.event.wait(PATIENCE_S), f"never told: {subpartition!r}"
         listener.event.clear()
         while view.has_data(1):
+            before_poll()
             found = view.next_buffer()
             if found is None:
                 break
@@ -496,6 +798,36 @@ def test_a_writing_and_a_reading_thread_lose_nothing(tiny_switch_interval: None)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_slow_consumer", [False, True])
+@pytest.mark.parametrize("is_slow_producer", [False, True])
+def test_concurrent_produce_and_consume(is_slow_producer: bool, is_slow_consumer: bool, tiny_switch_interval: None) -> None:
+    """PipelinedSubpartitionTest.testConcurrentFast/SlowProduceAndFast/SlowConsume: 128 buffers in order; slow = gives way at each step."""
+    subpartition, listener, arena, got = PipelinedSubpartition(0, RecordingParent()), WakingListener(), Arena(), bytearray()
+    view = subpartition.create_read_view(listener)
+    assert view is not None
+
+    def give_way(is_slow: bool) -> None:
+        sys.setswitchinterval(1e-6 if is_slow else 5e-3)
+
+    def produce_slowly_or_not() -> None:
+        for number in range(128):
+            give_way(is_slow_producer)
+            builder = arena.builder(8)
+            subpartition.add(builder.create_buffer_consumer())
+            builder.append_and_commit(number.to_bytes(8, "big"))
+            builder.close()
+        subpartition.finish()
+
+    producer = threading.Thread(target=produce_slowly_or_not)
+    producer.start()
+    consume(subpartition, view, listener, got, before_poll=lambda: give_way(is_slow_consumer))
+    producer.join(PATIENCE_S)
+
+    assert (producer.is_alive(), arena.num_out) == (False, 0)
+    assert got == b"".join(number.to_bytes(8, "big") for number in range(128))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["producer", "consumer"])
 def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_switch_interval: None) -> None:
     """From either side, at any moment: the reader ends, the writer goes on, every segment is freed (FLINK-20383, FLINK-17823)."""
@@ -521,31 +853,3 @@ def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_
         view.release()
         assert arena.num_out == 0
         subpartition.check_invariants()
-
-
-# ---------------------------------------------------------------- a little, in one go (see test_polling_little)
-
-
-@pytest.mark.parametrize("case", ["nothing", "nothing new", "not flushed", "much", "two", "an event", "blocked"])
-def test_where_there_is_not_just_a_little_nothing_is_taken(it: Reading, case: str) -> None:
-    it.add(10, is_finished=case not in ("nothing new", "not flushed"))
-    it.subpartition.flush()
-    it.poll()
-    if case == "not flushed":
-        it.builders[0].append_and_commit(bytes(5))
-    elif case in ("much", "two"):
-        for size in [11] if case == "much" else [5, 5]:
-            it.add(size)
-        it.subpartition.flush()
-    elif case in ("an event", "blocked"):
-        it.subpartition.add(event() if case == "an event" else barrier())
-    if case == "blocked":
-        it.poll()
-        it.add(5)
-        it.subpartition.flush()
-    before = (it.view.availability(True), it.view.backlog)
-
-    assert it.view.poll_little(10) is None
-
-    assert (it.view.availability(True), it.view.backlog) == before
-    it.subpartition.check_invariants()
