@@ -125,7 +125,7 @@ OWN_BUGS: Final = (
         "netstack.partition.result_partition",
         "            union.hand_back()\n",
         "            union.release()\n",
-        "tests/netstack/partition/test_result_partition_flink.py::test_a_range_that_cannot_be_read_is_refused_as_a_whole",
+        "tests/netstack/partition/test_result_partition.py::test_a_range_that_cannot_be_read_is_refused_as_a_whole",
     ),
     Mutant(
         "small_buffer_grows_inside_a_record",
@@ -134,7 +134,7 @@ OWN_BUGS: Final = (
         "netstack.partition.buffer_writing_result_partition",
         "        if num_missing and self.partition_type.is_reconsumable:\n",
         "        if num_missing < 0:\n",
-        "tests/netstack/partition/test_result_partition_flink.py::test_a_consumer_that_fails_while_a_small_buffer_is_full_tears_no_record",
+        "tests/netstack/partition/test_buffer_writing_result_partition.py::test_a_consumer_that_fails_while_a_small_buffer_is_full_tears_no_record",
     ),
     Mutant(
         "who_read_all_of_a_buffer_read_whole_records",
