@@ -13,7 +13,7 @@ from tests.mutants.own_bugs import OWN_BUGS
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _HANDLERS: Final = "tests/netstack/handlers/test_hist_handlers.py"
 _HISTORY: Final = "tests/netstack/partition/test_history.py"
-_POOLS: Final = "tests/netstack/buffer/test_local_buffer_pool_scenarios.py"
+_POOLS: Final = "tests/netstack/buffer/test_local_buffer_pool.py"
 _MANAGER: Final = "tests/netstack/gate/test_buffer_manager.py"
 _ORDERS: Final = "tests/netstack/gate/test_gate_orders.py"
 
@@ -156,7 +156,7 @@ FLINK_BUGS: Final = (
         "netstack.buffer.local_buffer_pool",
         "        if listener is not None:\n            wakeups.append(lambda: self._serve(listener, segment))\n        return is_kept",
         "        return is_kept",
-        f"{_POOLS}::test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out",
+        "tests/netstack/buffer/test_buffer_listener.py::test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out",
     ),
     Mutant(
         "overdraft_eats_the_guarantees_of_others",
