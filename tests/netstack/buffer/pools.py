@@ -98,3 +98,11 @@ def buffers_of(pool: LocalBufferPool, number: int) -> list[NetworkBuffer]:
     found = [pool.request_buffer_nowait() for _ in range(number)]
     assert None not in found
     return [buffer for buffer in found if buffer is not None]
+
+
+def drain(pool: LocalBufferPool) -> list[MemorySegment]:
+    """All segments that it serves now."""
+    segments = []
+    while (segment := pool.request_segment_nowait()) is not None:
+        segments.append(segment)
+    return segments
