@@ -8,16 +8,19 @@ Source:     Flink ``BoundedBlockingSubpartitionReader``.  Readers learn at once 
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.partition.bounded_data import BoundedData
 from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
+from netstack.partition.result_subpartition import SubpartitionState
 from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:
     from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
+
+_RELEASED: Final = SubpartitionState.RELEASED
 
 
 class BoundedBlockingSubpartitionReader:
@@ -134,7 +137,7 @@ class BoundedBlockingSubpartitionReader:
     @property
     def is_released(self) -> bool:
         """Whether reader or producer ended it."""
-        return self._is_view_released or self._subpartition.is_released
+        return self._is_view_released or self._subpartition.state is _RELEASED
 
     @property
     def failure_cause(self) -> ProducerFailedError | None:

@@ -9,7 +9,7 @@ Source:     Flink ``PipelinedSubpartitionView``.
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from netstack.errors import ProducerFailedError
 from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
@@ -18,6 +18,8 @@ from netstack.partition.result_subpartition_view import BufferAndBacklog, Segmen
 
 if TYPE_CHECKING:
     from netstack.partition.pipelined_subpartition import PipelinedSubpartition
+
+_RELEASED: Final = SubpartitionState.RELEASED  # a lookup in the enum would cost more than the comparison
 
 
 class PipelinedSubpartitionView:
@@ -99,7 +101,7 @@ class PipelinedSubpartitionView:
     @property
     def is_released(self) -> bool:
         """Whether reader or producer ended it."""
-        return self._is_view_released or self._subpartition.state is SubpartitionState.RELEASED
+        return self._is_view_released or self._subpartition.state is _RELEASED
 
     @property
     def failure_cause(self) -> ProducerFailedError | None:
