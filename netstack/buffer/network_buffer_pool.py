@@ -145,6 +145,11 @@ class NetworkBufferPool:
         return self._num_guaranteed + self._num_unpooled
 
     @property
+    def num_blocked_requests(self) -> int:
+        """How many requests and reservations wait for segments that others use."""
+        return len(self._claims)
+
+    @property
     def is_destroyed(self) -> bool:
         """Whether ``destroy`` was called."""
         return self._state is not _OPEN

@@ -61,10 +61,15 @@ class ResultPartitionManager:
 
     def __repr__(self) -> str:
         state = ", shut down" if self._is_shut_down else ""
-        return f"<ResultPartitionManager {len(self._partitions)} partitions, {len(self._listeners)} awaited{state}>"
+        return f"<ResultPartitionManager {len(self._partitions)} partitions, {self.num_awaited} awaited{state}>"
 
     def __len__(self) -> int:
         return len(self._partitions)
+
+    @property
+    def num_awaited(self) -> int:
+        """How many partitions somebody waits for."""
+        return len(self._listeners)
 
     def register(self, partition: ResultPartition) -> None:
         """Make ``partition`` readable, until it is released, and call whoever waited for it.

@@ -520,7 +520,7 @@ def test_a_reservation_that_waits_is_cancelled_by_destroy() -> None:
     taken = [take(first) for _ in range(4)]
     second = network.create_buffer_pool(owner="second", num_required=2, max_buffers=4)
     worker = Worker(lambda: second.reserve_segments(2, PATIENCE_S))
-    spin_until(lambda: len(network._claims) == 1)
+    spin_until(lambda: network.num_blocked_requests == 1)
 
     first.destroy()
     second.destroy()
@@ -539,7 +539,7 @@ def test_a_reservation_gets_what_others_recycle(network: NetworkBufferPool) -> N
     taken = [take(greedy) for _ in range(NUM_BUFFERS)]
     modest = network.create_buffer_pool(owner="modest", num_required=3, max_buffers=3)
     worker = Worker(lambda: modest.reserve_segments(3, PATIENCE_S))
-    spin_until(lambda: len(network._claims) == 1)
+    spin_until(lambda: network.num_blocked_requests == 1)
 
     recycle(greedy, taken)
     worker.join()

@@ -492,7 +492,7 @@ def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
     used = [take(pool) for _ in range(10)]
     segments: list[MemorySegment] = []
     worker = Worker(lambda: segments.extend(network.request_unpooled("gate", 5, PATIENCE_S)))
-    spin_until(lambda: len(network._claims) == 1)
+    spin_until(lambda: network.num_blocked_requests == 1)
 
     recycle(pool, used)
     worker.join()
@@ -510,7 +510,7 @@ def test_a_waiting_request_ends_with_the_network_pool() -> None:
     segment = take(pool)
     pool.destroy()
     worker = Worker(lambda: network.request_unpooled("gate", 10, PATIENCE_S))
-    spin_until(lambda: len(network._claims) == 1)
+    spin_until(lambda: network.num_blocked_requests == 1)
 
     network.destroy()
     worker.join()
@@ -543,7 +543,7 @@ def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyP
         with pytest.raises(KeyboardInterrupt):
             network.request_unpooled("gate", 10, PATIENCE_S)
 
-    assert (network.num_reserved, len(network._claims)) == (0, 0)
+    assert (network.num_reserved, network.num_blocked_requests) == (0, 0)
     pool.recycle(segment)
     network.check_invariants()
     assert create(network, 10, 10).num_buffers == 10
