@@ -73,8 +73,8 @@ class LocalBufferPool:
     State, guarded by ``_lock`` unless it says otherwise, and who uses it:
         segments: ``_free``, ``_availability``; how many it has and may have is in ``_account``, guarded by the network pool's lock.  Every
         request and every recycler.
-        limits of subpartitions: ``_counts``, ``_num_full``.  Requests and recyclers that name a subpartition; inline, since a call per
-        buffer would cost more than the numbers.
+        limits of subpartitions: ``_counts``, ``_num_full``.  Requests and recyclers that name a subpartition; inline, so that no
+        buffer pays for a call.
         who waits: ``_listeners`` (channels that want a floating buffer), ``_parked`` (threads).  Who brings a segment serves them first.
         overdraft: none of its own; it is what ``_account`` has beyond its size.
     """

@@ -31,6 +31,6 @@ class SegmentArena:
         for segment in self.segments:
             segment.view.release()
         self._view.release()
-        # Somebody may still look at memory that he recycled; then the mapping goes with his last view instead of now.
+        # A view of memory that was recycled may still exist; then the mapping goes with the last such view.
         with suppress(BufferError):
             self._map.close()

@@ -31,7 +31,7 @@ class TimeoutableBarrier:
 class TimeoutableBarriers:
     """The barrier of one subpartition that waits for its consumer or for its time-out.
 
-    Threading: guarded by the lock of the subpartition, which the caller holds; he makes the calls that he gets after it.
+    Threading: guarded by the lock of the subpartition, which the caller holds.  The calls that a method returns are made after it.
     Life cycle: nothing waits -> ``expect_locked`` -> a barrier waits -> ``consumed_locked``, ``take_locked`` (it timed out, or its
     checkpoint was aborted), ``release_locked``, or ``expect_locked`` of the next one, which is an error of the coordinator.
     """
