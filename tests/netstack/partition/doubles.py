@@ -248,13 +248,18 @@ class Producing:
         segment: int = SEGMENT,
         num_segments: int = 64,
         max_buffers: int | None = None,
+        max_per_channel: int | None = None,
         partition_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
         compressor: BufferCompressor | None = None,
         with_views: bool = True,
     ) -> None:
         self.network = NetworkBufferPool(num_segments, segment)
         self.pool = self.network.create_buffer_pool(
-            owner="map (1/2)", num_required=1, max_buffers=max_buffers, num_subpartitions=num_subpartitions
+            owner="map (1/2)",
+            num_required=1,
+            max_buffers=max_buffers,
+            num_subpartitions=num_subpartitions,
+            max_buffers_per_channel=max_per_channel,
         )
         self.partition = ResultPartition(
             partition_id_of(),
@@ -269,6 +274,10 @@ class Producing:
         self.views: list[ResultSubpartitionView] = []
         if with_views:
             self.views = [self.partition.create_subpartition_view(index, listener) for index, listener in enumerate(self.listeners)]
+
+    def warm_up(self) -> None:
+        """Let the pool hold its segments, free."""
+        self.pool.recycle_run([self.pool.request_segment_blocking() for _ in range(self.pool.num_buffers)], -1)
 
     def subpartition(self, index: int) -> ResultSubpartition:
         return self.partition._subpartitions[index]
