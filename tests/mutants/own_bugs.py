@@ -320,4 +320,24 @@ OWN_BUGS: Final = (
         "        return\n",
         _SIM,
     ),
+    Mutant(
+        "run_gives_notice_one_buffer_too_early",
+        "maximum per channel",
+        "a pool says that it is available while a subpartition still has its maximum",
+        "netstack.buffer.local_buffer_pool",
+        "        if count >= self._max_per_channel > count - num_segments:\n",
+        "        if count >= self._max_per_channel >= count - num_segments:\n",
+        "tests/netstack/buffer/test_segment_runs.py::test_a_run_that_ends_a_maximum_makes_the_pool_available",
+    ),
+    Mutant(
+        "event_behind_the_last_paid_buffer_waits_for_credit",
+        "credit",
+        "an event that follows the last buffer that was paid for is sent with the next credit, if there is one",
+        "netstack.handlers.partition_request_queue",
+        "        buffer, backlog, next_data_type, sequence_number = next_one\n        credit = reader.credit\n"
+        "        if next_data_type is not _NONE and (credit.granted > credit.spent or next_data_type.is_event):\n",
+        "        buffer, backlog, next_data_type, sequence_number = next_one\n        credit = reader.credit\n"
+        "        if next_data_type is not _NONE and credit.granted > credit.spent:\n",
+        "tests/netstack/handlers/test_partition_request_queue.py::test_events_need_no_credit",
+    ),
 )
