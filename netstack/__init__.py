@@ -33,8 +33,8 @@ from netstack.ids import (
     execution_attempt_id,
     partition_id,
 )
-from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.security import SecurityConfig, TlsConfig
 from netstack.standalone import StandaloneNetwork, wait_consumed
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode

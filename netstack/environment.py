@@ -13,8 +13,9 @@ from pathlib import Path
 
 import structlog
 
+from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.buffer_debloater import BufferDebloater
-from netstack.buffer.compression import BufferCompressor, BufferDecompressor
+from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.busy_poll import BusyPoller
@@ -43,10 +44,10 @@ from netstack.handlers.roles import ConnectionRoles
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
 from netstack.loop_timers import LoopTimers
-from netstack.partition.bounded_blocking import BoundedBlockingResultPartition
-from netstack.partition.manager import ResultPartitionManager
-from netstack.partition.partition_type import ResultPartitionType
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
+from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.wire.codec import SERVER_MESSAGE_IDS
 from netstack.wire.offer_messages import PartitionOffer
 

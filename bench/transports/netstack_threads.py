@@ -8,7 +8,7 @@ from collections.abc import Callable
 from bench.transports.calls import counted
 from bench.transports.common import PayloadSource, Setting, Stop, Verifier
 from bench.transports.netstack_side import new_emitter, open_gate, open_partition
-from netstack.buffer.segment import recycle_all
+from netstack.buffer.network_buffer import recycle_all
 
 BUFFERS_PER_POLL = 16
 

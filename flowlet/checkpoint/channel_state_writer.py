@@ -18,9 +18,9 @@ from typing import Final, Protocol
 from flowlet.checkpoint.barrier_orders import Channel
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
-from netstack.buffer.segment import NetworkBuffer, recycle_all
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight import InFlightData
+from netstack.partition.in_flight_data import InFlightData
 from netstack.wakeups import run_all
 
 _MAX_ABORTED: Final = 32  # not measured; aborts of checkpoints that are still to come, of which there are as many as run concurrently

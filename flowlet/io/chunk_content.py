@@ -5,7 +5,7 @@ Hot path, per chunk: no record is looked at.
 Side:       task.  The producer's thread makes a content, the consumer's takes it.
 Invariants: whoever writes a chunk has no use for it any more, and nobody can change its records (``chain.settling``); so the consumer
             may have the very objects.
-Source:     none in Flink; see ``netstack.buffer.content``.
+Source:     none in Flink; see ``netstack.buffer.content_buffer``.
 """
 
 import pickle

@@ -36,7 +36,7 @@ from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.segment import NetworkBuffer, recycle_all
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.wire.events import (

@@ -22,7 +22,7 @@ from flowlet.checkpoint.task_outputs import CheckpointedOutput, TaskOutputs
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, InputChannelInfo
 from netstack.wire.messages import DataType

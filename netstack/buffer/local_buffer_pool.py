@@ -12,16 +12,19 @@ Source:     Flink ``LocalBufferPool``.  Unlike there a blocked thread takes ever
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
-from netstack.buffer.builder import BufferBuilder
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_builder import BufferBuilder
+from netstack.buffer.buffer_listener import BufferListener
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.parked_threads import BlockingObserver, ParkedThreads
+from netstack.buffer.pool_account import AccountState, PoolAccount
 from netstack.errors import ResourceClosedError
 from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
@@ -29,28 +32,7 @@ from netstack.wire.messages import DataType
 if TYPE_CHECKING:
     from netstack.buffer.network_buffer_pool import NetworkBufferPool
 
-PARK_SLICE_S: Final = 1.0  # a parked thread looks around this often, even if a wake-up were lost
 NO_SUBPARTITION: Final = -1  # a request that no subpartition's maximum counts
-
-
-class BufferListener(Protocol):
-    """Waits for a buffer of a pool that has none.  Called on the thread that recycles or destroys, outside every lock."""
-
-    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
-        """One buffer is free: True takes it over, False leaves it to the next listener.  The listener is out of the line either way."""
-
-    def notify_buffer_destroyed(self) -> None:
-        """The pool was destroyed; no buffer will come."""
-
-
-class BlockingObserver(Protocol):
-    """Wants to know while a thread is parked for want of a buffer.  Called on that thread, outside every lock."""
-
-    def mark_start(self) -> None:
-        """It parks."""
-
-    def mark_end(self) -> None:
-        """It goes on, with a buffer or with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,35 +47,8 @@ class LocalBufferPoolStatistics:
     num_used: int
     num_overdraft: int
     num_listeners: int
+    num_parked: int  # threads that wait in line
     hard_blocked_ns: int
-
-
-class PoolAccount:
-    """What the network pool knows about one local pool.  Every field but ``pool`` is guarded by the network pool's lock.
-
-    The local pool reads ``num_requested`` and ``num_buffers`` bare.  Under its own lock the first can only be too high by a segment that is
-    on its way here, and a change of the second is followed by ``adjust``.
-    """
-
-    __slots__ = ("is_closed", "is_waiting", "max_buffers", "num_buffers", "num_requested", "num_required", "pool")
-
-    def __init__(self, num_required: int, max_buffers: int | None) -> None:
-        self.num_required = num_required
-        self.max_buffers = max_buffers
-        self.num_buffers = num_required  # the present size
-        self.num_requested = 0
-        self.is_waiting = False
-        self.is_closed = False
-        self.pool: LocalBufferPool | None = None  # Written once, before anybody can wait.
-
-    def capacity(self, num_available: int) -> int:
-        """How many of ``num_available`` segments the pool could use beyond its guarantee."""
-        return num_available if self.max_buffers is None else min(num_available, self.max_buffers - self.num_required)
-
-    def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
-        """Hand the pool a segment it stood in line for."""
-        assert self.pool is not None, "only a complete pool stands in line"
-        return self.pool.offer(segment, wakeups)
 
 
 class SubpartitionRecycler:
@@ -115,6 +70,13 @@ class LocalBufferPool:
 
     Threading: any thread; several may block at once.
     Life cycle: ``destroy`` wakes everybody; segments still in use go home when they are recycled.
+    State, guarded by ``_lock`` unless it says otherwise, and who uses it:
+        segments: ``_free``, ``_availability``; how many it has and may have is in ``_account``, guarded by the network pool's lock.  Every
+        request and every recycler.
+        limits of subpartitions: ``_counts``, ``_num_full``.  Requests and recyclers that name a subpartition; inline, so that no
+        buffer pays for a call.
+        who waits: ``_listeners`` (channels that want a floating buffer), ``_parked`` (threads).  Who brings a segment serves them first.
+        overdraft: none of its own; it is what ``_account`` has beyond its size.
     """
 
     def __init__(
@@ -133,7 +95,6 @@ class LocalBufferPool:
         self.owner = owner
         self.segment_size_bytes = parent.segment_size_bytes
         self.max_overdraft_buffers = max_overdraft_buffers
-        self.blocking_observer: BlockingObserver | None = None  # Written by the owner before its first request.
         self._max_per_channel = 0 if max_buffers_per_channel is None else max_buffers_per_channel
         num_counted = num_subpartitions if self._max_per_channel else 0
         self._recyclers = [SubpartitionRecycler(self, index) for index in range(num_counted)]
@@ -144,16 +105,15 @@ class LocalBufferPool:
         self._num_full = 0  # subpartitions that have their maximum
         self._availability = AvailabilityHelper()
         self._listeners: deque[BufferListener] = deque()
-        self._parked: deque[threading.Lock] = deque()
+        self._parked = ParkedThreads(self._lock)
         self._is_destroyed = False
-        self._blocked_ns = 0
-        self._blocked_since_ns: dict[int, int] = {}  # thread id -> when it parked
         account.pool = self
         self.adjust()
 
     def __repr__(self) -> str:
         state = "destroyed, " if self._is_destroyed else ""
-        parked = f", {len(self._blocked_since_ns)} threads wait for a buffer" if self._blocked_since_ns else ""
+        num_waiting = self._parked.num_waiting
+        parked = f", {num_waiting} threads wait for a buffer" if num_waiting else ""
         full = f", {self._num_full} subpartitions have their maximum of {self._max_per_channel}" if self._num_full else ""
         account = self._account
         return (
@@ -211,12 +171,15 @@ class LocalBufferPool:
         with self._lock:
             return self._availability.future
 
+    def observe_blocking(self, observer: BlockingObserver) -> None:
+        """Tell ``observer`` whenever a thread is parked for want of a buffer; called before the first request."""
+        self._parked.observer = observer
+
     @property
     def hard_blocked_ns(self) -> int:
         """How long threads were parked in ``request_builder_blocking`` so far, the present wait included."""
         with self._lock:
-            now = time.perf_counter_ns()
-            return self._blocked_ns + sum(now - since for since in self._blocked_since_ns.values())
+            return self._parked.total_ns_locked()
 
     def statistics(self) -> LocalBufferPoolStatistics:
         """The numbers of this moment."""
@@ -229,6 +192,7 @@ class LocalBufferPool:
             num_used=self.best_effort_used,
             num_overdraft=self.num_overdraft,
             num_listeners=len(self._listeners),
+            num_parked=len(self._parked.line),
             hard_blocked_ns=self.hard_blocked_ns,
         )
 
@@ -398,12 +362,12 @@ class LocalBufferPool:
         calls: list[Callable[[], object]] = []
         wakeups: list[Callable[[], object]] = []
         with self._lock:
-            num_parked = len(self._parked)
+            num_parked = len(self._parked.line)
             for segment, subpartition in returned:
                 if subpartition >= 0:
                     self._uncount_locked(subpartition, 1, wakeups)
                 self._take_back_locked((segment,), calls, wakeups)
-            self._wake_more_locked(num_parked, wakeups)
+            self._parked.wake_more_locked(num_parked, len(self._free), wakeups)
         run_all(calls + wakeups)
 
     def recycle_run(self, segments: Sequence[MemorySegment], subpartition: int) -> None:
@@ -411,11 +375,11 @@ class LocalBufferPool:
         calls: list[Callable[[], object]] = []
         wakeups: list[Callable[[], object]] = []
         with self._lock:
-            num_parked = len(self._parked)
+            num_parked = len(self._parked.line)
             if subpartition >= 0:
                 self._uncount_locked(subpartition, len(segments), wakeups)
             self._take_back_locked(segments, calls, wakeups)
-            self._wake_more_locked(num_parked, wakeups)
+            self._parked.wake_more_locked(num_parked, len(self._free), wakeups)
         run_all(calls + wakeups)
 
     def _take_back_locked(
@@ -435,11 +399,6 @@ class LocalBufferPool:
                 calls.append(partial(self._parent.hand_out, self._parent.take_back(account, (segment,))))
             elif listener is not None:
                 calls.append(partial(self._serve, listener, segment))
-
-    def _wake_more_locked(self, num_parked: int, wakeups: list[Callable[[], object]]) -> None:
-        """Let as many of the ``num_parked`` threads go on as there are free segments."""
-        while self._parked and num_parked - len(self._parked) < len(self._free):
-            wakeups.append(self._parked.popleft().release)
 
     @property
     def home(self) -> Self:
@@ -477,8 +436,8 @@ class LocalBufferPool:
         if self._listeners:
             return True, self._listeners.popleft()
         self._free.append(segment)
-        if self._parked:
-            wakeups.append(self._parked.popleft().release)
+        if self._parked.line:
+            wakeups.append(self._parked.line.popleft().release)
         self._announce_locked(wakeups)
         return True, None
 
@@ -542,8 +501,7 @@ class LocalBufferPool:
                 return
             self._is_destroyed = True
             segments, self._free = self._free, []
-            calls: list[Callable[[], object]] = [parked.release for parked in self._parked]
-            self._parked.clear()
+            calls = self._parked.wake_all_locked()
             pending = self._availability.unavailable_to_reset_available()
             if pending is not None:
                 calls.append(pending.complete)
@@ -563,7 +521,7 @@ class LocalBufferPool:
             is_available = bool(self._free) and not self._num_full
             assert self._availability.is_available == is_available, f"{len(self._free)} free, but {self._availability.future!r}"
             is_at_size = account.num_requested >= account.num_buffers
-            assert self._free or account.is_waiting or is_at_size, "an empty pool stands in line"
+            assert self._free or account.state is AccountState.WAITING or is_at_size, "an empty pool stands in line"
             assert not self._free or account.num_requested <= account.num_buffers, "a pool above its size keeps a free segment"
             assert not (self._free and self._listeners), "a listener waits beside a free segment"
             assert self._num_full == sum(count >= self._max_per_channel for count in self._counts), "full subpartitions are miscounted"
@@ -604,40 +562,21 @@ class LocalBufferPool:
         return None if self._free or self._is_destroyed else self._parent.take_or_wait(self._account)
 
     def _wait_for_segment(self, subpartition: int) -> MemorySegment:
-        gate = threading.Lock()
-        gate.acquire()
-        me = threading.get_ident()
-        observer = self.blocking_observer
-        if observer is not None:
-            observer.mark_start()
-        with self._lock:
-            self._blocked_since_ns[me] = time.perf_counter_ns()
+        parked = self._parked
+        gate = parked.begin()
         try:
             while True:
                 with self._lock:
                     segment = self._take_locked(subpartition)
+                    neighbour = None
                     if segment is None:
-                        self._parked.append(gate)
-                        neighbour = None
-                    else:
-                        # The spare segment that came with ours may be the neighbour's.
-                        neighbour = self._parked.popleft() if self._free and self._parked else None
+                        parked.line.append(gate)
+                    elif self._free and parked.line:
+                        neighbour = parked.line.popleft()  # the spare segment that came with ours may be the neighbour's
                 if neighbour is not None:
                     neighbour.release()
                 if segment is not None:
                     return segment
-                if not gate.acquire(timeout=PARK_SLICE_S):
-                    self._unpark(gate)
+                parked.wait(gate)
         finally:
-            with self._lock:
-                self._blocked_ns += time.perf_counter_ns() - self._blocked_since_ns.pop(me)
-            if observer is not None:
-                observer.mark_end()
-
-    def _unpark(self, gate: threading.Lock) -> None:
-        """After a slice without news: leave the line; if somebody called us just now, take the call."""
-        with self._lock:
-            if gate in self._parked:
-                self._parked.remove(gate)
-                return
-        gate.acquire()
+            parked.end()

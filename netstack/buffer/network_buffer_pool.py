@@ -13,23 +13,38 @@ Source:     Flink ``NetworkBufferPool``, with its ``redistributeBuffers``.  Its 
             one lock and one line here.
 """
 
-import mmap
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, unique
 from typing import Final
 
-from netstack.buffer.ledger import SegmentLedger
-from netstack.buffer.local_buffer_pool import LocalBufferPool, PoolAccount
-from netstack.buffer.segment import MemorySegment
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.pool_account import AccountState, PoolAccount
+from netstack.buffer.segment_arena import SegmentArena
+from netstack.buffer.segment_ledger import SegmentLedger
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from netstack.wakeups import run_all
 
 USAGE_WARNING_PERCENT: Final = 100  # Flink's USAGE_WARNING_THRESHOLD
 Grants = list[tuple[PoolAccount, MemorySegment]]
+
+
+@unique
+class NetworkBufferPoolState(Enum):
+    """The life of the pool: ``OPEN`` -- destroy --> ``DESTROYED`` -- the last segment is back --> ``UNMAPPED``."""
+
+    OPEN = "open"
+    DESTROYED = "destroyed"
+    UNMAPPED = "unmapped"
+
+
+_OPEN: Final = NetworkBufferPoolState.OPEN
+_WAITING: Final = AccountState.WAITING
+_CLOSED: Final = AccountState.CLOSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +81,16 @@ class _Claim:
 
 
 class NetworkBufferPool:
-    """One anonymous mapping, cut into segments.  Pages are touched when they are first used.
+    """Hands segments to local pools and to whoever asks for unpooled ones.
 
     Threading: any thread.
-    Life cycle: ``destroy`` ends every local pool; the mapping goes when the last segment is back.
+    Life cycle: ``NetworkBufferPoolState``; ``destroy`` ends every local pool.
+    State, all guarded by ``_lock``, and who uses it:
+        free segments: ``_free``.  Everybody.
+        promises: ``_accounts`` with the numbers in each, ``_num_guaranteed``, ``_num_owed``, ``_num_unpooled``, ``_num_outstanding``.
+        Pools that come, go, grow and shrink.
+        lines: ``_waiting`` (pools below their size), ``_claims`` (blocked requests).  Whoever finds no segment, and who brings one.
+    ``_arena`` is used without the lock: when it is made, and by the one thread that unmaps it.
     """
 
     def __init__(self, num_segments: int, segment_size_bytes: int, *, request_timeout_s: float = 0.0) -> None:
@@ -79,16 +100,11 @@ class NetworkBufferPool:
         self.segment_size_bytes = segment_size_bytes
         self._num_total = num_segments
         self._request_timeout_s = request_timeout_s
-        self._arena = mmap.mmap(-1, num_segments * segment_size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._arena_view = memoryview(self._arena)
         self.ledger = SegmentLedger() if is_debug() else None
-        self._segments = [
-            MemorySegment(self._arena_view[index * segment_size_bytes : (index + 1) * segment_size_bytes], index, self.ledger)
-            for index in range(num_segments)
-        ]
+        self._arena = SegmentArena(num_segments, segment_size_bytes, self.ledger)
         self._lock = threading.Lock()
         # All below guarded by _lock.  Last in, first out: warm memory first, and untouched pages stay untouched.
-        self._free = self._segments[::-1]
+        self._free = self._arena.segments[::-1]
         self._accounts: list[PoolAccount] = []  # of pools that are not destroyed, in the order of their creation
         self._waiting: deque[PoolAccount] = deque()
         self._claims: deque[_Claim] = deque()
@@ -97,11 +113,10 @@ class NetworkBufferPool:
         self._num_unpooled = 0  # promised to unpooled requests, drawn or not
         self._num_outstanding = 0  # held by buffers of destroyed pools
         self._last_usage_percent = -1
-        self._is_destroyed = False
-        self._is_unmapped = False
+        self._state = _OPEN  # A bare read may be one moment stale.
 
     def __repr__(self) -> str:
-        state = "destroyed " if self._is_destroyed else ""
+        state = "destroyed " if self.is_destroyed else ""
         return f"<NetworkBufferPool {state}{self.num_available} of {self._num_total} segments free, {self.num_reserved} reserved>"
 
     @property
@@ -130,9 +145,14 @@ class NetworkBufferPool:
         return self._num_guaranteed + self._num_unpooled
 
     @property
+    def num_blocked_requests(self) -> int:
+        """How many requests and reservations wait for segments that others use."""
+        return len(self._claims)
+
+    @property
     def is_destroyed(self) -> bool:
         """Whether ``destroy`` was called."""
-        return self._is_destroyed
+        return self._state is not _OPEN
 
     # ---------------------------------------------------------------- pools
 
@@ -191,15 +211,15 @@ class NetworkBufferPool:
     def take_or_wait(self, account: PoolAccount) -> MemorySegment | None:
         """For ``LocalBufferPool``: one more segment up to its size; below it, None puts the pool into the line for the next one."""
         with self._lock:
-            if account.is_closed or account.num_requested >= account.num_buffers:
+            if account.state is _CLOSED or account.num_requested >= account.num_buffers:
                 return None
             if self._may_take_locked(account):
-                if account.is_waiting:
-                    account.is_waiting = False
+                if account.state is _WAITING:
+                    account.state = AccountState.OPEN
                     self._waiting.remove(account)
                 return self._take_locked(account)
-            if not account.is_waiting:
-                account.is_waiting = True
+            if account.state is not _WAITING:
+                account.state = _WAITING
                 self._waiting.append(account)
             return None
 
@@ -207,7 +227,7 @@ class NetworkBufferPool:
         """For ``LocalBufferPool``: one segment beyond its size, if nobody was promised it."""
         with self._lock:
             num_overdraft = account.num_requested - account.num_buffers
-            if account.is_closed or num_overdraft >= max_overdraft_buffers or len(self._free) <= self._num_owed:
+            if account.state is _CLOSED or num_overdraft >= max_overdraft_buffers or len(self._free) <= self._num_owed:
                 return None
             return self._take_locked(account)
 
@@ -235,19 +255,18 @@ class NetworkBufferPool:
                 for account, segment in refused:
                     self._give_back_locked(account, (segment,))
                 grants = self._grant_locked()
-        if self._is_destroyed:
+        if self._state is not _OPEN:
             self._unmap_if_complete()
         run_all(wakeups)
 
     def close_account(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> None:
         """For ``LocalBufferPool.destroy``: these segments come back now, the others as their buffers are recycled."""
         with self._lock:
-            assert not account.is_closed, "an account is closed once"
-            account.is_closed = True
+            assert account.state is not _CLOSED, "an account is closed once"
             self._accounts.remove(account)
-            if account.is_waiting:
-                account.is_waiting = False
+            if account.state is _WAITING:
                 self._waiting.remove(account)
+            account.state = _CLOSED
             self._num_guaranteed -= account.num_required
             self._num_owed -= max(0, account.num_required - account.num_requested)
             self._num_outstanding += account.num_requested
@@ -352,7 +371,7 @@ class NetworkBufferPool:
 
     def statistics(self) -> NetworkBufferPoolStatistics:
         """The numbers of this moment."""
-        if self._is_destroyed:
+        if self.is_destroyed:
             return NetworkBufferPoolStatistics(0, 0, 0, 0, self.segment_size_bytes)
         return NetworkBufferPoolStatistics(self._num_total, self.num_available, self.num_used, self.usage_percent, self.segment_size_bytes)
 
@@ -367,9 +386,9 @@ class NetworkBufferPool:
             BufferOwnershipError: in debug mode, after all is done: somebody dropped buffers instead of recycling them.
         """
         with self._lock:
-            if self._is_destroyed:
+            if self._state is not _OPEN:
                 return
-            self._is_destroyed = True
+            self._state = NetworkBufferPoolState.DESTROYED
             for claim in list(self._claims):
                 self._close_claim_locked(claim)
         run_all([self.destroy_all_pools, self._unmap_if_complete])
@@ -406,7 +425,7 @@ class NetworkBufferPool:
     # ---------------------------------------------------------------- helpers
 
     def _check_open_locked(self) -> None:
-        if self._is_destroyed:
+        if self._state is not _OPEN:
             raise ResourceClosedError("the network buffer pool was destroyed")
 
     def _reserve_locked(self, owner: str, num_wanted: int) -> None:
@@ -427,7 +446,7 @@ class NetworkBufferPool:
 
     def _redistribute_locked(self) -> list[PoolAccount]:
         """Give every pool its share of what is not promised, in proportion to what it can use; returns whose size changed."""
-        if self._is_destroyed:
+        if self._state is not _OPEN:
             return []
         num_available = self._num_total - self.num_reserved
         capacities = [(account, account.capacity(num_available)) for account in self._accounts]
@@ -465,7 +484,7 @@ class NetworkBufferPool:
     def _give_back_locked(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> None:
         for segment in segments:
             account.num_requested -= 1
-            if account.is_closed:
+            if account.state is _CLOSED:
                 self._num_outstanding -= 1
             elif account.num_requested < account.num_required:
                 self._num_owed += 1
@@ -481,7 +500,7 @@ class NetworkBufferPool:
             if account is None:
                 break
             self._waiting.remove(account)
-            account.is_waiting = False
+            account.state = AccountState.OPEN
             grants.append((account, self._take_locked(account)))
         return grants
 
@@ -509,7 +528,7 @@ class NetworkBufferPool:
         with self._lock:
             if claim.num_missing == 0:
                 return claim.segments
-            if self._is_destroyed or (claim.account is not None and claim.account.is_closed):
+            if self._state is not _OPEN or (claim.account is not None and claim.account.state is _CLOSED):
                 raise ResourceClosedError(f"a buffer pool was destroyed before {owner} requested network buffers")
             self._claims.append(claim)
             grants = self._grant_locked()
@@ -549,15 +568,10 @@ class NetworkBufferPool:
 
     def _unmap_if_complete(self) -> None:
         with self._lock:
-            if self._is_unmapped or len(self._free) < self._num_total:
+            if self._state is not NetworkBufferPoolState.DESTROYED or len(self._free) < self._num_total:
                 return
-            self._is_unmapped = True
-        for segment in self._segments:
-            segment.view.release()
-        self._arena_view.release()
-        # Somebody may still look at memory that he recycled; then the mapping goes with his last view instead of now.
-        with suppress(BufferError):
-            self._arena.close()
+            self._state = NetworkBufferPoolState.UNMAPPED
+        self._arena.unmap()
 
     def _estimate_locked(self) -> int:
         return sum(2 * account.num_required if account.max_buffers is None else account.max_buffers for account in self._accounts)

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from netstack.buffer.segment import BufferRecycler, MemorySegment, NetworkBuffer, recycle_all, recycle_segments
+from netstack.buffer.buffer_recycler import BufferRecycler
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all, recycle_segments
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.outbound_buffer import OutboundFrame, View
 from netstack.config import NetstackConfig

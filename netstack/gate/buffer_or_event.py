@@ -7,7 +7,7 @@ Source: Flink ``BufferOrEvent``.
 
 from typing import NamedTuple
 
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.wire.events import Event
 
 

@@ -9,8 +9,8 @@ Source:     Flink ``SingleInputGate``: ``transformBuffer``, ``transformEvent``, 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from netstack.buffer.buffer_debloater import ThroughputCalculator
-from netstack.buffer.segment import NetworkBuffer, recycle_all
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.buffer.throughput_calculator import ThroughputCalculator
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.input_channel import InputChannel

@@ -15,9 +15,10 @@ from functools import partial
 from typing import Final
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.buffer_debloater import BufferDebloater, ThroughputCalculator
+from netstack.buffer.buffer_debloater import BufferDebloater
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.throughput_calculator import ThroughputCalculator
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.buffer_transformer import BufferTransformer, Decompressor

@@ -15,7 +15,7 @@ from typing import Final, assert_never, cast
 import structlog
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.segment import NetworkBuffer, recycle_all
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.limits import ReplyBudget
 from netstack.errors import (

@@ -22,7 +22,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.handlers.partition_request_queue import PartitionRequestQueue, describe_error
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.ids import ResultPartitionID
-from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.events import deserialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,

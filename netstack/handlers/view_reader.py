@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from netstack.flow.credit import SenderCredit
 from netstack.ids import InputChannelID
-from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView, SegmentRun
+from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView, SegmentRun
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:

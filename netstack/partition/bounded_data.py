@@ -22,7 +22,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer
+from netstack.buffer.buffer_recycler import FREEING_RECYCLER
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceBrokenError
 from netstack.wire.messages import DataType
 

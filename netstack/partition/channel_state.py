@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from netstack.buffer.segment import NetworkBuffer, recycle_all
-from netstack.partition.in_flight import InFlightData
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.partition.in_flight_data import InFlightData
 
 SEQUENCE_NUMBER_UNKNOWN: Final = -1
 

@@ -13,8 +13,9 @@ from tests.mutants.own_bugs import OWN_BUGS
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _HANDLERS: Final = "tests/netstack/handlers/test_hist_handlers.py"
 _HISTORY: Final = "tests/netstack/partition/test_history.py"
-_POOLS: Final = "tests/netstack/buffer/test_local_buffer_pool_scenarios.py"
+_POOLS: Final = "tests/netstack/buffer/test_local_buffer_pool.py"
 _MANAGER: Final = "tests/netstack/gate/channels/test_buffer_manager.py"
+_ORDERS: Final = "tests/netstack/gate/test_gate_orders.py"
 
 
 FLINK_BUGS: Final = (
@@ -23,16 +24,16 @@ FLINK_BUGS: Final = (
         "flush_tells_nobody",
         "8694 8760",
         "a flush that makes the only buffer readable does not tell the reader",
-        "netstack.partition.pipelined",
+        "netstack.partition.pipelined_subpartition",
         "view = self._view if has_one_unfinished and not self._is_blocked else None",
         "view = None",
-        "tests/netstack/partition/test_pipelined.py::test_hist_8694_8760_flush_always_without_a_timer_never_strands_data",
+        "tests/netstack/partition/test_pipelined_subpartition.py::test_hist_8694_8760_flush_always_without_a_timer_never_strands_data",
     ),
     Mutant(
         "resume_tells_nobody",
         "23223",
         "what was added while the subpartition was blocked is not announced when it resumes",
-        "netstack.partition.pipelined",
+        "netstack.partition.pipelined_subpartition",
         "view = self._view if self._availability_locked()[0] else None",
         "view = None",
         f"{_HISTORY}::test_hist_23223_data_flushed_while_blocked_is_told_on_resume",
@@ -41,7 +42,7 @@ FLINK_BUGS: Final = (
         "resume_tells_of_one_buffer_only",
         "25664",
         "as above, if more than one buffer was added",
-        "netstack.partition.pipelined",
+        "netstack.partition.pipelined_subpartition",
         "view = self._view if self._availability_locked()[0] else None",
         "view = self._view if self._availability_locked()[0] and len(self._buffers) == 1 else None",
         f"{_HISTORY}::test_hist_25664_buffers_added_while_blocked_are_told_on_resume",
@@ -50,7 +51,7 @@ FLINK_BUGS: Final = (
         "priority_is_a_flag",
         "40521",
         "polling one priority event forgets that there is another",
-        "netstack.partition.pipelined",
+        "netstack.partition.pipelined_subpartition",
         "            self._num_priority -= 1\n",
         "            self._num_priority = 0\n",
         _SIM,
@@ -59,10 +60,10 @@ FLINK_BUGS: Final = (
         "union_forgets_what_was_told_early",
         "union view",
         "a notification that comes before all views were made is lost",
-        "netstack.partition.union_view",
-        "            self._is_started = True\n            is_ready = bool(self._ready)",
-        "            self._is_started = True\n            is_ready = False",
-        "tests/netstack/partition/test_union_view.py::test_hist_union_view_told_before_it_was_created",
+        "netstack.partition.union_result_subpartition_view",
+        "            is_ready = bool(self._ready)\n",
+        "            is_ready = False\n",
+        "tests/netstack/partition/test_union_result_subpartition_view.py::test_hist_union_view_told_before_it_was_created",
     ),
     Mutant(
         "writability_is_ignored",
@@ -155,7 +156,7 @@ FLINK_BUGS: Final = (
         "netstack.buffer.local_buffer_pool",
         "        if listener is not None:\n            wakeups.append(lambda: self._serve(listener, segment))\n        return is_kept",
         "        return is_kept",
-        f"{_POOLS}::test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out",
+        "tests/netstack/buffer/test_buffer_listener.py::test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out",
     ),
     Mutant(
         "overdraft_eats_the_guarantees_of_others",
@@ -199,7 +200,7 @@ FLINK_BUGS: Final = (
         "writer_shares_the_readers_reference",
         "22424",
         "when the consumer leaves, the memory is freed while its producer still writes into it",
-        "netstack.buffer.builder",
+        "netstack.buffer.buffer_builder",
         "        self._has_consumer = True\n        self._lease.retain()\n",
         "        self._has_consumer = True\n",
         f"{_HISTORY}::test_hist_22424_memory_stays_while_its_producer_writes",
@@ -209,8 +210,8 @@ FLINK_BUGS: Final = (
         "23724 32541",
         "the buffer that was being written when the task ended is never given back",
         "netstack.partition.result_partition",
-        "            self._is_closed = True\n        self._finish_builders()\n",
-        "            self._is_closed = True\n",
+        "        self._finish_builders()\n        if not is_finished and",
+        "        if not is_finished and",
         f"{_HISTORY}::test_hist_23724_32541_half_filled_builders_are_closed",
     ),
     Mutant(
@@ -255,7 +256,7 @@ FLINK_BUGS: Final = (
         "early_request_is_forgotten",
         "1954 9413 25055",
         "whoever asked before the partition was registered is not told when it comes",
-        "netstack.partition.manager",
+        "netstack.partition.result_partition_manager",
         "                    calls += [*waiting.end(), waiting.on_partition]\n        except",
         "                    calls += [*waiting.end()]\n        except",
         f"{_HANDLERS}::test_hist_1954_9413_25055_a_partition_that_comes_late_is_served",

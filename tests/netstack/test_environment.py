@@ -28,8 +28,8 @@ from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, partition_id
-from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.security import SecurityConfig
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 from tests.waiting import PATIENCE_S

@@ -8,7 +8,8 @@ Units:      credit in buffers.
 
 from dataclasses import dataclass, field
 
-from netstack.buffer.segment import FREEING_RECYCLER, NetworkBuffer
+from netstack.buffer.buffer_recycler import FREEING_RECYCLER
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.message_codec import OutboundBuffer, OutboundRun
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel

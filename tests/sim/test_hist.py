@@ -3,8 +3,8 @@
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.events import EndOfPartition
 from tests.netstack.partition.doubles import partition_id_of
 

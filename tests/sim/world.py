@@ -22,7 +22,8 @@ from random import Random
 from typing import Any
 
 from netstack import connection_manager
-from netstack.buffer.compression import BufferCompressor, BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.direct_writer import DirectWriter
@@ -40,9 +41,9 @@ from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
-from netstack.partition.bounded_blocking import BoundedBlockingResultPartition
-from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.manual_clock import ManualClock
 from netstack.wire.decoder import FrameDecoder
 from tests.sim.actors import Actor, Consumer, Flusher, LoopActor, Producer, Recycler, SimLoop, StateRecorder, WireActor

@@ -20,9 +20,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol, Self
 
-from netstack.buffer.local_buffer_pool import BufferListener
+from netstack.buffer.buffer_listener import BufferListener
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import BufferLease, NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import BufferLease, MemorySegment, NetworkBuffer, recycle_all
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.wakeups import run_all
 from netstack.wire.messages import DataType

@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all
+from netstack.buffer.buffer_recycler import FREEING_RECYCLER
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.channel_lifecycle import ChannelLifecycle

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import CheckpointSubsumedError
 from netstack.gate.channels.channel_state_persister import ChannelStatePersister
 from netstack.gate.channels.sequence_numbers import is_before

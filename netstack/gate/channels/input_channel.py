@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
 from netstack.gate.channels.channel_lifecycle import NEXT, ChannelLifecycle
 from netstack.gate.channels.channel_statistics import ChannelStatistics
@@ -20,7 +20,7 @@ from netstack.gate.channels.partition_state_checker import ProducerState
 from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
-from netstack.partition.view import BufferAndBacklog
+from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.events import CheckpointBarrier, Event
 from netstack.wire.messages import DataType
 

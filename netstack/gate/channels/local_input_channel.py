@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from netstack.buffer.content import ContentBuffer
+from netstack.buffer.content_buffer import ContentBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.channel_state_persister import ChannelStatePersister
@@ -22,8 +22,8 @@ from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelG
 from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import NO_CHANNEL_STATE, SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
-from netstack.partition.manager import ResultPartitionManager
-from netstack.partition.view import ResultSubpartitionView
+from netstack.partition.result_partition_manager import ResultPartitionManager
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.timers import Timers
 from netstack.wire.events import CheckpointBarrier, Event, deserialize_event
 from netstack.wire.messages import DataType

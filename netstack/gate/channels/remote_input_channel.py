@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ResourceBrokenError, ResourceClosedError
 from netstack.gate.channels.buffer_manager import BufferManager, FloatingBufferPool

@@ -8,7 +8,7 @@ from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata, C
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceClosedError
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.input_gate import EndOfDataStatus, wait_for_next

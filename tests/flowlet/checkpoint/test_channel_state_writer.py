@@ -10,10 +10,10 @@ import pytest
 
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import BufferOwnershipError
 from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight import InFlightData
+from netstack.partition.in_flight_data import InFlightData
 from netstack.wire.messages import DataType
 from tests.waiting import PATIENCE_S
 

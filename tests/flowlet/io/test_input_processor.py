@@ -20,7 +20,7 @@ from flowlet.records import (
 )
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError, RemoteProtocolError
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate

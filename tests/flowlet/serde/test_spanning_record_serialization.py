@@ -17,8 +17,8 @@ from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.types.serializers import serializer_for
-from netstack.buffer.builder import BufferBuilder
-from netstack.buffer.segment import MemorySegment
+from netstack.buffer.buffer_builder import BufferBuilder
+from netstack.buffer.memory_segment import MemorySegment
 
 SEGMENT_BYTES = 32 * 1024
 SEED = 4

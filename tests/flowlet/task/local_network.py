@@ -15,8 +15,8 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
-from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.events import Event, deserialize_event
 from tests.waiting import PATIENCE_S
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import PATIENCE_S
 
-MODULES = ("local_buffer_pool", "network_buffer_pool", "ledger")
+MODULES = ("local_buffer_pool", "parked_threads", "network_buffer_pool", "segment_ledger")
 
 
 class Stuck(AssertionError):

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.netstack.buffer.interleaving import ScheduledLock, Scheduler, Stuck, schedule_locks
 

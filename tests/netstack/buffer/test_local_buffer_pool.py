@@ -1,233 +1,116 @@
-"""``LocalBufferPool``: available means served, and a parked writer always wakes up."""
+"""``LocalBufferPool``: available means served; with the scenarios of Flink's ``LocalBufferPoolTest``, and the history of its bugs."""
 
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment, NetworkBuffer, recycle_all
-from netstack.errors import BufferOwnershipError, ResourceClosedError
+from netstack.buffer.pool_account import PoolAccount
+from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from netstack.wire.messages import DataType
+from tests.netstack.buffer.pools import NUM_BUFFERS, SEGMENT, Worker, buffers_of, recycle, take
 from tests.waiting import PATIENCE_S, spin_until
 
-
-@pytest.fixture
-def network() -> Iterator[NetworkBufferPool]:
-    pool = NetworkBufferPool(8, 32)
-    yield pool
-    pool.check_invariants()
-    pool.destroy()
-    assert pool.num_available == pool.num_total, f"leaked: {pool!r}"
+# ---------------------------------------------------------------- requests and availability
 
 
-@pytest.fixture
-def pool(network: NetworkBufferPool) -> LocalBufferPool:
-    """Two guaranteed, three at most."""
-    return network.create_buffer_pool(owner="map (1/2)", num_required=2, max_buffers=3)
-
-
-def take(pool: LocalBufferPool) -> MemorySegment:
-    segment = pool.request_segment_nowait()
-    assert segment is not None
-    return segment
-
-
-class Blocked:
-    """A thread inside ``request_builder_blocking``; made only once the pool says that it is parked."""
-
-    def __init__(self, pool: LocalBufferPool) -> None:
-        self.pool = pool
-        self.result: BufferBuilder | None = None
-        self.error: Exception | None = None
-        self.thread = threading.Thread(target=self._run)
-        before = repr(pool)
-        self.thread.start()
-        spin_until(lambda: "wait for a buffer" in repr(pool) and repr(pool) != before and len(pool._parked) > 0)
-
-    def _run(self) -> None:
-        try:
-            self.result = self.pool.request_builder_blocking()
-        except ResourceClosedError as error:
-            self.error = error
-
-    def join(self) -> None:
-        self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive(), "the writer never woke up"
-
-
-def test_more_than_the_maximum_is_none(pool: LocalBufferPool) -> None:
-    """Three are served, the fourth is not; one that comes back is served again."""
-    segments = [take(pool) for _ in range(3)]
-
-    assert pool.request_segment_nowait() is None
-    pool.recycle(segments.pop())
-    segments.append(take(pool))
-
-    for segment in segments:
-        pool.recycle(segment)
-
-
-def test_availability_follows_the_free_segments(pool: LocalBufferPool) -> None:
+def test_availability_follows_the_free_segments(bounded: LocalBufferPool) -> None:
     """The future is done while a request would be served; the last one taken starts a new one, which the next recycle completes."""
-    done = pool.available_future()
-    segments = [take(pool) for _ in range(3)]
-    pending = pool.available_future()
+    done = bounded.available_future()
+    segments = [take(bounded) for _ in range(3)]
+    pending = bounded.available_future()
     told: list[str] = []
     pending.add_done_callback(lambda: told.append("there is one"))
-    pool.check_invariants()
-    states = (done.is_done, pending.is_done, pool.is_available, list(told))
+    bounded.check_invariants()
+    states = (done.is_done, pending.is_done, bounded.is_available, list(told))
 
-    pool.recycle(segments.pop())
+    bounded.recycle(segments.pop())
 
     assert states == (True, False, False, [])
-    assert (pending.is_done, pool.is_available, told) == (True, True, ["there is one"])
-    pool.check_invariants()
+    assert (pending.is_done, bounded.is_available, told) == (True, True, ["there is one"])
+    bounded.check_invariants()
     for segment in segments:
-        pool.recycle(segment)
+        bounded.recycle(segment)
 
 
-def test_hist_29298_a_callback_may_take_the_segment_itself(pool: LocalBufferPool) -> None:
+def test_hist_29298_a_callback_may_take_the_segment_itself(bounded: LocalBufferPool) -> None:
     """The callback runs outside the lock; the pool asks for the next one by itself (FLINK-29298)."""
-    segments = [take(pool) for _ in range(3)]
-    pool.available_future().add_done_callback(lambda: segments.append(take(pool)))
+    segments = [take(bounded) for _ in range(3)]
+    bounded.available_future().add_done_callback(lambda: segments.append(take(bounded)))
 
-    pool.recycle(segments.pop(0))
+    bounded.recycle(segments.pop(0))
 
-    assert (len(segments), pool.is_available) == (3, False)
-    pool.recycle(segments.pop())
-    assert pool.is_available, "and again"
+    assert (len(segments), bounded.is_available) == (3, False)
+    bounded.recycle(segments.pop())
+    assert bounded.is_available, "and again"
     for segment in segments:
-        pool.recycle(segment)
+        bounded.recycle(segment)
 
 
-def test_hist_9755_a_broken_callback_does_not_lose_the_segment(pool: LocalBufferPool) -> None:
+def test_hist_9755_a_broken_callback_does_not_lose_the_segment(bounded: LocalBufferPool) -> None:
     """Its error reaches whoever recycled; the pool is sound (FLINK-9755)."""
-    segments = [take(pool) for _ in range(3)]
+    segments = [take(bounded) for _ in range(3)]
 
     def broken() -> None:
         raise RuntimeError("callback")
 
-    pool.available_future().add_done_callback(broken)
+    bounded.available_future().add_done_callback(broken)
 
     with pytest.raises(RuntimeError, match="callback"):
-        pool.recycle(segments.pop())
+        bounded.recycle(segments.pop())
 
-    pool.check_invariants()
-    assert pool.num_available == 1
+    bounded.check_invariants()
+    assert bounded.num_available == 1
     for segment in segments:
-        pool.recycle(segment)
+        bounded.recycle(segment)
 
 
-def test_a_parked_writer_gets_the_recycled_segment(pool: LocalBufferPool) -> None:
-    """It sleeps until then, says so, and its wait is counted."""
-    segments = [take(pool) for _ in range(3)]
-    writer = Blocked(pool)
-    text, blocked = repr(pool), pool.hard_blocked_ns
+def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(network: NetworkBufferPool, bounded: LocalBufferPool) -> None:
+    """LocalBufferPoolTest recycle after destroy: free segments go home at once, the others when they are recycled."""
+    segment = take(bounded)
 
-    pool.recycle(segments.pop())
-    writer.join()
+    bounded.destroy()
+    bounded.destroy()
+    before = network.num_used
+    bounded.recycle(segment)
 
-    assert "map (1/2)" in text
-    assert "1 threads wait for a buffer" in text
-    assert 0 < blocked <= pool.hard_blocked_ns
-    assert pool.hard_blocked_ns == pool.hard_blocked_ns, "the clock stands still when nobody waits"
-    assert "wait for a buffer" not in repr(pool)
-    assert writer.result is not None
-    writer.result.close()
-    for segment in segments:
-        pool.recycle(segment)
-
-
-def test_every_parked_writer_is_served(pool: LocalBufferPool) -> None:
-    """One recycled segment wakes one of them."""
-    segments = [take(pool) for _ in range(3)]
-    writers = [Blocked(pool)]
-    writers.append(Blocked(pool))
-
-    for _ in range(2):
-        pool.recycle(segments.pop())
-    for writer in writers:
-        writer.join()
-
-    for writer in writers:
-        assert writer.result is not None
-        writer.result.close()
-    pool.recycle(segments.pop())
-
-
-def test_the_spare_segment_goes_to_the_next_parked_writer(network: NetworkBufferPool) -> None:
-    """Memory that comes from outside wakes all who can be served, without waiting for a time slice."""
-    everything = network.request_unpooled("other", 6)
-    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=8)
-    mine = [take(pool), take(pool)]
-    writers = [Blocked(pool), Blocked(pool)]
-
-    network.recycle_unpooled(everything)
-    for writer in writers:
-        writer.join()
-
-    for writer in writers:
-        assert writer.result is not None
-        writer.result.close()
-    for segment in mine:
-        pool.recycle(segment)
-
-
-def test_destroy_wakes_a_parked_writer_with_an_error(pool: LocalBufferPool) -> None:
-    """Nobody sleeps in a pool that is gone."""
-    segments = [take(pool) for _ in range(3)]
-    pending = pool.available_future()
-    writer = Blocked(pool)
-
-    pool.destroy()
-    writer.join()
-
-    assert str(writer.error) == "the buffer pool of map (1/2) was destroyed"
-    assert (pending.is_done, pool.available_future().is_done) == (True, True)
-    for segment in segments:
-        pool.recycle(segment)
-
-
-def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
-    """Free segments go home at once, the others when they are recycled; twice destroyed is destroyed."""
-    segment = take(pool)
-
-    pool.destroy()
-    pool.destroy()
-    before = network.num_available
-    pool.recycle(segment)
-
-    assert (before, network.num_available, pool.num_requested) == (7, 8, 0)
-    pool.check_invariants()
-    for request in (pool.request_segment_nowait, pool.request_buffer_nowait, pool.request_builder_nowait, pool.request_builder_blocking):
+    assert (before, network.num_used, bounded.num_requested) == (1, 0, 0)
+    bounded.check_invariants()
+    for request in (
+        bounded.request_segment_nowait,
+        bounded.request_buffer_nowait,
+        bounded.request_builder_nowait,
+        bounded.request_builder_blocking,
+    ):
         with pytest.raises(ResourceClosedError):
             request()
 
 
-def test_buffers_and_builders_come_from_the_pool_and_go_back(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+def test_buffers_and_builders_come_from_the_pool_and_go_back(network: NetworkBufferPool, bounded: LocalBufferPool) -> None:
     """Whole segments, recycled by their last holder."""
-    buffer, builder = pool.request_buffer_nowait(), pool.request_builder_nowait()
+    buffer, builder = bounded.request_buffer_nowait(), bounded.request_builder_nowait()
     assert buffer is not None
     assert builder is not None
 
-    facts = (buffer.size, buffer.is_buffer, builder.capacity_bytes, builder.recycler is pool, pool.num_requested)
+    facts = (buffer.size, buffer.is_buffer, builder.capacity_bytes, builder.recycler is bounded, bounded.num_requested)
     buffer.recycle()
     builder.close()
 
-    assert facts == (32, True, 32, True, 3)
-    assert network.num_available + pool.num_available == 8
-    taken = [take(pool) for _ in range(3)]
-    assert (pool.request_buffer_nowait(), pool.request_builder_nowait()) == (None, None)
+    assert facts == (SEGMENT, True, SEGMENT, True, 3)
+    assert network.num_used == bounded.num_available
+    taken = [take(bounded) for _ in range(3)]
+    assert (bounded.request_buffer_nowait(), bounded.request_builder_nowait()) == (None, None)
     for segment in taken:
-        pool.recycle(segment)
+        bounded.recycle(segment)
 
 
-def test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost(network: NetworkBufferPool) -> None:
+def test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost() -> None:
     """It is on its way from another pool's recycle when the waiting pool ends (FLINK-19964)."""
+    network = NetworkBufferPool(8, 32)
     user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=8)
     used = [take(user) for _ in range(8)]
     waiting = network.create_buffer_pool(owner="waiting", num_required=1, max_buffers=1)
@@ -247,148 +130,458 @@ def test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost(network: N
     for segment in used:
         user.recycle(segment)
     network.check_invariants()
+    network.destroy()
+    assert network.num_available == 8
 
 
-@pytest.mark.slow
-def test_a_writer_and_two_recyclers_never_lose_a_wakeup(
-    network: NetworkBufferPool, pool: LocalBufferPool, tiny_switch_interval: None
+# ---------------------------------------------------------------- size
+
+
+def test_more_than_available_is_none(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest request more than available: one is held in advance all the time, the 1025th is None."""
+    pool.set_num_buffers(NUM_BUFFERS)
+    taken, used = [], []
+
+    for _ in range(NUM_BUFFERS):
+        taken.append(take(pool))
+        used.append(network.num_used)
+
+    assert used == [min(index + 1, NUM_BUFFERS) for index in range(1, NUM_BUFFERS + 1)]
+    assert pool.request_buffer_nowait() is None
+    recycle(pool, taken)
+
+
+def test_a_new_size_after_the_end_fetches_nothing(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest set after destroy: the number is kept, no segment is taken."""
+    pool.set_num_buffers(2)
+    before = (pool.num_buffers, pool.num_available)
+
+    pool.destroy()
+    pool.set_num_buffers(3)
+
+    assert (before, pool.num_buffers, pool.num_available) == ((2, 1), 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "max_overdraft", "requested", "overdraft_after", "ordinary_after", "available_after"),
+    [
+        pytest.param(7, 5, 2, 5, 0, 5, 0, id="as many as the small size"),
+        pytest.param(6, 4, 2, 2, 0, 3, 1, id="less than the small size"),
+        pytest.param(7, 5, 2, 7, 2, 5, 0, id="surplus equals the overdraft"),
+        pytest.param(9, 5, 3, 9, 4, 5, 0, id="surplus above the overdraft"),
+        pytest.param(7, 5, 4, 7, 2, 5, 0, id="surplus below the overdraft"),
+        pytest.param(7, 5, 6, 9, 4, 5, 0, id="with overdraft in use"),
+    ],
+)
+def test_decrease_size(
+    network: NetworkBufferPool,
+    large: int,
+    small: int,
+    max_overdraft: int,
+    requested: int,
+    overdraft_after: int,
+    ordinary_after: int,
+    available_after: int,
 ) -> None:
-    """Every blocking request is served although the segments come back from other threads, well within the time of one park slice each."""
-    assert sys.getswitchinterval() < 1e-5
-    handed: list[BufferBuilder] = []
-    is_over = threading.Event()
+    """LocalBufferPoolTest decrease size: what is above the new size counts as overdraft, even beyond its limit."""
+    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=10, max_overdraft_buffers=max_overdraft)
+    pool.set_num_buffers(large)
+    taken = [take(pool) for _ in range(requested)]
 
-    def recycle_some() -> None:
-        while not (is_over.is_set() and not handed):
-            try:
-                handed.pop().close()
-            except IndexError:
-                is_over.wait(0)
+    pool.set_num_buffers(small)
 
-    recyclers = [threading.Thread(target=recycle_some) for _ in range(2)]
-    for thread in recyclers:
-        thread.start()
-    for _ in range(3000):
-        handed.append(pool.request_builder_blocking())
-    is_over.set()
-    for thread in recyclers:
-        thread.join(PATIENCE_S)
-
+    ordinary = min(pool.num_requested, pool.num_buffers)
+    assert (pool.num_overdraft, ordinary, pool.num_available) == (overdraft_after, ordinary_after, available_after)
+    assert (pool.num_buffers, pool.is_available) == (small, available_after > 0)
     pool.check_invariants()
-    assert pool.num_available == pool.num_requested
+    recycle(pool, taken)
+    pool.check_invariants()
+    pool.destroy()
 
 
-@pytest.mark.slow
-def test_destroy_races_with_parked_writers(network: NetworkBufferPool, tiny_switch_interval: None) -> None:
-    """Whatever comes first, every writer ends and every segment is back."""
-    for _ in range(150):
-        pool = network.create_buffer_pool(owner="short-lived", num_required=1, max_buffers=1)
-        ends: list[str] = []
+@pytest.mark.parametrize(
+    ("max_buffers", "small", "large", "overdraft_after", "available_after"),
+    [(100, 5, 6, 1, 0), (100, 5, 7, 0, 0), (100, 5, 8, 0, 1), (10, 8, 10, 0, 0)],
+)
+def test_increase_size(
+    network: NetworkBufferPool, max_buffers: int, small: int, large: int, overdraft_after: int, available_after: int
+) -> None:
+    """LocalBufferPoolTest increase size: overdraft becomes ordinary first; only what is left makes the pool available."""
+    pool = network.create_buffer_pool(owner="pool", num_required=small, max_buffers=max_buffers, max_overdraft_buffers=2)
+    pool.set_num_buffers(small)
+    taken = [take(pool) for _ in range(small)]
+    assert not pool.is_available
+    taken += [take(pool), take(pool)]
+    assert (pool.request_segment_nowait(), pool.num_overdraft, pool.is_available) == (None, 2, False)
 
-        def write(pool: LocalBufferPool = pool, ends: list[str] = ends) -> None:
-            try:
-                for _ in range(50):
-                    pool.request_builder_blocking().close()
-            except ResourceClosedError:
-                ends.append("destroyed")
-            else:
-                ends.append("done")
+    pool.set_num_buffers(large)
 
-        threads = [threading.Thread(target=write) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        pool.destroy()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-
-        assert len(ends) == 3
-        assert network.num_available == 8
+    assert (pool.num_buffers, pool.num_overdraft, pool.num_available) == (large, overdraft_after, available_after)
+    assert (pool.is_available, pool.available_future().is_done) == (available_after > 0, available_after > 0)
+    pool.check_invariants()
+    recycle(pool, taken)
+    pool.destroy()
 
 
-def test_a_parked_writer_looks_around_by_itself(network: NetworkBufferPool, pool: LocalBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every wait has a deadline: even a wake-up that was really lost costs one time slice, not for ever."""
-    monkeypatch.setattr("netstack.buffer.local_buffer_pool.PARK_SLICE_S", 0.001)
-    segments = [take(pool) for _ in range(3)]
-    writer = Blocked(pool)
-    assert network.ledger is not None
-    network.ledger.give_back(segments[-1].index)
-    with pool._lock:
-        pool._free.append(segments.pop())  # without telling anybody
+@pytest.mark.parametrize("max_overdraft", [5, 0])
+def test_request_on_recycle(network: NetworkBufferPool, max_overdraft: int) -> None:
+    """LocalBufferPoolTest request buffer on recycle with and without overdraft: one recycles, the other blocks for its share; both end."""
+    first = network.create_buffer_pool(owner="first", num_required=512, max_buffers=2048, max_overdraft_buffers=max_overdraft)
+    taken = [take(first) for _ in range(1023)]
+    second = network.create_buffer_pool(owner="second", num_required=512, max_buffers=512, max_overdraft_buffers=max_overdraft)
+    builders: list[BufferBuilder] = []
+    worker = Worker(lambda: builders.extend(second.request_builder_blocking() for _ in range(512)))
 
-    writer.join()
+    recycle(first, taken)
+    first.destroy()
+    worker.join()
 
-    assert writer.result is not None
-    writer.result.close()
-    for segment in segments:
-        pool.recycle(segment)
+    assert (worker.error, len(builders)) == (None, 512)
+    for builder in builders:
+        builder.close()
+    second.destroy()
+
+
+def test_surplus_goes_home_with_every_recycle(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest recycle excess buffers after recycling: used ones stay until then."""
+    pool.set_num_buffers(NUM_BUFFERS)
+    taken = [take(pool) for _ in range(NUM_BUFFERS)]
+
+    pool.set_num_buffers(NUM_BUFFERS // 2)
+    used = [network.num_used]
+    for _ in range(1, NUM_BUFFERS // 2):
+        pool.recycle(taken.pop())
+        used.append(network.num_used)
+
+    assert used == list(range(NUM_BUFFERS, NUM_BUFFERS // 2, -1))
+    recycle(pool, taken)
+    assert network.num_used == NUM_BUFFERS // 2
+
+
+def test_free_surplus_goes_home_with_the_new_size(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest recycle excess buffers after changing the number: at once."""
+    pool.set_num_buffers(NUM_BUFFERS)
+    recycle(pool, [take(pool) for _ in range(NUM_BUFFERS)])
+    before = pool.num_available
+
+    pool.set_num_buffers(NUM_BUFFERS // 2)
+
+    assert (before, pool.num_available) == (NUM_BUFFERS, NUM_BUFFERS // 2)
+
+
+def test_a_size_below_the_guarantee_is_illegal(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest set less than required."""
+    pool.set_num_buffers(1)
+
+    with pytest.raises(ValueError, match="1 guaranteed buffers cannot have 0"):
+        pool.set_num_buffers(0)
+
+
+def test_a_bounded_pool_through_all_its_sizes(network: NetworkBufferPool) -> None:
+    """LocalBufferPoolTest bounded buffer: 1, 2, 3 (which is 2), and 1 again."""
+    pool = network.create_buffer_pool(owner="bounded", num_required=1, max_buffers=2)
+    assert pool.max_buffers == 2
+
+    for size, expected in ((1, 1), (2, 2), (3, 2), (1, 1)):
+        pool.set_num_buffers(size)
+        taken = []
+        while (segment := pool.request_segment_nowait()) is not None:
+            taken.append(segment)
+        counts = [len(taken), pool.num_available]
+        recycle(pool, taken)
+        counts.append(pool.num_available)
+        assert (size, counts) == (size, [expected, 0, expected])
+        pool.check_invariants()
+
+
+def test_availability_through_the_life_of_a_pool(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest is available or not: with each size and each request."""
+    assert pool.is_available
+    builder = pool.request_builder_blocking()
+    future = pool.available_future()
+    assert not future.is_done
+
+    pool.set_num_buffers(5)
+    assert (future.is_done, pool.is_available) == (True, True)
+    taken = []
+    for _ in range(4):
+        assert pool.is_available
+        taken.append(take(pool))
+    assert not pool.is_available
+    pool.recycle(taken.pop())
+    assert pool.is_available
+    recycle(pool, taken)
+    assert pool.is_available
+    pool.set_num_buffers(2)
+    assert pool.is_available
+    segment = take(pool)
+    assert not pool.is_available
+    pool.recycle(segment)
+    assert pool.is_available
+    pool.set_num_buffers(1)
+    assert not pool.available_future().is_done
+
+    builder.close()
+    assert (pool.is_available, pool.available_future().is_done) == (True, True)
+
+
+def test_hist_20547_availability_is_consistent_after_a_failed_fetch(network: NetworkBufferPool) -> None:
+    """LocalBufferPoolTest consistent availability (FLINK-20547): the network pool had nothing in between."""
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=2)
+    others = network.request_unpooled("all the rest", NUM_BUFFERS - 1)
+    segment = take(pool)
+
+    pool.set_num_buffers(2)
+    pool.check_invariants()
+    pool.recycle(segment)
+    pool.check_invariants()
+
+    assert pool.is_available
+    network.recycle_unpooled(others)
+    pool.destroy()
+
+
+# ---------------------------------------------------------------- maximum per channel, overdraft
+
+
+def test_max_buffers_per_channel_and_availability(network: NetworkBufferPool) -> None:
+    """LocalBufferPoolTest max per channel: a full channel makes the pool unavailable, it is not refused (FLINK-27522)."""
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None, num_subpartitions=3, max_buffers_per_channel=2)
+    pool.set_num_buffers(10)
+
+    def is_available() -> bool:
+        assert pool.available_future().is_done == pool.is_available
+        pool.check_invariants()
+        return pool.is_available
+
+    assert is_available()
+    of_0, of_1 = pool.request_builder_blocking(0), pool.request_builder_blocking(1)
+    assert is_available()
+    second_of_0 = pool.request_builder_blocking(0)
+    assert not is_available()
+    third_of_0 = pool.request_builder_blocking(0)
+    of_2, second_of_2 = pool.request_builder_blocking(2), pool.request_builder_nowait(2)
+    assert second_of_2 is not None
+    assert not is_available()
+
+    states = []
+    for builder in (of_1, of_2, second_of_0, of_0, third_of_0, second_of_2):
+        builder.close()
+        states.append(is_available())
+    assert states == [False, False, False, True, True, True]
+    pool.destroy()
+
+
+def test_a_full_channel_wakes_whoever_waits_for_availability(network: NetworkBufferPool) -> None:
+    """The future of a pool that has free segments completes when the last full channel has room."""
+    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1)
+    builders = [pool.request_builder_blocking(0), pool.request_builder_blocking(1)]
+    future, told = pool.available_future(), []
+    future.add_done_callback(lambda: told.append(pool.is_available))
+
+    builders[0].close()
+    before = list(told)
+    builders[1].close()
+
+    assert (before, told) == ([], [True])
+    pool.check_invariants()
+
+
+def test_raw_segments_can_be_counted_for_a_channel(network: NetworkBufferPool) -> None:
+    """Whoever wants no builder recycles through ``recycler``."""
+    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1)
+    segment = take(pool, 1)
+    was_available = pool.is_available
+
+    pool.recycler(1).recycle(segment)
+
+    assert (was_available, pool.is_available) == (False, True)
+    assert pool.recycler(-1) is pool
+
+
+OVERDRAFT_CASES = [(4, 3, 2, 1), (4, 3, 2, 2), (4, 3, 3, 2)]
+OVERDRAFT_CASES += [(8, 5, 2, 1), (8, 5, 2, 2), (8, 5, 3, 2), (12, 10, 2, 1), (12, 10, 2, 2), (12, 10, 3, 2)]
+
+
+@pytest.mark.parametrize("max_overdraft", [0, 1, 2])
+@pytest.mark.parametrize(("size", "max_per_channel", "num_channels", "num_used_channels"), OVERDRAFT_CASES)
+def test_overdraft_and_availability(
+    network: NetworkBufferPool, size: int, max_per_channel: int, num_channels: int, num_used_channels: int, max_overdraft: int
+) -> None:
+    """LocalBufferPoolTest overdraft buffer and availability: exactly so many beyond the size, and the pool is unavailable meanwhile."""
+    pool = network.create_buffer_pool(
+        owner="pool",
+        num_required=1,
+        max_buffers=None,
+        num_subpartitions=num_channels,
+        max_buffers_per_channel=max_per_channel,
+        max_overdraft_buffers=max_overdraft,
+    )
+    pool.set_num_buffers(size)
+    ordinary: dict[int, list[BufferBuilder]] = {channel: [] for channel in range(num_used_channels)}
+
+    def check(num_overdraft: int, num_used: int, *, is_available: bool) -> None:
+        assert (pool.num_overdraft, pool.best_effort_used, pool.is_available) == (num_overdraft, num_used, is_available)
+        pool.check_invariants()
+
+    for index in range(size):
+        builder = pool.request_builder_nowait(index % num_used_channels)
+        assert builder is not None
+        ordinary[index % num_used_channels].append(builder)
+        check(0, index + 1, is_available=index + 1 < size and index < num_used_channels * (max_per_channel - 1))
+    overdraft = []
+    for index in range(max_overdraft):
+        builder = pool.request_builder_nowait(index % num_used_channels)
+        assert builder is not None
+        overdraft.append(builder)
+        check(index + 1, size + index + 1, is_available=False)
+    for channel in range(num_channels):
+        assert pool.request_builder_nowait(channel) is None
+    check(max_overdraft, size + max_overdraft, is_available=False)
+
+    for builder in overdraft:
+        builder.close()
+    check(0, size, is_available=False)
+    num_used = size
+    for builders in ordinary.values():
+        for builder in builders:
+            builder.close()
+        num_used -= len(builders)
+        check(0, num_used, is_available=True)
+    statistics = pool.statistics()
+    assert (statistics.num_buffers, statistics.num_used, statistics.num_available) == (size, 0, size)
+    pool.destroy()
+
+
+def test_overdraft_never_takes_what_others_were_promised() -> None:
+    """FLINK-31386, FLINK-14872 for overdraft: it comes from what is really left over."""
+    network = NetworkBufferPool(6, 16)
+    pool = network.create_buffer_pool(owner="pool", num_required=2, max_buffers=2, max_overdraft_buffers=5)
+    other = network.create_buffer_pool(owner="other", num_required=3, max_buffers=3)
+
+    mine = []
+    while (segment := pool.request_segment_nowait()) is not None:
+        mine.append(segment)
+    theirs = [take(other) for _ in range(3)]
+
+    assert (len(mine), pool.num_overdraft) == (3, 1)
+    network.check_invariants()
+    recycle(pool, mine)
+    recycle(other, theirs)
+    network.destroy()
+
+
+@pytest.mark.parametrize(("max_per_channel", "max_overdraft"), [(0, 0), (1, -1)])
+def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channel: int, max_overdraft: int) -> None:
+    """And nothing stays promised."""
+    with pytest.raises(ValueError, match="at most"):
+        network.create_buffer_pool(
+            owner="odd", num_required=1, max_buffers=1, max_buffers_per_channel=max_per_channel, max_overdraft_buffers=max_overdraft
+        )
+
+    assert (network.num_reserved, network.num_pools) == (0, 0)
+
+
+# ---------------------------------------------------------------- reservation
+
+
+def test_reserve_segments() -> None:
+    """LocalBufferPoolTest reserveSegments: above the guarantee illegal; waits and times out; tops up; after the end refused."""
+    network = NetworkBufferPool(2, 16)
+    first = network.create_buffer_pool(owner="first", num_required=1, max_buffers=2)
+    with pytest.raises(ValueError, match="cannot reserve 2 segments, only 1 are guaranteed"):
+        first.reserve_segments(2)
+    taken = [take(first), take(first)]
+    second = network.create_buffer_pool(owner="second", num_required=1, max_buffers=10)
+
+    with pytest.raises(InsufficientNetworkBuffersError, match="Timeout triggered when second requested 1 network buffers"):
+        second.reserve_segments(1, timeout_s=0.01)
+    assert not second.is_available
+    network.check_invariants()
+    recycle(first, taken)
+    first.destroy()
+    second.destroy()
+
+    third = network.create_buffer_pool(owner="third", num_required=2, max_buffers=10)
+    before = third.num_available
+    third.reserve_segments(2)
+    assert (before, third.num_available) == (1, 2)
+    third.check_invariants()
+    third.destroy()
+    with pytest.raises(ResourceClosedError):
+        third.reserve_segments(1)
+    network.destroy()
+
+
+def test_a_reservation_that_waits_is_cancelled_by_destroy() -> None:
+    """LocalBufferPoolTest reserveSegmentsAndCancel: the canceler neither blocks nor leaves the waiting thread behind."""
+    network = NetworkBufferPool(4, 16)
+    first = network.create_buffer_pool(owner="first", num_required=2, max_buffers=4)
+    taken = [take(first) for _ in range(4)]
+    second = network.create_buffer_pool(owner="second", num_required=2, max_buffers=4)
+    worker = Worker(lambda: second.reserve_segments(2, PATIENCE_S))
+    spin_until(lambda: network.num_blocked_requests == 1)
+
+    first.destroy()
+    second.destroy()
+    worker.join()
+
+    assert isinstance(worker.error, ResourceClosedError)
+    recycle(first, taken)
+    network.check_invariants()
+    assert network.num_used == 0
+    network.destroy()
+
+
+def test_a_reservation_gets_what_others_recycle(network: NetworkBufferPool) -> None:
+    """It stands in line like everybody else, and makes the pool available."""
+    greedy = network.create_buffer_pool(owner="greedy", num_required=1, max_buffers=None)
+    taken = [take(greedy) for _ in range(NUM_BUFFERS)]
+    modest = network.create_buffer_pool(owner="modest", num_required=3, max_buffers=3)
+    worker = Worker(lambda: modest.reserve_segments(3, PATIENCE_S))
+    spin_until(lambda: network.num_blocked_requests == 1)
+
+    recycle(greedy, taken)
+    worker.join()
+
+    assert (worker.error, modest.num_available, modest.is_available) == (None, 3, True)
+    greedy.destroy()
 
 
 # ---------------------------------------------------------------- many at once
 
 
-def buffers_of(pool: LocalBufferPool, number: int) -> list[NetworkBuffer]:
-    found = [pool.request_buffer_nowait() for _ in range(number)]
-    assert None not in found
-    return [buffer for buffer in found if buffer is not None]
-
-
-def test_buffers_that_are_recycled_together_are_all_free_before_anybody_is_told(pool: LocalBufferPool) -> None:
+def test_buffers_that_are_recycled_together_are_all_free_before_anybody_is_told(bounded: LocalBufferPool) -> None:
     """One wake-up, and whoever comes finds all of them."""
-    buffers = buffers_of(pool, 3)
+    buffers = buffers_of(bounded, 3)
     seen: list[int] = []
-    pool.available_future().add_done_callback(lambda: seen.append(pool.num_available))
+    bounded.available_future().add_done_callback(lambda: seen.append(bounded.num_available))
 
     recycle_all(buffers)
 
     assert seen == [3]
-    pool.check_invariants()
-    pool.destroy()
+    bounded.check_invariants()
+    bounded.destroy()
 
 
-def test_every_parked_writer_gets_one_of_the_buffers_that_come_together(pool: LocalBufferPool) -> None:
-    """As if they had come one by one."""
-    buffers = buffers_of(pool, 3)
-    writers = [Blocked(pool) for _ in range(3)]
-
-    recycle_all(buffers)
-
-    for writer in writers:
-        writer.join()
-        assert writer.result is not None
-        writer.result.close()
-    pool.destroy()
-
-
-def test_together_home_from_two_pools_and_from_none(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
-    """Each segment goes where it belongs; surplus of a pool that shrank goes on to the network pool."""
+def test_together_home_from_two_pools_and_from_none(network: NetworkBufferPool, bounded: LocalBufferPool) -> None:
+    """Each segment goes where it belongs; surplus of a pool that shrank goes on to the network bounded."""
     other = network.create_buffer_pool(owner="other", num_required=1, max_buffers=2, num_subpartitions=1, max_buffers_per_channel=1)
     builder = other.request_builder_blocking(0)
     counted = builder.create_buffer_consumer().build()
-    buffers = [*buffers_of(pool, 3), counted, NetworkBuffer.unpooled(b"event", DataType.EVENT_BUFFER)]
+    buffers = [*buffers_of(bounded, 3), counted, NetworkBuffer.unpooled(b"event", DataType.EVENT_BUFFER)]
     builder.close()
-    pool.set_num_buffers(2)
+    bounded.set_num_buffers(2)
 
     recycle_all(buffers)
 
-    assert (pool.num_available, other.is_available) == (2, False), "the consumer of the other pool's buffer holds it still"
-    pool.check_invariants()
+    assert (bounded.num_available, other.is_available) == (2, False), "the consumer of the other pool's buffer holds it still"
+    bounded.check_invariants()
     other.check_invariants()
-    pool.destroy()
+    bounded.destroy()
     other.destroy()
     counted_lease = counted.lease
     counted_lease.release()
-
-
-def test_one_that_was_recycled_already_does_not_keep_the_others(pool: LocalBufferPool) -> None:
-    """They are home when the error comes."""
-    first, second, third = buffers_of(pool, 3)
-    second.recycle()
-
-    with pytest.raises(BufferOwnershipError, match="released twice"):
-        recycle_all([first, second, third])
-
-    assert pool.num_available == 3
-    pool.destroy()
 
 
 @pytest.mark.parametrize("num_buffers", [1, 2])
@@ -405,3 +598,144 @@ def test_the_last_buffers_that_come_home_together_unmap_a_destroyed_pool(num_buf
     assert network.num_available == 4
     with pytest.raises(ValueError, match="released memoryview"):
         len(segment.view)
+
+
+# ---------------------------------------------------------------- history, and orders of events
+
+
+def test_hist_29298_the_last_buffer_taken_in_the_callback_is_asked_for_again(network: NetworkBufferPool) -> None:
+    """FLINK-29298: the pool was available by a segment of the network pool, and forgot to register a second time."""
+    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=None)
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None)
+    mine = [take(pool) for _ in range(NUM_BUFFERS // 2)]
+    theirs = [take(user) for _ in range(NUM_BUFFERS // 2)]
+    user.destroy()
+    assert pool.num_buffers == NUM_BUFFERS
+    pool.available_future().add_done_callback(lambda: mine.append(take(pool)))
+
+    for round_number in range(3):
+        user.recycle(theirs.pop())
+        assert (round_number, len(mine), pool.is_available) == (round_number, NUM_BUFFERS // 2 + 1, round_number > 0)
+    pool.check_invariants()
+    recycle(user, theirs)
+    recycle(pool, mine)
+    pool.destroy()
+
+
+def test_hist_16972_available_pools_share_no_segment() -> None:
+    """FLINK-16972: with fewer segments than pools want, whoever says available serves a request."""
+    network = NetworkBufferPool(6, 16)
+    pools = [network.create_buffer_pool(owner=str(index), num_required=1, max_buffers=None) for index in range(3)]
+    held: list[tuple[LocalBufferPool, MemorySegment]] = []
+
+    while any(pool.is_available for pool in pools):
+        for pool in [each for each in pools if each.is_available]:
+            segment = pool.request_segment_nowait()
+            assert segment is not None, "available means served"
+            held.append((pool, segment))
+    assert len(held) == 6
+    for pool, segment in held:
+        pool.recycle(segment)
+        assert pool.is_available
+        pool.check_invariants()
+    network.destroy()
+
+
+def test_hist_13245_a_subpartition_is_counted_down_once(network: NetworkBufferPool) -> None:
+    """FLINK-13245, FLINK-22424 and their like: two counts down for one buffer would make a full subpartition look free."""
+    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=4, num_subpartitions=1, max_buffers_per_channel=2)
+    builders = [pool.request_builder_blocking(0) for _ in range(3)]
+    consumer = builders[0].create_buffer_consumer()
+    builders[0].append_and_commit(b"abc")
+    buffer = consumer.build()
+
+    builders[0].close()
+    builders[0].close()
+    consumer.close()
+    consumer.close()
+    assert pool.best_effort_used == 3
+    buffer.recycle()
+
+    assert (pool.is_available, pool.best_effort_used) == (False, 2)
+    builders[1].close()
+    assert pool.is_available
+    builders[2].close()
+    pool.check_invariants()
+
+
+def test_a_pool_that_has_a_free_segment_leaves_its_place_in_line_to_others() -> None:
+    """LocalBufferPool onGlobalPoolAvailable: its own segment came back meanwhile, so what the network pool offers goes to the next."""
+    network = NetworkBufferPool(6, 16)
+    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=None)
+    of_user = [take(user) for _ in range(6)]
+    first, second = (network.create_buffer_pool(owner="waiting", num_required=1, max_buffers=None) for _ in range(2))
+    user.recycle(of_user.pop())
+    user.recycle(of_user.pop())
+    of_first, of_second = take(first), take(second)
+    assert [account.pool for account in network._waiting] == [first, second]
+
+    first.recycle(of_first)
+    user.recycle(of_user.pop())
+
+    assert (first.num_available, second.num_available) == (1, 1)
+    second.recycle(of_second)
+    recycle(user, of_user)
+    network.check_invariants()
+    network.destroy()
+
+
+def test_a_segment_that_comes_while_the_pool_shrinks_again_goes_home(network: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forced interleaving: between the fetch and its arrival somebody else made the pool smaller."""
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None)
+    pool.set_num_buffers(1)
+    segment = take(pool)
+    fetch = network.take_or_wait
+
+    def shrink_after_fetch(account: PoolAccount) -> MemorySegment | None:
+        fetched = fetch(account)
+        network.resize(account, 1)
+        return fetched
+
+    with monkeypatch.context() as patch:
+        patch.setattr(network, "take_or_wait", shrink_after_fetch)
+        pool.set_num_buffers(2)
+
+    assert (pool.num_requested, pool.num_available, network.num_used) == (1, 0, 1)
+    pool.check_invariants()
+    pool.recycle(segment)
+
+
+def test_a_reserved_segment_that_meets_the_end_of_its_pool_goes_home(network: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forced interleaving: destroyed between the promise and the arrival."""
+    pool = network.create_buffer_pool(owner="pool", num_required=3, max_buffers=3)
+    reserve = network.reserve
+
+    def destroy_after_reserve(account: PoolAccount, num_segments: int, timeout_s: float | None, owner: str) -> list[MemorySegment]:
+        segments = reserve(account, num_segments, timeout_s, owner)
+        pool.destroy()
+        return segments
+
+    monkeypatch.setattr(network, "reserve", destroy_after_reserve)
+    pool.reserve_segments(3)
+
+    assert (pool.is_destroyed, network.num_used) == (True, 0)
+
+
+@pytest.mark.slow
+def test_concurrent_requests_and_recycles(pool: LocalBufferPool, network: NetworkBufferPool, tiny_switch_interval: None) -> None:
+    """LocalBufferPoolTest concurrent request recycle: 128 tasks; each has its own segment at any time."""
+    num_tasks, num_requests = 128, 64
+    pool.set_num_buffers(num_tasks)
+
+    def work() -> None:
+        for _ in range(num_requests):
+            buffer = pool.request_buffer_nowait()
+            assert buffer is not None, "as many segments as tasks"
+            buffer.recycle()
+
+    workers = [Worker(work) for _ in range(num_tasks)]
+    for worker in workers:
+        worker.join()
+
+    assert [worker.error for worker in workers] == [None] * num_tasks
+    pool.check_invariants()

@@ -1,59 +1,65 @@
-"""``NetworkBufferPool``: promises are kept, and every segment comes back."""
+"""``NetworkBufferPool``: promises are kept, and every segment comes back.
 
-import threading
+With the scenarios of Flink's ``BufferPoolFactoryTest`` and ``NetworkBufferPoolTest``.
+"""
+
+import random
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
-from hypothesis import settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer_pool import NetworkBufferPool, NetworkBufferPoolState, NetworkBufferPoolStatistics
+from netstack.buffer.pool_account import PoolAccount
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
-from tests.waiting import PATIENCE_S
+from tests.netstack.buffer.pools import NUM_BUFFERS, Worker, drain, recycle, take
+from tests.waiting import PATIENCE_S, spin_until
 
-SEGMENT = 64
+SIZE = 64
 
 
 @pytest.fixture
-def network() -> Iterator[NetworkBufferPool]:
+def ten() -> Iterator[NetworkBufferPool]:
     """Ten segments; a test that does not bring all of them back fails."""
-    pool = NetworkBufferPool(10, SEGMENT)
+    pool = NetworkBufferPool(10, SIZE)
     yield pool
     pool.check_invariants()
     pool.destroy()
     assert pool.num_available == pool.num_total, f"leaked: {pool!r}"
 
 
-def drain(pool: LocalBufferPool) -> list[MemorySegment]:
-    segments = []
-    while (segment := pool.request_segment_nowait()) is not None:
-        segments.append(segment)
-    return segments
+def create(network: NetworkBufferPool, num_required: int, max_buffers: int | None = None) -> LocalBufferPool:
+    return network.create_buffer_pool(owner="pool", num_required=num_required, max_buffers=max_buffers)
 
 
-def recycle(pool: LocalBufferPool, segments: list[MemorySegment]) -> None:
-    for segment in segments:
-        pool.recycle(segment)
+def sizes(*pools: LocalBufferPool) -> list[int]:
+    return [pool.num_buffers for pool in pools]
 
 
-def test_segments_have_the_size_and_do_not_overlap(network: NetworkBufferPool) -> None:
+# ---------------------------------------------------------------- promises and sizes
+
+
+def test_segments_have_the_size_and_do_not_overlap(ten: NetworkBufferPool) -> None:
     """What is written to one is not seen in another."""
-    segments = network.request_unpooled("test", 10)
+    segments = ten.request_unpooled("test", 10)
 
     for segment in segments:
-        segment.view[:] = bytes([segment.index + 1]) * SEGMENT
+        segment.view[:] = bytes([segment.index + 1]) * SIZE
 
-    assert {bytes(segment.view) for segment in segments} == {bytes([index + 1]) * SEGMENT for index in range(10)}
-    network.recycle_unpooled(segments)
+    assert {bytes(segment.view) for segment in segments} == {bytes([index + 1]) * SIZE for index in range(10)}
+    ten.recycle_unpooled(segments)
 
 
-def test_hist_14872_a_pool_gets_its_guarantee_whatever_the_others_took(network: NetworkBufferPool) -> None:
+def test_hist_14872_a_pool_gets_its_guarantee_whatever_the_others_took(ten: NetworkBufferPool) -> None:
     """A greedy pool stops where somebody else's guarantee begins."""
-    greedy = network.create_buffer_pool(owner="greedy", num_required=1, max_buffers=100)
-    modest = network.create_buffer_pool(owner="modest", num_required=4, max_buffers=4)
+    greedy = ten.create_buffer_pool(owner="greedy", num_required=1, max_buffers=100)
+    modest = ten.create_buffer_pool(owner="modest", num_required=4, max_buffers=4)
 
     taken = drain(greedy)
     got = drain(modest)
@@ -65,26 +71,26 @@ def test_hist_14872_a_pool_gets_its_guarantee_whatever_the_others_took(network: 
     modest.destroy()
 
 
-def test_a_pool_never_exceeds_its_maximum(network: NetworkBufferPool) -> None:
+def test_a_pool_never_exceeds_its_maximum(ten: NetworkBufferPool) -> None:
     """Even if the memory is there."""
-    pool = network.create_buffer_pool(owner="small", num_required=1, max_buffers=3)
+    pool = ten.create_buffer_pool(owner="small", num_required=1, max_buffers=3)
 
     segments = drain(pool)
 
-    assert (len(segments), pool.num_requested, network.num_available) == (3, 3, 7)
+    assert (len(segments), pool.num_requested, ten.num_available) == (3, 3, 7)
     recycle(pool, segments)
     pool.destroy()
 
 
-def test_an_idle_pool_keeps_what_fits_its_size_and_gives_it_back_when_it_shrinks(network: NetworkBufferPool) -> None:
+def test_an_idle_pool_keeps_what_fits_its_size_and_gives_it_back_when_it_shrinks(ten: NetworkBufferPool) -> None:
     """What was warm stays at hand; as soon as others come, the free surplus is theirs."""
-    pool = network.create_buffer_pool(owner="pool", num_required=2, max_buffers=8)
+    pool = ten.create_buffer_pool(owner="pool", num_required=2, max_buffers=8)
     segments = drain(pool)
-    assert network.num_available == 2
+    assert ten.num_available == 2
 
     recycle(pool, segments)
-    before = (pool.num_requested, network.num_available)
-    other = network.create_buffer_pool(owner="other", num_required=4, max_buffers=8)
+    before = (pool.num_requested, ten.num_available)
+    other = ten.create_buffer_pool(owner="other", num_required=4, max_buffers=8)
 
     assert before == (8, 2)
     assert (pool.num_buffers, pool.num_requested, pool.num_available, other.num_buffers) == (4, 4, 4, 6)
@@ -92,12 +98,12 @@ def test_an_idle_pool_keeps_what_fits_its_size_and_gives_it_back_when_it_shrinks
     other.destroy()
 
 
-def test_a_promise_that_cannot_be_kept_is_refused(network: NetworkBufferPool) -> None:
-    """The error says who needs how much, how much is left, and which option to raise; nothing is kept."""
-    pool = network.create_buffer_pool(owner="first", num_required=7, max_buffers=7)
+def test_a_promise_that_cannot_be_kept_is_refused(ten: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest require more than possible 2: who needs how much, what is left, which option to raise; nothing is kept."""
+    pool = ten.create_buffer_pool(owner="first", num_required=7, max_buffers=7)
 
     with pytest.raises(InsufficientNetworkBuffersError) as caught:
-        network.create_buffer_pool(owner="map (2/4)", num_required=4, max_buffers=9)
+        ten.create_buffer_pool(owner="map (2/4)", num_required=4, max_buffers=9)
 
     text = str(caught.value)
     assert text.startswith(
@@ -105,45 +111,45 @@ def test_a_promise_that_cannot_be_kept_is_refused(network: NetworkBufferPool) ->
     )
     assert "buffers is currently set to 10 of 64 bytes each" in text
     assert "--network-memory (NetstackConfig.network_memory_bytes) above 640 bytes" in text
-    assert network.num_reserved == 7
+    assert ten.num_reserved == 7
     pool.destroy()
 
 
-def test_unpooled_segments_are_all_or_nothing(network: NetworkBufferPool) -> None:
+def test_unpooled_segments_are_all_or_nothing(ten: NetworkBufferPool) -> None:
     """Eleven of ten are refused, and so is one that is promised to a pool."""
-    pool = network.create_buffer_pool(owner="pool", num_required=3, max_buffers=3)
+    pool = ten.create_buffer_pool(owner="pool", num_required=3, max_buffers=3)
 
     with pytest.raises(InsufficientNetworkBuffersError, match="required 8, but only 7 available"):
-        network.request_unpooled("gate", 8)
-    segments = network.request_unpooled("gate", 7)
+        ten.request_unpooled("gate", 8)
+    segments = ten.request_unpooled("gate", 7)
     got = drain(pool)
 
-    assert (len(segments), network.num_reserved, len(got)) == (7, 10, 3)
-    network.recycle_unpooled(segments)
+    assert (len(segments), ten.num_reserved, len(got)) == (7, 10, 3)
+    ten.recycle_unpooled(segments)
     recycle(pool, got)
     pool.destroy()
 
 
-def test_unpooled_segments_that_others_use_beyond_their_guarantee_are_missing(network: NetworkBufferPool) -> None:
+def test_unpooled_segments_that_others_use_beyond_their_guarantee_are_missing(ten: NetworkBufferPool) -> None:
     """The promise would be possible, the memory is in use: refused now, granted once it is back."""
-    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=10)
+    pool = ten.create_buffer_pool(owner="pool", num_required=1, max_buffers=10)
     used = drain(pool)
 
     with pytest.raises(InsufficientNetworkBuffersError, match=r"Timeout .* only 0 came"):
-        network.request_unpooled("gate", 1)
+        ten.request_unpooled("gate", 1)
     recycle(pool, used)
 
-    network.recycle_unpooled(network.request_unpooled("gate", 9))
+    ten.recycle_unpooled(ten.request_unpooled("gate", 9))
     pool.destroy()
 
 
-def test_segments_of_a_destroyed_pool_can_be_promised_while_they_are_on_their_way_home(network: NetworkBufferPool) -> None:
+def test_segments_of_a_destroyed_pool_can_be_promised_while_they_are_on_their_way_home(ten: NetworkBufferPool) -> None:
     """A task that is started again must not fail because the last buffers of its predecessor are still in a transport."""
-    pool = network.create_buffer_pool(owner="pool", num_required=2, max_buffers=6)
+    pool = ten.create_buffer_pool(owner="pool", num_required=2, max_buffers=6)
     used = drain(pool)
 
     pool.destroy()
-    following = network.create_buffer_pool(owner="next", num_required=5, max_buffers=5)
+    following = ten.create_buffer_pool(owner="next", num_required=5, max_buffers=5)
     first = drain(following)
     recycle(pool, used)
     rest = drain(following)
@@ -153,11 +159,11 @@ def test_segments_of_a_destroyed_pool_can_be_promised_while_they_are_on_their_wa
     following.destroy()
 
 
-def test_hist_24035_a_waiting_pool_is_handed_what_another_one_frees(network: NetworkBufferPool) -> None:
+def test_hist_24035_a_waiting_pool_is_handed_what_another_one_frees(ten: NetworkBufferPool) -> None:
     """No pool polls; the segment comes to it and completes its future (FLINK-24035)."""
-    first = network.create_buffer_pool(owner="first", num_required=1, max_buffers=10)
+    first = ten.create_buffer_pool(owner="first", num_required=1, max_buffers=10)
     used = drain(first)
-    second = network.create_buffer_pool(owner="second", num_required=1, max_buffers=1)
+    second = ten.create_buffer_pool(owner="second", num_required=1, max_buffers=1)
     future = second.available_future()
     assert not second.is_available
     assert not future.is_done
@@ -172,14 +178,14 @@ def test_hist_24035_a_waiting_pool_is_handed_what_another_one_frees(network: Net
     second.destroy()
 
 
-def test_guarantees_are_served_before_the_others_in_line(network: NetworkBufferPool) -> None:
+def test_guarantees_are_served_before_the_others_in_line(ten: NetworkBufferPool) -> None:
     """Who lacks part of his guarantee comes first, although he came last."""
-    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=9)
+    user = ten.create_buffer_pool(owner="user", num_required=1, max_buffers=9)
     used = drain(user)
-    patient = network.create_buffer_pool(owner="patient", num_required=1, max_buffers=None)
+    patient = ten.create_buffer_pool(owner="patient", num_required=1, max_buffers=None)
     held = drain(patient)
     assert (len(used), len(held), patient.num_buffers) == (9, 1, 5)
-    late = network.create_buffer_pool(owner="late", num_required=1, max_buffers=1)
+    late = ten.create_buffer_pool(owner="late", num_required=1, max_buffers=1)
 
     user.recycle(used.pop())
 
@@ -192,23 +198,458 @@ def test_guarantees_are_served_before_the_others_in_line(network: NetworkBufferP
         pool.destroy()
 
 
-def test_hist_16972_availability_of_several_pools_is_not_one_segment_counted_twice(network: NetworkBufferPool) -> None:
-    """Every pool that says it is available serves a request (FLINK-16972)."""
-    pools = [network.create_buffer_pool(owner=str(index), num_required=1, max_buffers=10) for index in range(10)]
+# ---------------------------------------------------------------- BufferPoolFactoryTest
 
-    segments = [pool.request_segment_nowait() for pool in pools]
 
-    assert None not in segments
-    assert not any(pool.is_available for pool in pools)
-    for pool, segment in zip(pools, segments, strict=True):
-        assert segment is not None
+def test_one_pool_that_requires_more_than_there_is(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest require more than possible 1."""
+    with pytest.raises(InsufficientNetworkBuffersError, match=r"^Insufficient number of network buffers: required 1025, but only 1024"):
+        create(network, NUM_BUFFERS + 1)
+
+
+def test_an_overprovisioned_pool_gives_back_on_recycle(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest overprovisioned: the first pool has more than its new size; each recycle is eagerly fetched by the second."""
+    num_first = NUM_BUFFERS // 2 + 1
+    num_second = NUM_BUFFERS - num_first
+    first = create(network, num_second, NUM_BUFFERS)
+    of_first = [take(first) for _ in range(num_first)]
+    assert (first.best_effort_used, first.num_buffers) == (num_first, NUM_BUFFERS)
+
+    second = create(network, num_first, NUM_BUFFERS)
+    assert sizes(first, second) == [num_second, num_first]
+    assert first.request_segment_nowait() is None
+    of_second = [take(second) for _ in range(num_second)]
+    assert second.request_segment_nowait() is None
+
+    first.recycle(of_first.pop())
+    assert (network.num_available, first.num_requested, second.num_requested) == (0, num_first - 1, num_second + 1)
+    assert (second.is_available, first.is_available) == (True, False)
+    recycle(first, of_first)
+    recycle(second, of_second)
+
+
+def test_bounded_pools_get_their_maximum(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest bounded pools."""
+    assert sizes(create(network, 1, 1), create(network, 1, 2)) == [1, 2]
+
+
+def test_a_single_pool_gets_all_but_the_fixed_ones(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest single managed pool gets all; all except fixed 24."""
+    alone = create(network, 1)
+    before = sizes(alone)
+
+    fixed = create(network, 24, 24)
+
+    assert (before, sizes(alone, fixed)) == ([NUM_BUFFERS], [NUM_BUFFERS - 24, 24])
+
+
+@pytest.mark.parametrize(
+    ("total", "pools", "expected"),
+    [
+        pytest.param(1024, [(1, None), (1, None)], [[1024], [512, 512]], id="uniform distribution"),
+        pytest.param(1024, [(512, None), (512, None)], [[1024], [512, 512]], id="uniform distribution all buffers"),
+        pytest.param(1024, [(1, 1024), (1, 1024)], [[1024], [512, 512]], id="uniform distribution bounded 1"),
+        pytest.param(1024, [(1, 10), (1, 10)], [[10], [10, 10]], id="uniform distribution bounded 2"),
+        pytest.param(3, [(1, 10)] * 3, [[3], [1, 2], [1, 1, 1]], id="uniform distribution bounded 3"),
+        pytest.param(
+            1024,
+            [(1, 10), (1, 10), (1, None), (1, None)],
+            [[10], [10, 10], [9, 10, 1005], [5, 5, 507, 507]],
+            id="buffer redistribution mixed 1",
+        ),
+    ],
+)
+def test_redistribution(total: int, pools: list[tuple[int, int | None]], expected: list[list[int]]) -> None:
+    """BufferPoolFactoryTest: the sizes after each new pool, in the order of creation."""
+    network = NetworkBufferPool(total, 16)
+    created: list[LocalBufferPool] = []
+    found = []
+
+    for num_required, max_buffers in pools:
+        created.append(create(network, num_required, max_buffers))
+        found.append(sizes(*created))
+        network.check_invariants()
+
+    assert found == expected
+    network.destroy()
+
+
+def test_unpooled_segments_shrink_the_pools() -> None:
+    """BufferPoolFactoryTest uniform distribution bounded 4: 10 segments, one pool, 2 and 2 and 2 taken, and all the way back."""
+    network = NetworkBufferPool(10, 16)
+    first = create(network, 1, 10)
+    found: list[list[int]] = [sizes(first)]
+    taken = [network.request_unpooled("gate", 2)]
+    found.append(sizes(first))
+    second = create(network, 1, 10)
+    found.append(sizes(first, second))
+    for _ in range(2):
+        taken.append(network.request_unpooled("gate", 2))
+        found.append(sizes(first, second))
+    available = [network.num_available]
+    while taken:
+        network.recycle_unpooled(taken.pop(0))
+        found.append(sizes(first, second))
+        available.append(network.num_available)
+    first.destroy()
+
+    assert found == [[10], [8], [4, 4], [3, 3], [2, 2], [3, 3], [4, 4], [5, 5]]
+    assert (available, network.num_available, second.num_buffers) == ([2, 4, 6, 8], 9, 10)
+    network.destroy()
+
+
+def test_everything_is_distributed() -> None:
+    """BufferPoolFactoryTest all distributed: random pools, 200 rounds with printed seeds; no segment is left over while one can be used."""
+    for seed in range(200):
+        rng = random.Random(seed)
+        network = NetworkBufferPool(256, 1)
+        pools: list[LocalBufferPool] = []
+        wanted = 0
+        for _ in range(8):
+            num_required = rng.randint(1, 7)
+            max_buffers = None if rng.random() < 0.5 else num_required + rng.randint(0, 9)
+            pools.append(create(network, num_required, max_buffers))
+            wanted = min(256, wanted + (256 if max_buffers is None else max_buffers))
+            assert sum(sizes(*pools)) == wanted, f"seed {seed}"
+            assert all(pool.num_required <= pool.num_buffers <= (pool.max_buffers or 256) for pool in pools), f"seed {seed}"
+        network.destroy()
+
+
+def test_create_and_destroy(network: NetworkBufferPool) -> None:
+    """BufferPoolFactoryTest create destroy: half for each, and all for the one that is left."""
+    first, second = create(network, 1), create(network, 1)
+    before = sizes(first, second)
+
+    first.destroy()
+
+    assert (before, sizes(second)) == ([512, 512], [1024])
+
+
+# ---------------------------------------------------------------- NetworkBufferPoolTest
+
+
+def test_usage_by_creation_allocation_and_destruction() -> None:
+    """NetworkBufferPoolTest memory usage in the context of memory pool creation, memory segment allocation, memory pool destruction."""
+    network = NetworkBufferPool(10, 128)
+    found = [network.statistics()]
+    pool = create(network, 1, 1)
+    segment = take(pool)
+    found.append(network.statistics())
+    pool.recycle(segment)
+    network.destroy()
+    found.append(network.statistics())
+
+    assert found == [
+        NetworkBufferPoolStatistics(10, 10, 0, 0, 128),
+        NetworkBufferPoolStatistics(10, 9, 1, 10, 128),
+        NetworkBufferPoolStatistics(0, 0, 0, 0, 128),
+    ]
+
+
+def test_destroy_all_pools() -> None:
+    """NetworkBufferPoolTest destroy all: with every segment requested; they come home, and a new pool can have all of them."""
+    network = NetworkBufferPool(10, 128)
+    fixed, bounded, unbounded = create(network, 2, 2), create(network, 1, 1), create(network, 5)
+    taken: list[tuple[LocalBufferPool, MemorySegment]] = []
+    for pool in (fixed, bounded, unbounded):
+        while (segment := pool.request_segment_nowait()) is not None:
+            taken.append((pool, segment))
+    assert len(taken) == 10
+
+    network.destroy_all_pools()
+
+    assert (network.is_destroyed, network.num_pools, network.num_available) == (False, 0, 0)
+    assert all(pool.is_destroyed for pool in (fixed, bounded, unbounded))
+    for pool, segment in taken:
         pool.recycle(segment)
-        pool.destroy()
+        with pytest.raises(ResourceClosedError):
+            pool.request_buffer_nowait()
+    assert network.num_available == 10
+    assert create(network, 10).num_buffers == 10
+    network.destroy()
+
+
+def test_requests_of_fewer_and_more_segments_than_there_are() -> None:
+    """NetworkBufferPoolTest request memory segments less / more than total buffers, and with an invalid argument."""
+    network = NetworkBufferPool(10, 128)
+
+    segments = network.request_unpooled("gate", 5)
+    network.recycle_unpooled(segments)
+    with pytest.raises(InsufficientNetworkBuffersError):
+        network.request_unpooled("gate", 11)
+    with pytest.raises(ValueError, match="gate requests -1 segments"):
+        network.request_unpooled("gate", -1)
+
+    assert (len(segments), network.num_available, network.request_unpooled("gate", 0)) == (5, 10, [])
+    network.check_invariants()
+    network.destroy()
+
+
+def test_the_insufficient_message_says_what_is_needed_what_is_there_and_what_to_set() -> None:
+    """NetworkBufferPoolTest insufficient message."""
+    network = NetworkBufferPool(10, 128)
+    create(network, 6)
+
+    with pytest.raises(InsufficientNetworkBuffersError) as caught:
+        network.request_unpooled("reduce (1/2) (input channel 0)", 5)
+
+    assert str(caught.value) == (
+        "Insufficient number of network buffers: required 5, but only 4 available (reduce (1/2) (input channel 0)). The total number of "
+        "network buffers is currently set to 10 of 128 bytes each. You can increase this number by setting --network-memory "
+        "(NetstackConfig.network_memory_bytes) above 1280 bytes"
+    )
+    network.destroy()
+
+
+def test_usage_without_pools_is_nothing() -> None:
+    """NetworkBufferPoolTest: 0 % and no warning."""
+    network = NetworkBufferPool(50, 128)
+
+    assert (network.num_requested_estimate, network.usage_percent, network.usage_warning()) == (0, 0, None)
+    network.destroy()
+
+
+def test_usage_and_its_warnings() -> None:
+    """NetworkBufferPoolTest segments usage: 50 segments of 128 B; one warning for each value from 100 % on, one when it is normal again."""
+    network = NetworkBufferPool(50, 128)
+
+    def usage() -> tuple[int, int]:
+        return network.num_requested_estimate, network.usage_percent
+
+    first = create(network, 10, 20)
+    assert (usage(), network.usage_warning()) == ((20, 40), None)
+    create(network, 5)
+    assert (usage(), network.usage_warning()) == ((30, 60), None)
+    create(network, 10, 30)
+    assert usage() == (60, 120)
+    assert network.usage_warning() == (
+        "Memory usage [120%] is too high to satisfy all of the requests. This can severely impact network throughput. Please consider "
+        "increasing available network memory, or decreasing configured size of network buffer pools. "
+        "(totalMemory=6.250kb (6400 bytes), requestedMemory=7.500kb (7680 bytes), missingMemory=1.250kb (1280 bytes))"
+    )
+    assert network.usage_warning() is None
+    last = create(network, 10, 20)
+    warning = network.usage_warning()
+    assert (usage(), warning is not None and warning.startswith("Memory usage [160%]")) == ((80, 160), True)
+    last.destroy()
+    first.destroy()
+    assert (usage(), network.usage_warning()) == ((40, 80), "Memory usage [80%] went back to normal")
+    assert network.usage_warning() is None
+    network.destroy()
+
+
+def test_small_amounts_are_told_in_bytes() -> None:
+    """NetworkBufferPoolTest: no unit below a kilobyte."""
+    network = NetworkBufferPool(2, 64)
+    create(network, 2, 4)
+
+    assert "(totalMemory=128 bytes, requestedMemory=256 bytes, missingMemory=128 bytes)" in (network.usage_warning() or "")
+    network.destroy()
+
+
+@pytest.mark.parametrize(("num_segments", "size"), [(0, 8), (1, 0)])
+def test_a_pool_of_nothing_is_refused(num_segments: int, size: int) -> None:
+    """Neither no segments nor empty ones."""
+    with pytest.raises(ValueError, match="make no pool"):
+        NetworkBufferPool(num_segments, size)
+
+
+def test_a_pool_that_is_created_while_everything_ends_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forced interleaving: the end comes between the promise and the pool."""
+    network = NetworkBufferPool(4, 8)
+    redistribute = network._redistribute_locked
+
+    def end_meanwhile() -> list[PoolAccount]:
+        network._state = NetworkBufferPoolState.DESTROYED
+        return redistribute()
+
+    monkeypatch.setattr(network, "_redistribute_locked", end_meanwhile)
+    with pytest.raises(ResourceClosedError):
+        create(network, 2)
+
+    assert (network.num_pools, network.num_available) == (0, 4)
+
+
+def test_a_reservation_after_the_end_is_refused() -> None:
+    """Also if the local pool does not know of it yet."""
+    network = NetworkBufferPool(4, 8)
+    pool = create(network, 4, 4)
+    taken = [take(pool)]
+    network._state = NetworkBufferPoolState.DESTROYED
+
+    with pytest.raises(ResourceClosedError, match="destroyed before pool requested"):
+        pool.reserve_segments(4)
+
+    network._state = NetworkBufferPoolState.OPEN
+    recycle(pool, taken)
+    network.destroy()
+
+
+def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
+    """NetworkBufferPoolTest request memory segments with buffers taken: a pool holds all; its surplus goes to the request."""
+    network = NetworkBufferPool(10, 128)
+    pool = create(network, 5, 10)
+    used = [take(pool) for _ in range(10)]
+    segments: list[MemorySegment] = []
+    worker = Worker(lambda: segments.extend(network.request_unpooled("gate", 5, PATIENCE_S)))
+    spin_until(lambda: network.num_blocked_requests == 1)
+
+    recycle(pool, used)
+    worker.join()
+
+    assert (worker.error, len(segments), pool.num_buffers) == (None, 5, 5)
+    network.recycle_unpooled(segments)
+    network.check_invariants()
+    network.destroy()
+
+
+def test_a_waiting_request_ends_with_the_network_pool() -> None:
+    """NetworkBufferPoolTest request memory segments interruptible: destroy ends the wait with an error that says so."""
+    network = NetworkBufferPool(10, 128)
+    pool = create(network, 1)
+    segment = take(pool)
+    pool.destroy()
+    worker = Worker(lambda: network.request_unpooled("gate", 10, PATIENCE_S))
+    spin_until(lambda: network.num_blocked_requests == 1)
+
+    network.destroy()
+    worker.join()
+
+    assert isinstance(worker.error, ResourceClosedError)
+    assert "destroyed while gate waited" in str(worker.error)
+    pool.recycle(segment)
+    network.check_invariants()
+    assert network.num_available == 10
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """NetworkBufferPoolTest request memory segments interruptible 2: an exception inside; afterwards everything can be promised again."""
+    network = NetworkBufferPool(10, 128)
+    pool = create(network, 1)
+    segment = take(pool)
+    pool.destroy()
+
+    num_calls = 0
+
+    def interrupt(grants: object) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == number:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(network, "hand_out", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            network.request_unpooled("gate", 10, PATIENCE_S)
+
+    assert (network.num_reserved, network.num_blocked_requests) == (0, 0)
+    pool.recycle(segment)
+    network.check_invariants()
+    assert create(network, 10, 10).num_buffers == 10
+    network.destroy()
+
+
+def test_a_request_times_out() -> None:
+    """NetworkBufferPoolTest request memory segments timeout: the message says Timeout; what came is back, what was promised is free."""
+    network = NetworkBufferPool(10, 128, request_timeout_s=0.01)
+    pool = create(network, 1, 10)
+    used = [take(pool) for _ in range(9)]
+
+    with pytest.raises(InsufficientNetworkBuffersError, match=r"^Timeout triggered when gate .* only 1 came within 0.01 s"):
+        network.request_unpooled("gate", 2)
+
+    assert (network.num_reserved, pool.num_buffers) == (1, 10)
+    network.check_invariants()
+    recycle(pool, used)
+    network.destroy()
+
+
+def test_availability_after_single_and_multiple_recycles() -> None:
+    """NetworkBufferPoolTest is available or not after request and recycle of single and multiple segments: seen by who stands in line."""
+    network = NetworkBufferPool(10, 128)
+    segments = [network.request_unpooled("gate", 5), network.request_unpooled("gate", 4)]
+    user = create(network, 1, 1)
+    segment = take(user)
+    worker: list[MemorySegment] = []
+    network.recycle_unpooled(segments.pop(0))
+    waiting = create(network, 1, 1)
+    assert waiting.is_available
+
+    user.recycle(segment)
+    worker += network.request_unpooled("gate", 4)
+
+    assert (network.num_available, user.is_available, len(worker)) == (0, True, 4)
+    network.recycle_unpooled(worker + segments.pop())
+    assert network.num_available == 8
+    network.destroy()
+
+
+def test_blocking_requests_from_several_local_pools() -> None:
+    """NetworkBufferPoolTest blocking request from multi local buffer pool: all end once the memory is back, none stays available."""
+    network = NetworkBufferPool(20, 128)
+    pools = [create(network, 5, 10) for _ in range(2)]
+    exclusive = network.request_unpooled("gate", 10)
+    builders: list[BufferBuilder] = []
+
+    def request(pool: LocalBufferPool) -> None:
+        for _ in range(10):
+            builders.append(pool.request_builder_blocking())
+
+    workers = [Worker(partial(request, pool)) for pool in pools]
+    spin_until(lambda: len(builders) == 10 and all(pool.statistics().num_parked for pool in pools))
+    futures = [pool.available_future() for pool in pools]
+    states = [future.is_done for future in futures]
+    network.recycle_unpooled(exclusive)
+    for worker in workers:
+        worker.join()
+
+    assert (states, [future.is_done for future in futures]) == ([False, False], [True, True])
+    assert [worker.error for worker in workers] == [None, None]
+    assert (len(builders), network.num_available, [pool.is_available for pool in pools]) == (20, 0, [False, False])
+    for builder in builders:
+        builder.close()
+    network.check_invariants()
+    network.destroy()
+
+
+def test_a_broken_listener_elsewhere_fails_the_creation_but_keeps_nothing() -> None:
+    """Another pool shrinks or is handed a segment, and its listener raises: the caller learns of it, and may try again."""
+    network = NetworkBufferPool(4, 8)
+    other = create(network, 1, 1)
+    segment = take(other)
+
+    class Broken:
+        def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+            raise RuntimeError("broken listener")
+
+        def notify_buffer_destroyed(self) -> None:
+            raise RuntimeError("broken listener")
+
+    other.add_buffer_listener(Broken())
+    network._accounts[0].max_buffers = None
+
+    with pytest.raises(RuntimeError, match="broken listener"):
+        create(network, 1)
+
+    assert (network.num_pools, network.num_reserved) == (1, 1)
+    network.check_invariants()
+    other.recycle(segment)
+    other.add_buffer_listener(Broken())
+    taken = [take(other) for _ in range(4)]
+    other.add_buffer_listener(Broken())
+    with pytest.raises(RuntimeError, match="broken listener"):
+        network.destroy()
+    recycle(other, taken)
+    assert network.num_available == 4
+
+
+# ---------------------------------------------------------------- ends
 
 
 def test_destroy_ends_the_pools_and_refuses_new_ones() -> None:
-    """Twice is as good as once; segments come home later, and only then the memory is unmapped."""
-    network = NetworkBufferPool(4, SEGMENT)
+    """NetworkBufferPoolTest create pool after destroy.  Segments come home later, and only then the memory is unmapped."""
+    network = NetworkBufferPool(4, SIZE)
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=2)
     used, exclusive = drain(pool), network.request_unpooled("gate", 1)
 
@@ -220,17 +661,18 @@ def test_destroy_ends_the_pools_and_refuses_new_ones() -> None:
         network.create_buffer_pool(owner="late", num_required=1, max_buffers=1)
     with pytest.raises(ResourceClosedError):
         network.request_unpooled("late", 1)
-    used[0].view[0] = 1
+    segment = used[0]
+    segment.view[0] = 1
     recycle(pool, used)
     network.recycle_unpooled(exclusive)
     assert network.num_available == 4
     with pytest.raises(ValueError, match="released memoryview"):
-        _ = used[0].view[0]
+        _ = segment.view[0]
 
 
 def test_a_view_that_somebody_kept_does_not_break_the_end() -> None:
     """The mapping then lives as long as that view."""
-    network = NetworkBufferPool(1, SEGMENT)
+    network = NetworkBufferPool(1, SIZE)
     segments = network.request_unpooled("gate", 1)
     segments[0].view[0] = 42
     kept = segments[0].view[:1]
@@ -242,172 +684,109 @@ def test_a_view_that_somebody_kept_does_not_break_the_end() -> None:
 
 
 @pytest.mark.parametrize(("required", "at_most"), [(0, 5), (3, 2)])
-def test_senseless_sizes_are_refused(network: NetworkBufferPool, required: int, at_most: int) -> None:
+def test_senseless_sizes_are_refused(ten: NetworkBufferPool, required: int, at_most: int) -> None:
     """A pool has at least one guaranteed segment and no maximum below its guarantee."""
     with pytest.raises(ValueError, match="1 <= num_required <= max_buffers"):
-        network.create_buffer_pool(owner="odd", num_required=required, max_buffers=at_most)
+        ten.create_buffer_pool(owner="odd", num_required=required, max_buffers=at_most)
 
 
-Held = tuple[LocalBufferPool, MemorySegment, int]
-PER_CHANNEL = 2
+# ---------------------------------------------------------------- history
 
 
-class KeepingListener:
-    """Takes every buffer; the machine gives them back."""
+@given(order=st.lists(st.integers(0, 2), min_size=12, max_size=60), required=st.tuples(*[st.integers(1, 4)] * 3))
+def test_hist_31386_14872_every_guarantee_can_be_drawn_in_any_order(order: list[int], required: tuple[int, ...]) -> None:
+    """FLINK-31386, FLINK-14872: whoever asks first and how much; nobody over-allocates into the guarantee of another."""
+    network = NetworkBufferPool(sum(required), 8)
+    pools = [create(network, number) for number in required]
+    held: list[list[MemorySegment]] = [[], [], []]
 
-    def __init__(self, machine: "PoolMachine") -> None:
-        self.machine = machine
+    for index in [*order, *[number for number in range(3) for _ in range(4)]]:
+        segment = pools[index].request_segment_nowait()
+        assert segment is not None or len(held[index]) >= required[index], "a guarantee that could not be drawn"
+        if segment is not None:
+            held[index].append(segment)
+        network.check_invariants()
 
-    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
-        self.machine.num_waiting -= 1
-        self.machine.listened.append(buffer)
-        return True
-
-    def notify_buffer_destroyed(self) -> None:
-        self.machine.num_waiting -= 1
-
-
-class PoolMachine(RuleBasedStateMachine):
-    """Any order of creating, sizing, taking, listening, recycling and destroying keeps the books and the promises."""
-
-    pools: Bundle[LocalBufferPool] = Bundle("pools")
-    held: Bundle[Held] = Bundle("held")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = NetworkBufferPool(8, 8)
-        self.alive: set[LocalBufferPool] = set()
-        self.num_held = 0
-        self.num_waiting = 0
-        self.listened: list[NetworkBuffer] = []
-        self.exclusive: list[MemorySegment] = []
-
-    @rule(target=pools, required=st.integers(1, 3), extra=st.none() | st.integers(0, 6), overdraft=st.integers(0, 2))
-    def create(self, required: int, extra: int | None, overdraft: int) -> LocalBufferPool | MultipleResults[LocalBufferPool]:
-        try:
-            pool = self.network.create_buffer_pool(
-                owner="p",
-                num_required=required,
-                max_buffers=None if extra is None else required + extra,
-                num_subpartitions=2,
-                max_buffers_per_channel=PER_CHANNEL,
-                max_overdraft_buffers=overdraft,
-            )
-        except InsufficientNetworkBuffersError:
-            assert self.network.num_total - self.network.num_reserved < required
-            return multiple()
-        self.alive.add(pool)
-        return pool
-
-    @rule(target=held, pool=pools, subpartition=st.integers(-1, 1))
-    def take(self, pool: LocalBufferPool, subpartition: int) -> Held | MultipleResults[Held]:
-        if pool not in self.alive:
-            with pytest.raises(ResourceClosedError):
-                pool.request_segment_nowait(subpartition)
-            return multiple()
-        could, was_free = pool.is_available, pool.num_available > 0
-        segment = pool.request_segment_nowait(subpartition)
-        assert segment is not None or not could
-        assert segment is not None or not was_free
-        if segment is None:
-            assert pool.num_requested >= min(pool.num_required, pool.num_buffers) or self.network.num_available == 0
-            return multiple()
-        self.num_held += 1
-        return (pool, segment, subpartition)
-
-    @rule(item=consumes(held))
-    def recycle(self, item: Held) -> None:
-        item[0].recycler(item[2]).recycle(item[1])
-        self.num_held -= 1
-
-    @rule(pool=pools, size=st.integers(1, 10))
-    def resize(self, pool: LocalBufferPool, size: int) -> None:
-        pool.set_num_buffers(max(size, pool.num_required))
-
-    @rule(pool=pools, number=st.integers(1, 3))
-    def reserve(self, pool: LocalBufferPool, number: int) -> None:
-        if pool not in self.alive or number > pool.num_required:
-            return
-        try:
-            pool.reserve_segments(number)
-        except InsufficientNetworkBuffersError:
-            assert self.network.num_available < number
-        else:
-            assert pool.num_requested >= number
-
-    @rule(pool=pools)
-    def listen(self, pool: LocalBufferPool) -> None:
-        could = pool in self.alive and pool.num_available == 0
-        self.num_waiting += 1
-        assert pool.add_buffer_listener(KeepingListener(self)) == could
-        self.num_waiting -= not could
-
-    @rule()
-    def recycle_what_listeners_took(self) -> None:
-        while self.listened:
-            self.listened.pop().recycle()
-
-    @rule(pool=consumes(pools))
-    def destroy(self, pool: LocalBufferPool) -> None:
-        pool.destroy()
-        self.alive.discard(pool)
-
-    @rule(number=st.integers(1, 3))
-    def take_unpooled(self, number: int) -> None:
-        try:
-            self.exclusive += self.network.request_unpooled("gate", number)
-        except InsufficientNetworkBuffersError:
-            return
-
-    @rule()
-    def return_unpooled(self) -> None:
-        segments, self.exclusive = self.exclusive, []
-        self.network.recycle_unpooled(segments)
-
-    @invariant()
-    def books_are_balanced(self) -> None:
-        self.network.check_invariants()
-        for pool in self.alive:
-            pool.check_invariants()
-        free = self.network.num_available + sum(pool.num_available for pool in self.alive)
-        assert free + self.num_held + len(self.listened) + len(self.exclusive) == 8
-        assert self.num_waiting == sum(pool.statistics().num_listeners for pool in self.alive)
-
-    @invariant()
-    def sizes_share_what_is_there(self) -> None:
-        assert all(pool.num_buffers >= pool.num_required for pool in self.alive)
-        assert all(pool.num_overdraft == 0 or pool.num_available == 0 for pool in self.alive)
-
-    def teardown(self) -> None:
-        self.network.destroy()
+    assert [len(each) for each in held] == list(required)
+    for pool, segments in zip(pools, held, strict=True):
+        recycle(pool, segments)
+    network.destroy()
 
 
-TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=50, stateful_step_count=40)
+def test_hist_31386_a_later_guarantee_is_reservable_while_the_others_use_more_than_theirs() -> None:
+    """FLINK-31386: a pool that over-allocated before gives its surplus to the one that starts, not to itself."""
+    network = NetworkBufferPool(10, 8)
+    greedy = [create(network, 1), create(network, 1)]
+    held = [[take(pool) for _ in range(5)] for pool in greedy]
+    late = create(network, 6, 6)
 
+    for pool, segments in zip(greedy, held, strict=True):
+        for _ in range(3):
+            pool.recycle(segments.pop())
+            assert pool.request_segment_nowait() is None, "it is above its size"
+    late.reserve_segments(6)
 
-@pytest.mark.slow
-def test_racing_pools_starve_nobody(tiny_switch_interval: None) -> None:
-    """Six writers on six pools and eight segments, blocking requests: all end and nothing is lost."""
-    network = NetworkBufferPool(8, 8)
-    pools = [network.create_buffer_pool(owner=str(index), num_required=1, max_buffers=4) for index in range(6)]
-
-    def work(pool: LocalBufferPool) -> None:
-        for _ in range(400):
-            builders = [pool.request_builder_blocking()]
-            extra = pool.request_builder_nowait()
-            if extra is not None:
-                builders.append(extra)
-            for builder in builders:
-                builder.close()
-
-    threads = [threading.Thread(target=work, args=(pool,)) for pool in pools]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-
-    assert not any(thread.is_alive() for thread in threads)
+    assert late.num_available == 6
+    for pool, segments in zip(greedy, held, strict=True):
+        recycle(pool, segments)
     network.check_invariants()
     network.destroy()
-    assert network.num_available == 8
+
+
+@pytest.mark.parametrize("num_subpartitions", [1, 2, 7])
+def test_hist_15030_the_minimum_suffices_while_every_subpartition_has_an_open_buffer(num_subpartitions: int) -> None:
+    """FLINK-15030: subpartitions + 1; nobody may read an open buffer, so the next one has to come from the minimum."""
+    network = NetworkBufferPool(num_subpartitions + 1, 8)
+    pool = network.create_buffer_pool(
+        owner="map",
+        num_required=num_subpartitions + 1,
+        max_buffers=None,
+        num_subpartitions=num_subpartitions,
+        max_buffers_per_channel=10,
+    )
+    builders = [pool.request_builder_blocking(index) for index in range(num_subpartitions)]
+
+    for round_number in range(3 * num_subpartitions):
+        index = round_number % num_subpartitions
+        following = pool.request_builder_nowait(index)
+        assert following is not None
+        builders[index].close()  # the reader takes what is finished, because a further buffer came
+        builders[index] = following
+    assert pool.is_available
+
+    for builder in builders:
+        builder.close()
+    network.destroy()
+
+
+def test_a_repr_is_one_line_that_names_the_owner() -> None:
+    """For a report of who holds the memory; before and after the end."""
+    network = NetworkBufferPool(4, 8)
+    pool = network.create_buffer_pool(owner="map (1/2)", num_required=2, max_buffers=None)
+    before = repr(network), repr(pool)
+    network.destroy()
+
+    assert not any("\n" in text for text in (*before, repr(network), repr(pool)))
+    assert "map (1/2)" in before[1]
+    assert "map (1/2)" in repr(pool)
+
+
+def test_a_place_in_line_ends_when_the_pool_gets_its_segment_another_way() -> None:
+    """It shrank while it waited, a segment became free, and it grew again: one segment, not two."""
+    network = NetworkBufferPool(4, 8)
+    user = create(network, 1)
+    used = [take(user) for _ in range(4)]
+    pool = create(network, 1)
+    user.recycle(used.pop())
+    segment = take(pool)
+    assert [account.pool for account in network._waiting] == [pool]
+    pool.set_num_buffers(1)
+    user.recycle(used.pop())
+
+    pool.set_num_buffers(2)
+
+    assert (list(network._waiting), pool.num_available, pool.is_available) == ([], 1, True)
+    network.check_invariants()
+    pool.recycle(segment)
+    recycle(user, used)
+    network.destroy()

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netstack.buffer.buffer_recycler import FREEING_RECYCLER
 from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all, recycle_segments
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all, recycle_segments
 from netstack.errors import BufferOwnershipError, ResourceClosedError
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.interleaving import ScheduledLock, Scheduler, schedule_locks
@@ -249,7 +251,7 @@ def test_a_run_wakes_as_many_threads_as_it_has_segments() -> None:
     waiters = [threading.Thread(target=lambda: found.append(it.pool.request_segment_blocking())) for _ in range(3)]
     for waiter in waiters:
         waiter.start()
-    while len(it.pool._parked) < 3:
+    while it.pool.statistics().num_parked < 3:
         pass
 
     it.pool.recycle_run(held, -1)
@@ -270,12 +272,12 @@ def test_a_run_beside_a_free_segment_wakes_as_many_threads_as_segments_are_free(
     gates = [threading.Lock() for _ in range(4)]
     for gate in gates:
         gate.acquire()
-    it.pool._parked.extend(gates)
+    it.pool._parked.line.extend(gates)
 
     it.pool.recycle_run(held[:2], -1)
 
     assert [gate.locked() for gate in gates] == [False, False, False, True]
-    it.pool._parked.clear()
+    it.pool._parked.line.clear()
     it.pool.recycle_run(held[2:], -1)
     it.end()
 

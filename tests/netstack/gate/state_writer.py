@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.partition.channel_state import InputChannelInfo, NoChannelState
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from netstack.buffer.compression import BufferCompressor, BufferDecompressor
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import RemoteProtocolError
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.input_gate import EndOfDataStatus

@@ -2,9 +2,10 @@
 
 import pytest
 
-from netstack.buffer.compression import BufferCompressor, BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
 from netstack.gate.single_input_gate import SingleInputGate

@@ -15,8 +15,8 @@ from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID, input_channel_id
-from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, Event, OtherEvent, serialize_event
 from tests.netstack.gate.doubles import RecordingClient, remote_channel
 from tests.netstack.gate.manual_timers import ManualTimers

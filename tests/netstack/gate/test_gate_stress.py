@@ -9,8 +9,8 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ResourceClosedError
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from tests.flowlet.task.watchdog import watchdog
 from tests.netstack.gate.doubles import RecordingClient, data, remote_channel
 from tests.netstack.partition.doubles import partition_id_of

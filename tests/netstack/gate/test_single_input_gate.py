@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.buffer_debloater import BufferDebloater
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import ConnectionLostError, LocalProtocolError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.gate_statistics import GateStatistics
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.manual_clock import ManualClock
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 from netstack.wire.messages import BufferResponse, DataType

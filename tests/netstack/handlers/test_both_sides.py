@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.buffer.segment import recycle_all
+from netstack.buffer.network_buffer import recycle_all
 from netstack.config import MAX_QUEUED_EVENTS
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError
 from netstack.gate.buffer_or_event import BufferOrEvent

@@ -11,9 +11,9 @@ import pytest
 
 from netstack.channel.direct_writer import DirectWriter
 from netstack.handlers import partition_request_queue
-from netstack.partition.pipelined import PipelinedSubpartitionView
+from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
+from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.channel.limits import MAX_WAITING_REPLIES
 from netstack.channel.message_codec import MessageDecoder

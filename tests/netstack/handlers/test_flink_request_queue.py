@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.buffer.segment import MemorySegment, NetworkBuffer
-from netstack.partition.view import BufferAndBacklog
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.codec import encode
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.messages import (

@@ -7,7 +7,7 @@ import pytest
 
 from netstack.errors import RemoteProtocolError
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
-from netstack.partition.pipelined import PipelinedSubpartition
+from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, StopMode
 from netstack.wire.messages import AddCredit, BufferResponse, BufferRun, CancelPartitionRequest, DataType, ErrorResponse

@@ -8,7 +8,7 @@ import pytest
 from netstack.errors import NetstackError, RemoteProtocolError, TransportError
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
-from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.codec import BUFFER_RESPONSE_HEADER, encode
 from netstack.wire.messages import (
     AddCredit,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netstack.errors import ProducerFailedError, RemoteProtocolError
-from netstack.partition.view import BufferAndBacklog
+from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.events import EndOfData, StopMode, deserialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -59,13 +59,15 @@ def test_readers_that_become_ready_together_take_turns(server: ServerSide) -> No
     assert both[: 2 * longest] == [2, 1] * longest, f"turns are not strict: {order}"
 
 
-def test_events_need_no_credit(server: ServerSide) -> None:
-    """The end of data passes although the credit is spent; data behind it waits."""
+@pytest.mark.parametrize("num_bytes", [SEGMENT, 100], ids=["behind a run", "behind a buffer"])
+def test_events_need_no_credit(server: ServerSide, num_bytes: int) -> None:
+    """The end of data passes although the last credit paid for what was before it: a whole segment, or a part of one."""
     partition = server.partition()
-    fill(partition, 1)
-    partition.notify_end_of_data(StopMode.DRAIN)
-
     server.receive(request(credit=1))
+
+    # One notification tells of both; nobody tells of the event once the credit is spent.
+    partition.emit_record(bytes(num_bytes), 0)
+    partition.notify_end_of_data(StopMode.DRAIN)
     sent = server.sent()
 
     kinds = [each.data_type for each in sent if isinstance(each, BufferResponse)]

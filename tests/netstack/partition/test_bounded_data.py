@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.segment import NetworkBuffer
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceBrokenError
 from netstack.partition.bounded_data import NUM_READ_BUFFERS, BoundedData, BoundedDataKind, BoundedDataReader, create_bounded_data
 from netstack.wire.messages import DataType

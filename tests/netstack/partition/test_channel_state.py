@@ -1,7 +1,7 @@
 """``NoChannelState``: whatever it gets goes home."""
 
 from netstack.partition.channel_state import NO_CHANNEL_STATE, InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight import InFlightData
+from netstack.partition.in_flight_data import InFlightData
 from tests.netstack.partition.doubles import Arena
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from netstack.buffer.compression import BufferCompressor
+from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
-from netstack.partition.bounded_blocking import BoundedBlockingResultPartition
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.bounded_data import BoundedDataKind
-from netstack.partition.partition_type import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.view import ResultSubpartitionView
+from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, EndOfPartition, StopMode, deserialize_event
-from tests.netstack.buffer.test_content import Content
+from tests.netstack.buffer.test_content_buffer import Content
 from tests.netstack.partition.doubles import RecordingListener, RecordingStateWriter, partition_id_of
 from tests.waiting import PATIENCE_S, spin_until
 

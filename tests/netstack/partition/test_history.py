@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
-from netstack.partition.bounded_blocking import BoundedBlockingResultPartition
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight import InFlightData
-from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.in_flight_data import InFlightData
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.view import BufferAndBacklog, ResultSubpartitionView
+from netstack.partition.result_partition_manager import ResultPartitionManager
+from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
 from netstack.wire.events import CheckpointBarrier, EndOfSuperstep, StopMode
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import TIMEOUTABLE, UNALIGNED, Reading, barrier, drain, event, partition_id_of, unaligned_barrier

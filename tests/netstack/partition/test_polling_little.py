@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.partition.view import BufferAndBacklog
+from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Reading, event, unaligned_barrier
 

@@ -9,26 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.builder import BufferConsumer, SegmentConsumer
-from netstack.buffer.compression import BufferCompressor
-from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import MemorySegment, NetworkBuffer, recycle_segments
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_segments
+from netstack.buffer.segment_consumer import SegmentConsumer
 from netstack.errors import ResourceBrokenError
-from netstack.partition.approximate import PipelinedApproximateSubpartition
-from netstack.partition.bounded_blocking import BoundedBlockingSubpartition
+from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
 from netstack.partition.bounded_data import BoundedDataKind, create_bounded_data
-from netstack.partition.pipelined import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
-from netstack.partition.result_partition import ResultPartition
-from netstack.partition.view import BufferAndBacklog, SegmentRun
+from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
+from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
+from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import (
     TIMEOUTABLE,
+    Producing,
     Reading,
     RecordingListener,
     RecordingParent,
     barrier,
     event,
-    partition_id_of,
     recycled_sizes,
     unaligned_barrier,
 )
@@ -49,7 +49,7 @@ class Pool:
     def consumer(self, number: int = 0, *, partial_record_length: int = 0) -> SegmentConsumer:
         self.num_out += 1
         segment = MemorySegment(memoryview(bytearray([number % 256]) * SIZE))
-        return BufferConsumer.of_whole_segment(segment, self, partial_record_length)
+        return SegmentConsumer(segment, self, partial_record_length)
 
 
 @pytest.fixture
@@ -385,42 +385,11 @@ def test_it_reads_like_what_a_builder_left() -> None:
 # ---------------------------------------------------------------- partitions
 
 
-class Producing:
-    """A partition over a pool of its own."""
-
-    def __init__(self, *, num_segments: int = 16, max_per_channel: int | None = None) -> None:
-        self.network = NetworkBufferPool(num_segments, SIZE)
-        self.pool = self.network.create_buffer_pool(
-            owner="p", num_required=3, max_buffers=num_segments, num_subpartitions=2, max_buffers_per_channel=max_per_channel
-        )
-        self.partition = ResultPartition(partition_id_of(), 2, self.pool, "p")
-        self.listener = RecordingListener()
-        view = self.partition.create_subpartition_view(0, self.listener)
-        assert view is not None
-        self.view = view
-
-    def warm_up(self) -> None:
-        """Let the pool hold its segments, free."""
-        self.pool.recycle_run([self.pool.request_segment_blocking() for _ in range(self.pool.num_buffers)], -1)
-
-    def consumers(self) -> list[BufferConsumer]:
-        subpartition = self.partition._subpartitions[0]
-        assert isinstance(subpartition, PipelinedSubpartition)
-        return list(subpartition._buffers)
-
-    def end(self) -> None:
-        self.view.release()
-        self.partition.close()
-        self.pool.destroy()
-        assert self.network.num_available == self.network.num_total, f"leaked: {self.network!r}"
-        self.network.destroy()
-
-
 @pytest.mark.parametrize("num_bytes", [SIZE, 2 * SIZE, 5 * SIZE, 5 * SIZE + 3, SIZE + 1])
 @pytest.mark.parametrize("prefix", [0, 5])
 def test_long_records_say_where_they_began(num_bytes: int, prefix: int) -> None:
     """A buffer that begins with the rest of a record says how long that is: whole buffers all their size, the first one nothing."""
-    it = Producing()
+    it = Producing(segment=SIZE, num_segments=16)
     it.warm_up()
     record = bytes(range(num_bytes))
     if prefix:
@@ -429,32 +398,31 @@ def test_long_records_say_where_they_began(num_bytes: int, prefix: int) -> None:
     it.partition.emit_record(record, 0)
     it.partition.flush(0)
 
-    consumers = it.consumers()
-    lengths = [consumer.partial_record_length for consumer in consumers]
+    lengths = it.partial_lengths(0)
     ends = list(range(SIZE, prefix + num_bytes, SIZE))
     assert lengths == [0, *(min(SIZE, prefix + num_bytes - end) for end in ends)]
     content = b""
-    while (found := it.view.next_buffer()) is not None:
+    while (found := it.views[0].next_buffer()) is not None:
         content += bytes(found.buffer.view)
         found.buffer.recycle()
     assert content == b"x" * prefix + record
-    it.end()
+    it.close()
 
 
 def test_a_record_takes_what_is_free_and_leaves_the_pool_available() -> None:
     """Sixteen buffers, a record of ten: one lock round; the others find one."""
-    it = Producing()
+    it = Producing(segment=SIZE, num_segments=16)
     it.warm_up()
 
     it.partition.emit_record(bytes(10 * SIZE), 0)
 
-    assert (len(it.consumers()), it.pool.is_available, it.listener.count) == (10, True, 1)
-    it.end()
+    assert (it.queued()[0], it.pool.is_available, it.listeners[0].count) == (10, True, 1)
+    it.close()
 
 
 def test_a_record_larger_than_the_pool_goes_out_as_buffers_come_back() -> None:
     """The writer waits for the reader, again and again, and everything arrives."""
-    it = Producing(num_segments=4)
+    it = Producing(segment=SIZE, num_segments=4)
     content = bytearray()
     record = bytes(index % 251 for index in range(50 * SIZE + 3))
 
@@ -465,7 +433,7 @@ def test_a_record_larger_than_the_pool_goes_out_as_buffers_come_back() -> None:
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
 
-    run_poller = it.view.run_poller()
+    run_poller = it.views[0].run_poller()
     assert run_poller is not None
     while len(content) < len(record):
         run: SegmentRun | None = run_poller(3)
@@ -473,19 +441,19 @@ def test_a_record_larger_than_the_pool_goes_out_as_buffers_come_back() -> None:
             content += b"".join(bytes(segment.view) for segment in run.segments)
             recycle_segments(run.segments, run.recycler)
         else:
-            found: BufferAndBacklog | None = it.view.next_buffer()
+            found: BufferAndBacklog | None = it.views[0].next_buffer()
             if found is not None:
                 content += found.buffer.view
                 found.buffer.recycle()
     writer.join(PATIENCE_S)
 
     assert bytes(content) == record
-    it.end()
+    it.close()
 
 
 def test_the_maximum_of_a_subpartition_holds_for_long_records() -> None:
     """Three per subpartition: the pool is unavailable with the third, not after all that was free."""
-    it = Producing(max_per_channel=3)
+    it = Producing(segment=SIZE, num_segments=16, max_per_channel=3)
     it.warm_up()
 
     it.partition.emit_record(bytes(2 * SIZE), 0)
@@ -493,18 +461,18 @@ def test_the_maximum_of_a_subpartition_holds_for_long_records() -> None:
     it.partition.emit_record(bytes(SIZE), 0)
 
     assert not it.pool.is_available
-    run_poller = it.view.run_poller()
+    run_poller = it.views[0].run_poller()
     assert run_poller is not None
     run = run_poller(10)
     assert run is not None
     recycle_segments(run.segments, run.recycler)
     assert it.pool.is_available
-    it.end()
+    it.close()
 
 
 def test_data_that_cannot_be_copied_takes_no_buffers_along() -> None:
     """What is not bytes of single size raises, and the segments are back."""
-    it = Producing()
+    it = Producing(segment=SIZE, num_segments=16)
     it.warm_up()
     words = memoryview(bytearray(64 * SIZE)).cast("I")
 
@@ -512,7 +480,7 @@ def test_data_that_cannot_be_copied_takes_no_buffers_along() -> None:
         it.partition.emit_record(words, 0)
 
     assert it.pool.best_effort_used == 0
-    it.end()
+    it.close()
 
 
 @pytest.mark.parametrize("num_good", range(5))

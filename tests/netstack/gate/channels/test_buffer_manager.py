@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, RemoteProtocolError, ResourceBrokenError
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions

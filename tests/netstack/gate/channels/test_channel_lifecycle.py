@@ -11,7 +11,7 @@ from netstack.gate.channels.channel_lifecycle import NEXT, ChannelLifecycle
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
-from netstack.partition.manager import ResultPartitionManager
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, remote_channel
 from tests.netstack.partition.doubles import partition_id_of
 

@@ -14,11 +14,11 @@ from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.partition_state_checker import ProducerState
 from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.partition.manager import ResultPartitionManager
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, Event, OtherEvent, StopMode
 from netstack.wire.messages import DataType
-from tests.netstack.buffer.test_content import Content
+from tests.netstack.buffer.test_content_buffer import Content
 from tests.netstack.gate.doubles import RecordingGate
 from tests.netstack.gate.manual_timers import ManualTimers
 from tests.netstack.gate.state_writer import RecordingStateWriter

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError, RemoteProtocolError
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.channels.sequence_numbers import is_before, next_sequence_number

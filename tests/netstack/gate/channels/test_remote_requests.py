@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.channels.partition_state_checker import ProducerState
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel

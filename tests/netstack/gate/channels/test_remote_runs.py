@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError
 from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.in_flight_recorder import SequenceBuffer

@@ -1,0 +1,59 @@
+"""Data buffers as they were before they were compressed.
+
+Side:       shared.  It keeps no state, so any thread may use one object.
+Hot path:   per buffer, if a job asks for compression; not measured.
+Invariants: what is restored fits one segment, whatever it claims.
+Units:      sizes in bytes.
+Source:     Flink ``BufferDecompressor``; the format is that of ``netstack.buffer.buffer_compressor``.
+"""
+
+import lz4.block
+
+from netstack.buffer.buffer_compressor import HEADER, check_codec
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.errors import RemoteProtocolError
+
+
+class BufferDecompressor:
+    """Restores what a ``BufferCompressor`` or Flink compressed.
+
+    Raises:
+        ConfigError: the codec is unknown.
+    """
+
+    __slots__ = ("codec", "max_bytes")
+
+    def __init__(self, max_bytes: int, codec: str = "lz4") -> None:
+        """``max_bytes``: the size of a segment; nothing bigger is restored."""
+        check_codec(codec)
+        self.codec = codec
+        self.max_bytes = max_bytes
+
+    def decompress(self, buffer: NetworkBuffer) -> NetworkBuffer:
+        """The original in place of a compressed ``buffer``, anything else as it is; one reference in, one out.
+
+        Raises:
+            RemoteProtocolError: the bytes are no such block, or too big; the buffer is recycled all the same.
+        """
+        if not buffer.is_compressed:
+            return buffer
+        try:
+            return NetworkBuffer.unpooled(self._restore(buffer.view), buffer.data_type)
+        finally:
+            buffer.recycle()
+
+    def _restore(self, data: memoryview) -> bytes:
+        if len(data) < HEADER.size:
+            raise RemoteProtocolError(f"a compressed buffer of {len(data)} bytes has no header")
+        block_size, size = HEADER.unpack_from(data)
+        if block_size != len(data) - HEADER.size or not 0 < size <= self.max_bytes:
+            raise RemoteProtocolError(
+                f"a compressed buffer of {len(data)} bytes claims {block_size} compressed, {size} original ones (at most {self.max_bytes})"
+            )
+        try:
+            restored: bytes = lz4.block.decompress(data[HEADER.size :], uncompressed_size=size)
+        except lz4.block.LZ4BlockError as error:
+            raise RemoteProtocolError(f"a compressed buffer of {len(data)} bytes is broken: {error}") from error
+        if len(restored) != size:
+            raise RemoteProtocolError(f"a compressed buffer claims an original of {size} bytes, but holds {len(restored)}")
+        return restored

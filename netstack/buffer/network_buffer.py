@@ -1,0 +1,285 @@
+"""Counted buffers over memory segments.
+
+Side:       shared.  Any thread may retain, read and recycle a buffer; each of its holders recycles it exactly once.
+Hot path:   per buffer, not per record.
+Invariants: a lease is recycled when its count falls to zero, exactly once, outside its lock; the bytes of a buffer are readable only
+            while its lease counts at least one.
+Units:      sizes and offsets in bytes.
+Source:     Flink ``NetworkBuffer``.  Views are made on demand, so that a
+            buffer that was recycled keeps no export of the arena alive.
+            With NETSTACK_DEBUG=1 a lease remembers who took, kept and released it, and notices if all its holders forgot it; freed memory
+            is poisoned, and errors tell the whole way.  Without it each hook is one test of a constant.
+Absent:     composite and file-backed buffers.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from netstack.buffer.buffer_recycler import FREEING_RECYCLER, BufferRecycler, SegmentHome
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.segment_ledger import Trail
+from netstack.config import is_debug
+from netstack.errors import BufferOwnershipError
+from netstack.wakeups import run_all
+from netstack.wire.messages import DataType
+
+_POISON: Final = b"\xdd"  # what a freed segment is filled with when NETSTACK_DEBUG=1
+_DEBUG: Final = is_debug()
+_LAST: Final = True  # the token of the last holder
+_OTHER: Final = False
+
+
+class BufferLease:
+    """The count of everybody who uses one segment: its builder, its consumer and the buffers built from it.
+
+    Threading: any thread, without a lock: every holder has a token in a list, ``list.append`` and ``list.pop`` are atomic, and the token
+    at the bottom, which only the last holder can draw, is marked.
+    Life cycle: starts with one holder; when the last one releases, the segment goes to the recycler and the lease is dead.
+    """
+
+    __slots__ = ("_recycler", "_tokens", "_trail", "position", "segment")
+
+    def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
+        self._recycler = recycler
+        self.segment = segment
+        self.position = 0  # Written by the segment's builder, see there; here, because both are needed once per buffer.
+        self._tokens = [_LAST]
+        if _DEBUG:
+            self._trail = Trail("taken")
+
+    def __repr__(self) -> str:
+        return f"<BufferLease of {self.segment!r}, {self.count} holders>"
+
+    @property
+    def count(self) -> int:
+        """How many holders there are; a holder sees at least itself."""
+        return len(self._tokens)
+
+    @property
+    def recycler(self) -> BufferRecycler:
+        """Who gets the segment in the end."""
+        return self._recycler
+
+    def retain(self) -> None:
+        """Count one holder more; only a holder may do that.
+
+        Raises:
+            BufferOwnershipError: the segment went back already.
+        """
+        if not self._tokens:
+            raise self.misused("is retained after its release")
+        self._tokens.append(_OTHER)
+        if _DEBUG:
+            self._trail.add("retained")
+
+    def release(self) -> None:
+        """Count one holder less; the last one sends the segment home.
+
+        Raises:
+            BufferOwnershipError: the segment went back already.
+        """
+        try:
+            token = self._tokens.pop()
+        except IndexError:
+            raise self.misused("is released twice") from None
+        if _DEBUG:
+            self._note_release(token)
+        if token is _LAST:
+            self._recycler.recycle(self.segment)
+
+    def _note_release(self, token: bool) -> None:  # noqa: FBT001 - a token, no switch
+        self._trail.add("released")
+        if token is _LAST and not self.segment.view.readonly:
+            self.segment.view[:] = _POISON * len(self.segment.view)
+
+    def abandon(self) -> None:
+        """Forget the only holder without recycling: nobody took the buffer, its maker keeps the segment."""
+        assert len(self._tokens) == 1, f"{self!r} is in use"
+        self._tokens.clear()
+
+    if _DEBUG:
+
+        def __del__(self) -> None:
+            ledger = self.segment.ledger
+            if self.count > 0 and ledger is not None:
+                ledger.lose(self.segment.index, self._trail)
+
+    def misused(self, what: str) -> BufferOwnershipError:
+        """The error that says ``what`` happened to the segment, in debug mode with everybody who held it."""
+        return BufferOwnershipError(f"{self.segment!r} {what}{self._trail if _DEBUG else ''}")
+
+
+class BufferContent(Protocol):
+    """What stands for whole records in one buffer."""
+
+    size_bytes: int
+    """About as many bytes as it would be."""
+
+    def to_bytes(self) -> bytes:
+        """The records as every reader of the subpartition understands them, however the stream before them was written."""
+
+
+class NetworkBuffer:
+    """``size`` bytes of a segment, with what they are: data or an event.
+
+    Ownership: whoever gets a buffer recycles it once, or hands it on.  ``retain`` and ``slice`` add a reference that is recycled too.
+    """
+
+    __slots__ = ("_lease", "_offset", "data_type", "is_buffer", "is_compressed", "size")
+
+    def __init__(
+        self,
+        segment: MemorySegment,
+        recycler: BufferRecycler,
+        size: int,
+        data_type: DataType,
+        *,
+        is_compressed: bool = False,
+        offset: int = 0,
+    ) -> None:
+        assert 0 <= offset <= offset + size <= len(segment.view), f"{size} bytes at {offset} of a segment of {len(segment.view)}"
+        self._lease = BufferLease(segment, recycler)
+        self._offset = offset
+        self.size = size
+        self.data_type = data_type
+        self.is_buffer = data_type.is_buffer
+        self.is_compressed = is_compressed
+
+    @classmethod
+    def of_lease(
+        cls, lease: BufferLease, offset: int, size: int, data_type: DataType, *, is_buffer: bool, is_compressed: bool = False
+    ) -> "NetworkBuffer":
+        """A buffer that shares ``lease`` and takes over one reference the caller has retained."""
+        buffer = cls.__new__(cls)
+        buffer._lease = lease
+        buffer._offset = offset
+        buffer.size = size
+        buffer.data_type = data_type
+        buffer.is_buffer = is_buffer
+        buffer.is_compressed = is_compressed
+        return buffer
+
+    @classmethod
+    def unpooled(cls, data: bytes, data_type: DataType, *, is_compressed: bool = False) -> "NetworkBuffer":
+        """A buffer over ``data`` itself; recycling it frees nothing."""
+        return cls(MemorySegment(memoryview(data)), FREEING_RECYCLER, len(data), data_type, is_compressed=is_compressed)
+
+    def __repr__(self) -> str:
+        return f"<NetworkBuffer {self.data_type.name} {self.size} bytes of {self._lease!r}>"
+
+    @property
+    def content(self) -> BufferContent | None:
+        """What it holds instead of bytes, if it does; see ``netstack.buffer.content_buffer``."""
+        return None
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes; do not keep the view beyond ``recycle``.
+
+        Raises:
+            BufferOwnershipError: the buffer was recycled by its last holder.
+        """
+        lease = self._lease
+        if not lease._tokens:
+            raise lease.misused("is used after its release")
+        view = lease.segment.view
+        offset, size = self._offset, self.size
+        return view if size == len(view) else view[offset : offset + size]
+
+    def retain(self) -> "NetworkBuffer":
+        """The same buffer, which now needs one ``recycle`` more.
+
+        Raises:
+            BufferOwnershipError: it was recycled by its last holder.
+        """
+        self._lease.retain()
+        return self
+
+    def recycle(self) -> None:
+        """Give one reference back; the last one returns the segment.
+
+        Raises:
+            BufferOwnershipError: it was recycled by its last holder already.
+        """
+        self._lease.release()
+
+    def slice(self, offset: int, size: int) -> "NetworkBuffer":
+        """``size`` bytes from ``offset`` on, as a buffer with a reference of its own.
+
+        Raises:
+            ValueError: the range is not inside this buffer.
+            BufferOwnershipError: it was recycled by its last holder.
+        """
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise ValueError(f"{size} bytes at {offset} are not inside a buffer of {self.size}")
+        self._lease.retain()
+        return NetworkBuffer.of_lease(
+            self._lease, self._offset + offset, size, self.data_type, is_buffer=self.is_buffer, is_compressed=self.is_compressed
+        )
+
+    @property
+    def lease(self) -> BufferLease:
+        """The count of everybody who uses the same segment."""
+        return self._lease
+
+    @property
+    def offset(self) -> int:
+        """Where this buffer begins in its segment."""
+        return self._offset
+
+
+def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
+    """Give one reference of each buffer back; segments that go to the same pool go there together, with one wake-up for who waits.
+
+    Raises:
+        BufferOwnershipError: one was recycled by its last holder already; the others were recycled all the same.
+    """
+    homes: dict[SegmentHome, list[tuple[MemorySegment, int]]] = {}
+    runs: dict[BufferRecycler, list[MemorySegment]] = {}
+    calls: list[Callable[[], object]] = []
+    last: BufferRecycler | None = None
+    segments: list[MemorySegment] = []
+    for buffer in buffers:
+        lease = buffer._lease
+        recycler, tokens = lease._recycler, lease._tokens
+        if not tokens:
+            calls.append(lease.release)  # which says what is wrong
+            continue
+        token = tokens.pop()
+        if _DEBUG:
+            lease._note_release(token)
+        if token is not _LAST:
+            continue
+        if recycler is not last:
+            last, segments = recycler, runs.setdefault(recycler, [])
+        segments.append(lease.segment)
+    if len(runs) == 1 and not calls and last is not None:
+        _send_home(segments, last)
+        return
+    for recycler, segments in runs.items():
+        home: SegmentHome | None = getattr(recycler, "home", None)
+        # One object can be both: a pool is the home of its own segments.
+        is_own_home = home is recycler  # type: ignore[comparison-overlap]  # two protocols of one object
+        if home is None or (len(segments) == 1 and is_own_home):
+            calls += [partial(recycler.recycle, segment) for segment in segments]
+        else:
+            index = recycler.home_index  # type: ignore[attr-defined]  # whoever has a home has an index there
+            homes.setdefault(home, []).extend([(segment, index) for segment in segments])
+    run_all([*(partial(home.recycle_all, returned) for home, returned in homes.items()), *calls])
+
+
+def _send_home(segments: Sequence[MemorySegment], recycler: BufferRecycler) -> None:
+    home: SegmentHome | None = getattr(recycler, "home", None)
+    if home is None:
+        run_all([partial(recycler.recycle, segment) for segment in segments])
+    else:
+        home.recycle_run(segments, recycler.home_index)  # type: ignore[attr-defined]  # as above
+
+
+def recycle_segments(segments: Sequence[MemorySegment], recycler: BufferRecycler) -> None:
+    """Give segments back that have no lease: one wake-up for who waits.  Whoever calls was their only holder."""
+    if _DEBUG:
+        for segment in segments:
+            segment.view[:] = _POISON * len(segment.view)
+    _send_home(segments, recycler)

@@ -1,0 +1,428 @@
+"""How records get into the buffers of a partition.
+
+Side:       shared.  ``emit_*``, ``broadcast_*``, ``reserve_segments`` and ``notify_end_of_data`` on the task thread; ``flush*`` and
+            numbers from any thread.
+Hot path:   ``emit_record``, per serialized chunk.
+Invariants: an open builder is the last element of its subpartition; there are builders of single subpartitions or one for all, never both.
+            A subpartition whose consumer left early drops what is emitted to it.
+Units:      sizes in bytes, times in nanoseconds.
+Source:     Flink ``BufferWritingResultPartition``.  There the partition that can be read and released is the base of the one that writes;
+            here it is the other way round, since only ``ResultPartition`` is named by others.  A buffer is added to its subpartition with
+            its first bytes in it (Flink adds it empty); no reader can tell, since the first unfinished buffer is never announced.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum, unique
+from functools import partial
+from typing import Final
+
+from netstack.availability import AvailabilityFuture
+from netstack.buffer.buffer_builder import BufferBuilder
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.content_consumer import ContentConsumer
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import BufferContent, recycle_segments
+from netstack.buffer.parked_threads import BlockingObserver
+from netstack.buffer.segment_consumer import SegmentConsumer
+from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
+from netstack.ids import ResultPartitionID
+from netstack.partition.pipelined_subpartition import NO_BUFFER_SIZE
+from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.result_subpartition import ResultSubpartition, SubpartitionState
+from netstack.wakeups import run_all
+from netstack.wire.events import EndOfData, Event, StopMode, event_data_type, serialize_event
+
+
+@unique
+class ResultPartitionState(Enum):
+    """The life of a partition.
+
+    It takes data only while it is ``OPEN``; ``FINISHING`` stays if the end cannot be written.  A finished partition is released when every
+    subpartition was consumed and its task closed it; one that fails, or is closed unfinished, at once::
+
+        OPEN -- finish --> FINISHING -- the end is written --> FINISHED -- close --> CLOSED -- all is consumed --> RELEASED
+          |                    |                                  |                    |                              ^
+          `--------------------+------------------ release, fail, close unfinished ----+-----------------------------'
+    """
+
+    OPEN = "open"
+    FINISHING = "finishing"
+    FINISHED = "finished"
+    CLOSED = "closed"
+    RELEASED = "released"
+
+
+_OPEN: Final = ResultPartitionState.OPEN
+_SUBPARTITION_RELEASED: Final = SubpartitionState.RELEASED
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPartitionStatistics:
+    """The numbers of one partition; bytes and buffers count when a buffer is finished."""
+
+    num_bytes_out: int
+    num_buffers_out: int
+    num_queued_buffers: int
+    num_queued_bytes: int
+    hard_blocked_ns: int
+    num_bytes_by_subpartition: tuple[int, ...]
+
+
+class BufferWritingResultPartition:
+    """The writing side of a partition: builders, buffers and their numbers.
+
+    State: all of ``_builders``, ``_broadcast_builder``, ``_trimmed_segment_bytes`` and the numbers is the task thread's; ``statistics``
+    reads the numbers bare, one buffer stale.  Of ``ResultPartition``, which writes them under its lock, it reads ``_state`` and
+    ``_failure_cause`` bare, one buffer stale: what is emitted meanwhile is dropped by the subpartitions.
+    Ownership: owns ``buffer_pool``, which ends with ``close`` or ``release``; buffers in flight go home when they are recycled.
+    """
+
+    def __init__(
+        self,
+        partition_id: ResultPartitionID,
+        num_subpartitions: int,
+        buffer_pool: LocalBufferPool,
+        owner: str,
+        *,
+        partition_type: ResultPartitionType,
+    ) -> None:
+        self.partition_id = partition_id
+        self.partition_type = partition_type
+        self.owner = owner
+        self._pool = buffer_pool
+        self._subpartitions: list[ResultSubpartition] = []  # Complete when the partition is made.
+        self._state = _OPEN
+        self._failure_cause: ProducerFailedError | None = None
+        self._builders: list[BufferBuilder | None] = [None] * num_subpartitions
+        self._broadcast_builder: BufferBuilder | None = None
+        self._trimmed_segment_bytes = 0  # how large a builder was before it was made smaller, 0 if none was
+        self._has_notified_end_of_data = False
+        self._num_bytes = [0] * num_subpartitions
+        self._num_buffers_out = 0
+
+    @property
+    def num_subpartitions(self) -> int:
+        """How many consumers it has."""
+        return len(self._subpartitions)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether a buffer is free, so that emitting does not block at once."""
+        return self._pool.is_available
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done while a buffer is free (or the pool is gone), else completed when one comes."""
+        return self._pool.available_future()
+
+    def observe_blocking(self, observer: BlockingObserver) -> None:
+        """Tell ``observer`` whenever an emit waits for a buffer; called before the first one."""
+        self._pool.observe_blocking(observer)
+
+    # ---------------------------------------------------------------- task thread
+
+    def emit_record(self, record: bytes | memoryview, subpartition: int) -> None:
+        """Append ``record`` (single bytes), over as many buffers as it takes; may block for a buffer.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed, before or meanwhile.
+            LocalProtocolError: the partition is finished.
+        """
+        if self._state is not _OPEN:
+            self._refuse()
+        builder = self._builders[subpartition]
+        if builder is not None:
+            written = builder.append_and_commit(record)
+        else:
+            written = self._start_buffer(subpartition, record, is_continuation=False)
+        if written < len(record):
+            self._emit_rest(memoryview(record)[written:], subpartition)
+        elif builder is None and self._builders[subpartition] is None:
+            return  # it filled its buffer
+        builder = self._builders[subpartition]
+        if builder is not None and builder.is_full and not self._make_room(builder, 0):
+            self._finish_builder(subpartition)
+
+    def takes_contents(self, subpartition: int) -> bool:
+        """Whether ``emit_content`` would take a content."""
+        return self._subpartitions[subpartition].takes_contents
+
+    def emit_content(self, content: BufferContent, subpartition: int) -> bool:
+        """Append whole records that are no bytes yet, behind all that was emitted, if the consumer takes them so; may block for a buffer.
+
+        Ownership: the content is taken over, unless False is returned: then ``emit_record`` its bytes.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed, before or meanwhile.
+            LocalProtocolError: the partition is finished.
+        """
+        if self._state is not _OPEN:
+            self._refuse()
+        target = self._subpartitions[subpartition]
+        if not target.takes_contents:
+            return False
+        if self._broadcast_builder is not None:
+            self._finish_broadcast_builder()
+        self._finish_builder(subpartition)
+        segment = self._pool.request_segment_blocking(subpartition)
+        if target.add(ContentConsumer(segment, self._pool.recycler(subpartition), content)) >= 0:
+            self._num_bytes[subpartition] += content.size_bytes
+            self._num_buffers_out += 1
+        return True
+
+    def reserve_segments(self, max_segments: int, subpartition: int) -> list[MemorySegment]:
+        """Between one and ``max_segments`` whole segments to fill in place; may block.
+
+        Ownership: they are the caller's, who gives all of them to ``emit_segments``, whatever happens.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed, before or meanwhile.
+            LocalProtocolError: the partition is finished.
+        """
+        if self._state is not _OPEN:
+            self._refuse()
+        return self._pool.request_segments_blocking(max_segments, subpartition)
+
+    def emit_segments(self, segments: Sequence[MemorySegment], subpartition: int) -> None:
+        """Append segments that ``reserve_segments`` gave for ``subpartition``, each full and at the start of a record.
+
+        They are as large as they are: a consumer that asked for smaller buffers gets whole ones.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed; the segments went back.
+            LocalProtocolError: the partition is finished; likewise.
+        """
+        recycler = self._pool.recycler(subpartition)
+        if self._state is not _OPEN:
+            recycle_segments(segments, recycler)
+            self._refuse()
+        if self._broadcast_builder is not None:
+            self._finish_broadcast_builder()
+        self._finish_builder(subpartition)
+        if self._subpartitions[subpartition].add_all([SegmentConsumer(segment, recycler) for segment in segments]) >= 0:
+            self._num_bytes[subpartition] += sum(len(segment.view) for segment in segments)
+            self._num_buffers_out += len(segments)
+
+    def _emit_rest(self, rest: memoryview, subpartition: int) -> None:
+        while rest:
+            builder = self._builders[subpartition]
+            if builder is not None and self._make_room(builder, len(rest)):
+                written = builder.append_and_commit(rest)
+            else:
+                self._finish_builder(subpartition)
+                written = self._start_buffer(subpartition, rest, is_continuation=True)
+            rest = rest[written:]
+
+    def _start_buffer(self, index: int, data: bytes | memoryview, *, is_continuation: bool) -> int:
+        """Open a builder with ``data`` in it; returns how much of it was taken, all if its consumer has gone."""
+        if self._broadcast_builder is not None:
+            self._finish_broadcast_builder()
+        subpartition = self._subpartitions[index]
+        if subpartition.state is _SUBPARTITION_RELEASED:
+            return len(data)
+        pool, wanted = self._pool, subpartition.desired_buffer_size
+        if wanted == NO_BUFFER_SIZE and len(data) >= pool.segment_size_bytes:
+            return self._fill_buffers(subpartition, data, is_continuation=is_continuation)
+        builder = pool.request_builder_blocking(index)
+        try:
+            if wanted != NO_BUFFER_SIZE:
+                self._trim(builder, wanted, len(data))
+            written = builder.append_and_commit(data)
+            is_refused = subpartition.add(builder.create_buffer_consumer(written if is_continuation else 0)) < 0
+        except BaseException:  # of the data, or of the file that it goes to
+            builder.close()
+            raise
+        if is_refused:
+            builder.close()
+            return len(data)
+        self._builders[index] = builder
+        return written
+
+    def _fill_buffers(self, subpartition: ResultSubpartition, data: bytes | memoryview, *, is_continuation: bool) -> int:
+        """Whole buffers at once, no builder needed; returns how much of ``data`` was taken, all if its consumer has gone."""
+        index, pool = subpartition.index, self._pool
+        size = pool.segment_size_bytes
+        if len(data) < 2 * size:
+            return self._fill_buffer(subpartition, data, size if is_continuation else 0)
+        segments = pool.request_segments_blocking(len(data) // size, index)
+        recycler = pool.recycler(index)
+        num_bytes = size * len(segments)
+        try:
+            rest = memoryview(data)
+            for segment, start in zip(segments, range(0, num_bytes, size), strict=True):
+                segment.view[:] = rest[start : start + size]
+        except BaseException:
+            run_all([partial(recycler.recycle, segment) for segment in segments])
+            raise
+        consumers = [SegmentConsumer(segment, recycler, size) for segment in segments]
+        if not is_continuation:
+            consumers[0].partial_record_length = 0
+        if subpartition.add_all(consumers) < 0:
+            return len(data)
+        self._num_bytes[index] += num_bytes
+        self._num_buffers_out += len(segments)
+        return num_bytes
+
+    def _fill_buffer(self, subpartition: ResultSubpartition, data: bytes | memoryview, partial_record_length: int) -> int:
+        """One whole buffer."""
+        index, pool = subpartition.index, self._pool
+        segment = pool.request_segment_blocking(index)
+        view = segment.view
+        size = len(view)
+        recycler = pool.recycler(index)
+        try:
+            view[:] = data if len(data) == size else memoryview(data)[:size]
+        except BaseException:
+            recycler.recycle(segment)
+            raise
+        if subpartition.add(SegmentConsumer(segment, recycler, partial_record_length)) < 0:
+            return len(data)
+        self._num_bytes[index] += size
+        self._num_buffers_out += 1
+        return size
+
+    def _finish_builder(self, index: int) -> None:
+        builder = self._builders[index]
+        if builder is None:
+            return
+        self._builders[index] = None
+        self._num_bytes[index] += builder.close()
+        self._num_buffers_out += 1
+
+    def _trim(self, builder: BufferBuilder, wanted: int, num_bytes: int) -> None:
+        """Make the buffer as small as its consumer wants, but let what is to be written now fit."""
+        if wanted > 0:
+            self._trimmed_segment_bytes = builder.capacity_bytes
+            builder.trim(max(wanted, num_bytes))
+
+    def _make_room(self, builder: BufferBuilder, num_missing: int) -> bool:
+        """Let a full buffer that was made smaller grow again, rather than wait for another one.
+
+        By one byte more than is missing, so that the next record finds it open and can ask again.  Not inside a record if a consumer may
+        take another one's place: what it can read of a buffer begins with a record.
+        """
+        if builder.capacity_bytes >= self._trimmed_segment_bytes or self._pool.is_available:
+            return False
+        if num_missing and self.partition_type.is_reconsumable:
+            return False
+        builder.trim(builder.capacity_bytes + num_missing + 1)
+        return True
+
+    # ---------------------------------------------------------------- to everybody
+
+    def broadcast_record(self, record: bytes | memoryview) -> None:
+        """Append ``record`` (single bytes) to every subpartition, written once into buffers that all share; may block for a buffer.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed, before or meanwhile.
+            LocalProtocolError: the partition is finished.
+        """
+        if self._state is not _OPEN:
+            self._refuse()
+        builder = self._broadcast_builder
+        written = builder.append_and_commit(record) if builder is not None else self._start_broadcast_buffer(record, is_continuation=False)
+        if written < len(record):
+            self._broadcast_rest(memoryview(record)[written:])
+        builder = self._broadcast_builder
+        if builder is not None and builder.is_full and not self._make_room(builder, 0):
+            self._finish_broadcast_builder()
+
+    def _broadcast_rest(self, rest: memoryview) -> None:
+        while rest:
+            builder = self._broadcast_builder
+            if builder is not None and self._make_room(builder, len(rest)):
+                written = builder.append_and_commit(rest)
+            else:
+                self._finish_broadcast_builder()
+                written = self._start_broadcast_buffer(rest, is_continuation=True)
+            rest = rest[written:]
+
+    def _start_broadcast_buffer(self, data: bytes | memoryview, *, is_continuation: bool) -> int:
+        """Open a builder for all with ``data`` in it; returns how much of it was taken, all if every consumer has gone."""
+        for index in range(self.num_subpartitions):
+            self._finish_builder(index)
+        readers = [subpartition for subpartition in self._subpartitions if subpartition.state is not _SUBPARTITION_RELEASED]
+        if not readers:
+            return len(data)
+        builder = self._pool.request_builder_blocking(0)  # Flink counts it for the first one
+        try:
+            wanted = min(reader.desired_buffer_size or NO_BUFFER_SIZE for reader in readers)
+            if wanted != NO_BUFFER_SIZE:
+                self._trim(builder, wanted, len(data))
+            written = builder.append_and_commit(data)
+            with closing(builder.create_buffer_consumer(written if is_continuation else 0)) as consumer:
+                for reader in readers:
+                    reader.add(consumer.copy())
+        except BaseException:  # of the data, or of a file that it goes to
+            builder.close()
+            raise
+        self._broadcast_builder = builder
+        return written
+
+    def _finish_broadcast_builder(self) -> None:
+        builder = self._broadcast_builder
+        if builder is None:
+            return
+        self._broadcast_builder = None
+        num_bytes = builder.finish()
+        self._num_bytes = [number + num_bytes for number in self._num_bytes]
+        self._num_buffers_out += self.num_subpartitions
+        builder.close()
+
+    def _finish_builders(self) -> None:
+        self._finish_broadcast_builder()
+        for index in range(self.num_subpartitions):
+            self._finish_builder(index)
+
+    def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
+        """Append ``event`` to every subpartition, behind all that was emitted (or before it, with priority); readers are told at once.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed.
+            LocalProtocolError: the partition is finished.
+        """
+        if self._state is not _OPEN:
+            self._refuse()
+        self._finish_builders()
+        data, data_type = serialize_event(event), event_data_type(event, has_priority=is_priority)
+        for subpartition in self._subpartitions:
+            subpartition.add(BufferConsumer.of_event(data, data_type))
+
+    def notify_end_of_data(self, mode: StopMode) -> None:
+        """Tell every consumer that the last record was emitted; the second call does nothing.
+
+        Raises:
+            ResourceClosedError: the partition was released or closed.
+            LocalProtocolError: the partition is finished.
+        """
+        if not self._has_notified_end_of_data:
+            self.broadcast_event(EndOfData(mode))
+            self._has_notified_end_of_data = True
+
+    def flush(self, subpartition: int) -> None:
+        """Make what was emitted to ``subpartition`` readable, its unfinished buffer included."""
+        self._subpartitions[subpartition].flush()
+
+    def flush_all(self) -> None:
+        """Make everything emitted readable."""
+        for subpartition in self._subpartitions:
+            subpartition.flush()
+
+    def statistics(self) -> ResultPartitionStatistics:
+        """The numbers so far."""
+        return ResultPartitionStatistics(
+            num_bytes_out=sum(self._num_bytes),
+            num_buffers_out=self._num_buffers_out,
+            num_queued_buffers=sum(subpartition.num_queued_buffers for subpartition in self._subpartitions),
+            num_queued_bytes=sum(subpartition.num_queued_bytes for subpartition in self._subpartitions),
+            hard_blocked_ns=self._pool.hard_blocked_ns,
+            num_bytes_by_subpartition=tuple(self._num_bytes),
+        )
+
+    def _refuse(self) -> None:
+        name = f"partition {self.partition_id} of {self.owner}"
+        if self._state is ResultPartitionState.RELEASED:
+            raise ResourceClosedError(f"{name} was released: {self._failure_cause or 'everything was consumed'}")
+        raise LocalProtocolError(f"{name} is finished and takes nothing more")

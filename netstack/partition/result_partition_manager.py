@@ -1,0 +1,211 @@
+"""Finds the partitions of this process by their id.
+
+Side:       shared.
+Invariants: a partition is registered from ``register`` to its release; a ``register`` that fails changes nothing; whoever asked
+            too early is called exactly once, when it comes or when the manager shuts down (and then asks again and gets the answer).
+Lock order: ``ResultPartitionManager._lock`` is a leaf: partitions and listeners are called after it (FLINK-28942).
+Units:      timeouts in milliseconds.
+Source:     Flink ``ResultPartitionManager`` with the partition request listeners of 1.18 and later.  A listener has a timer of its own
+            instead of a check of all listeners now and then, so that it ends when its time is over and not up to twice as late.
+"""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
+from netstack.ids import ResultPartitionID
+from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
+from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.task_event_dispatcher import TaskEventDispatcher
+from netstack.timers import Timers
+from netstack.wakeups import run_all
+
+
+class _Waiting:
+    """Somebody who asked for a partition that is not there yet."""
+
+    __slots__ = ("cancel_timer", "is_over", "on_partition")
+
+    def __init__(self, on_partition: Callable[[], None]) -> None:
+        self.on_partition = on_partition
+        # Both guarded by the manager's lock.
+        self.is_over = False
+        self.cancel_timer: Callable[[], None] | None = None
+
+    def end(self) -> list[Callable[[], None]]:
+        """Mark it as over; returns what to call outside the lock."""
+        self.is_over = True
+        return [] if self.cancel_timer is None else [self.cancel_timer]
+
+
+class ResultPartitionManager:
+    """All result partitions that can be read here.
+
+    Threading: any thread.
+
+    Args:
+        timers: who times listeners out; without them a listener waits until its caller cancels it.
+        task_events: where the consumers' events go; partitions are registered there too.
+    """
+
+    def __init__(self, *, timers: Timers | None = None, task_events: TaskEventDispatcher | None = None) -> None:
+        self.task_events = TaskEventDispatcher() if task_events is None else task_events
+        self._timers = timers
+        self._lock = threading.Lock()
+        # All below guarded by _lock.
+        self._partitions: dict[ResultPartitionID, ResultPartition] = {}
+        self._listeners: dict[ResultPartitionID, list[_Waiting]] = {}
+        self._is_shut_down = False
+
+    def __repr__(self) -> str:
+        state = ", shut down" if self._is_shut_down else ""
+        return f"<ResultPartitionManager {len(self._partitions)} partitions, {self.num_awaited} awaited{state}>"
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    @property
+    def num_awaited(self) -> int:
+        """How many partitions somebody waits for."""
+        return len(self._listeners)
+
+    def register(self, partition: ResultPartition) -> None:
+        """Make ``partition`` readable, until it is released, and call whoever waited for it.
+
+        Raises:
+            LocalProtocolError: its id is registered already.
+            ResourceClosedError: the manager was shut down.
+        """
+        partition_id = partition.partition_id
+        with self._lock:
+            self._check_free_locked(partition_id)
+        self.task_events.register_partition(partition_id)  # for us alone; before anybody finds the partition
+        try:
+            with self._lock:
+                self._check_free_locked(partition_id)
+                self._partitions[partition_id] = partition
+                listeners = self._listeners.pop(partition_id, [])
+                calls: list[Callable[[], None]] = [lambda: partition.add_release_listener(lambda: self._remove(partition))]
+                for waiting in listeners:
+                    calls += [*waiting.end(), waiting.on_partition]
+        except BaseException:
+            self.task_events.unregister_partition(partition_id)
+            raise
+        run_all(calls)
+
+    def create_subpartition_view(
+        self, partition_id: ResultPartitionID, index: int, listener: BufferAvailabilityListener, *, last: int | None = None
+    ) -> ResultSubpartitionView:
+        """A view of subpartition ``index``, or of all from ``index`` to ``last``.
+
+        Raises:
+            PartitionNotFoundError: the partition is not registered, or was released.
+            LocalProtocolError: there is no such subpartition, or it is read already.
+        """
+        partition = self._partitions.get(partition_id)
+        if partition is None:
+            raise PartitionNotFoundError(f"partition {partition_id} is not registered")
+        return partition.create_subpartition_view(index, listener, last)
+
+    def create_view_or_listen(
+        self,
+        partition_id: ResultPartitionID,
+        index: int,
+        listener: BufferAvailabilityListener,
+        on_partition: Callable[[], None],
+        *,
+        last: int | None = None,
+        timeout_ms: float | None = None,
+        on_timeout: Callable[[], None] | None = None,
+    ) -> ResultSubpartitionView | None:
+        """The view; or None, and ``on_partition`` is called once, on the registering thread, when it is worth to ask again.
+
+        With ``timeout_ms`` the wait ends then: ``on_timeout`` is called once, instead of ``on_partition``, on the timers' thread.
+
+        Raises:
+            PartitionNotFoundError: the partition was released just now.
+            LocalProtocolError: there is no such subpartition, or it is read already.
+            ResourceClosedError: the manager was shut down.
+        """
+        if timeout_ms is not None and self._timers is None:
+            raise LocalProtocolError("a manager without timers cannot time a listener out")
+        waiting = _Waiting(on_partition)
+        with self._lock:
+            self._check_open_locked()
+            partition = self._partitions.get(partition_id)
+            if partition is None:
+                self._listeners.setdefault(partition_id, []).append(waiting)
+        if partition is not None:
+            return partition.create_subpartition_view(index, listener, last)
+        if timeout_ms is not None and on_timeout is not None:
+            self._start_timer(partition_id, waiting, timeout_ms, on_timeout)
+        return None
+
+    def cancel_listener(self, partition_id: ResultPartitionID, on_partition: Callable[[], None]) -> None:
+        """Do not call ``on_partition`` any more; nothing happens if it was called or never waited."""
+        with self._lock:
+            found = next((waiting for waiting in self._listeners.get(partition_id, ()) if waiting.on_partition == on_partition), None)
+            calls = [] if found is None else self._end_locked(partition_id, found)
+        run_all(calls)
+
+    def release(self, partition_id: ResultPartitionID, cause: BaseException | None) -> None:
+        """Release a partition, if it is here; its readers learn ``cause``."""
+        partition = self._partitions.get(partition_id)
+        if partition is not None:
+            partition.release(cause)
+
+    def shutdown(self) -> None:
+        """Release every partition and refuse new ones; the second call does nothing."""
+        with self._lock:
+            if self._is_shut_down:
+                return
+            self._is_shut_down = True
+            partitions = list(self._partitions.values())
+            calls: list[Callable[[], None]] = []
+            for listeners in self._listeners.values():
+                for waiting in listeners:
+                    calls += [*waiting.end(), waiting.on_partition]
+            self._listeners.clear()
+        cause = ResourceClosedError("its task manager was shut down")
+        releases = [partial(partition.release, cause) for partition in partitions]
+        run_all([*releases, *calls, self.task_events.clear])
+
+    def _remove(self, partition: ResultPartition) -> None:
+        # In this order: as long as its id is not free here, nobody else can register it there.
+        self.task_events.unregister_partition(partition.partition_id)
+        with self._lock:
+            self._partitions.pop(partition.partition_id, None)
+
+    def _start_timer(self, partition_id: ResultPartitionID, waiting: _Waiting, timeout_ms: float, on_timeout: Callable[[], None]) -> None:
+        assert self._timers is not None, "checked when the listener came"
+        cancel = self._timers.call_later(timeout_ms, partial(self._on_timeout, partition_id, waiting, on_timeout))
+        with self._lock:
+            if not waiting.is_over:
+                waiting.cancel_timer = cancel
+                return
+        cancel()
+
+    def _on_timeout(self, partition_id: ResultPartitionID, waiting: _Waiting, on_timeout: Callable[[], None]) -> None:
+        with self._lock:
+            if waiting.is_over:
+                return
+            self._end_locked(partition_id, waiting)
+        on_timeout()
+
+    def _end_locked(self, partition_id: ResultPartitionID, waiting: _Waiting) -> list[Callable[[], None]]:
+        listeners = self._listeners[partition_id]
+        listeners.remove(waiting)
+        if not listeners:
+            del self._listeners[partition_id]
+        return waiting.end()
+
+    def _check_free_locked(self, partition_id: ResultPartitionID) -> None:
+        self._check_open_locked()
+        if partition_id in self._partitions:
+            raise LocalProtocolError(f"partition {partition_id} is already registered")
+
+    def _check_open_locked(self) -> None:
+        if self._is_shut_down:
+            raise ResourceClosedError("the result partition manager was shut down")

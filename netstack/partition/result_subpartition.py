@@ -1,0 +1,102 @@
+"""What a partition needs of its subpartitions, whatever kind they are of.
+
+Side:   shared.
+Source: Flink ``ResultSubpartition``, ``CheckpointedResultSubpartition``.
+"""
+
+from collections.abc import Sequence
+from enum import Enum, unique
+from typing import Protocol
+
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.errors import ProducerFailedError
+from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
+from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
+
+
+@unique
+class SubpartitionState(Enum):
+    """The life of a subpartition.
+
+    From ``FINISHED`` on nothing can be added, from ``RELEASED`` on nothing can be read::
+
+        OPEN -- finish --> FINISHED -- release --> RELEASED
+          `------------------ release ---------------^
+    """
+
+    OPEN = "open"
+    FINISHED = "finished"
+    RELEASED = "released"
+
+
+class SubpartitionParent(Protocol):
+    """What a subpartition tells its partition, outside every lock."""
+
+    @property
+    def failure_cause(self) -> ProducerFailedError | None:
+        """Why the partition was released before it was consumed."""
+
+    def on_consumed_subpartition(self, index: int) -> None:
+        """A view of ``index`` was released."""
+
+    def on_all_data_processed(self, index: int) -> None:
+        """The consumer of ``index`` processed everything up to the end of data."""
+
+
+class ResultSubpartition(Protocol):
+    """The part of a partition that one consumer reads.
+
+    Threading: the task thread adds and finishes; everything else from any thread.
+    """
+
+    index: int
+    state: SubpartitionState
+    """Written under the lock of the subpartition; read bare, it may be one pass stale."""
+    desired_buffer_size: int
+    """How large the consumer wants its next buffers; ``NO_BUFFER_SIZE`` if it did not say."""
+    channel_state: ChannelStateWriter
+    info: ResultSubpartitionInfo
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing can be read of it any more."""
+
+    @property
+    def takes_contents(self) -> bool:
+        """Whether its reader takes contents (``netstack.buffer.content_buffer``) as they are; once it does, it always will."""
+
+    @property
+    def num_queued_buffers(self) -> int:
+        """How many elements wait for the consumer, events included."""
+
+    @property
+    def num_queued_bytes(self) -> int:
+        """How many bytes wait for the consumer, those of events included."""
+
+    def add(self, consumer: BufferConsumer, partial_record_length: int = 0) -> int:
+        """Append ``consumer`` and take it over; the buffer size wanted, or -1 (and it is closed) if nobody will read it."""
+
+    def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
+        """``add`` for several data buffers, which know their partial records."""
+
+    def finish(self) -> int:
+        """Append the end of the partition; -1 if nobody will read it."""
+
+    def flush(self) -> None:
+        """Make everything committed readable."""
+
+    def create_read_view(self, listener: BufferAvailabilityListener) -> ResultSubpartitionView | None:
+        """A view; None if the subpartition was released."""
+
+    def release(self) -> None:
+        """Drop everything and tell the readers; the second call does nothing."""
+
+    def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
+        """Let the barrier of ``checkpoint_id`` overtake what is queued before it."""
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """Nobody waits for the data before that barrier any more."""
+
+    def check_invariants(self) -> None:
+        """Assert what always holds."""

@@ -1,0 +1,108 @@
+"""What the tests of the pools share."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from netstack.buffer.buffer_builder import BufferBuilder
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.errors import ResourceClosedError
+from tests.waiting import PATIENCE_S, spin_until
+
+SEGMENT = 16  # bytes
+NUM_BUFFERS = 1024
+
+
+def take(pool: LocalBufferPool, subpartition: int = -1) -> MemorySegment:
+    """A segment that is there."""
+    segment = pool.request_segment_nowait(subpartition)
+    assert segment is not None
+    return segment
+
+
+def recycle(pool: LocalBufferPool, segments: list[MemorySegment]) -> None:
+    """Give all of them back."""
+    for segment in segments:
+        pool.recycle(segment)
+    segments.clear()
+
+
+class Worker:
+    """A thread whose error is looked at after ``join``."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        executor = ThreadPoolExecutor(1)
+        self._future = executor.submit(work)
+        executor.shutdown(wait=False)
+        self.error: BaseException | None = None
+
+    def join(self) -> None:
+        self.error = self._future.exception(PATIENCE_S)
+
+
+class Listener:
+    """Remembers its calls; ``takes`` says whether it wants the buffer, ``recycles`` whether it gives it back at once."""
+
+    def __init__(self, *, takes: bool = True, recycles: bool = False) -> None:
+        self.takes = takes
+        self.recycles = recycles
+        self.buffers: list[NetworkBuffer] = []
+        self.num_calls = 0
+        self.num_destroyed = 0
+
+    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+        self.num_calls += 1
+        if not self.takes:
+            return False
+        if self.recycles:
+            buffer.recycle()
+        else:
+            self.buffers.append(buffer)
+        return True
+
+    def notify_buffer_destroyed(self) -> None:
+        self.num_destroyed += 1
+
+    def recycle(self) -> None:
+        while self.buffers:
+            self.buffers.pop().recycle()
+
+
+class Blocked:
+    """A thread inside ``request_builder_blocking``; made only once it stands in the line of the pool."""
+
+    def __init__(self, pool: LocalBufferPool) -> None:
+        self.pool = pool
+        self.result: BufferBuilder | None = None
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run)
+        num_before = pool.statistics().num_parked
+        self.thread.start()
+        spin_until(lambda: pool.statistics().num_parked > num_before)
+
+    def _run(self) -> None:
+        try:
+            self.result = self.pool.request_builder_blocking()
+        except ResourceClosedError as error:
+            self.error = error
+
+    def join(self) -> None:
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive(), "the writer never woke up"
+
+
+def buffers_of(pool: LocalBufferPool, number: int) -> list[NetworkBuffer]:
+    """So many whole buffers."""
+    found = [pool.request_buffer_nowait() for _ in range(number)]
+    assert None not in found
+    return [buffer for buffer in found if buffer is not None]
+
+
+def drain(pool: LocalBufferPool) -> list[MemorySegment]:
+    """All segments that it serves now."""
+    segments = []
+    while (segment := pool.request_segment_nowait()) is not None:
+        segments.append(segment)
+    return segments

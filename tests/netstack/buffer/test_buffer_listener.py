@@ -1,0 +1,200 @@
+"""``BufferListener``: who waits for a buffer of a pool is told once, outside every lock."""
+
+from functools import partial
+
+import pytest
+
+from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from tests.netstack.buffer.pools import NUM_BUFFERS, Listener, Worker, recycle, take
+from tests.waiting import PATIENCE_S
+
+
+def test_pending_listeners_get_the_recycled_buffer_one_after_the_other(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest listeners get buffers one by one: each recycles at once, so the next one has it too."""
+    first, second = Listener(recycles=True), Listener(recycles=True)
+    buffer = pool.request_buffer_nowait()
+    assert buffer is not None
+    assert pool.request_buffer_nowait() is None
+    assert (pool.add_buffer_listener(first), pool.add_buffer_listener(second)) == (True, True)
+
+    buffer.recycle()
+
+    assert (first.num_calls, second.num_calls) == (1, 1)
+    assert (pool.add_buffer_listener(first), pool.add_buffer_listener(second)) == (False, False)
+    pool.check_invariants()
+
+
+def test_a_listener_that_keeps_the_buffer_ends_the_round(pool: LocalBufferPool) -> None:
+    """The second one waits for the next buffer; the pool is not available in between."""
+    first, second = Listener(), Listener()
+    segment = take(pool)
+    pool.add_buffer_listener(first)
+    pool.add_buffer_listener(second)
+
+    pool.recycle(segment)
+    after_first = (len(first.buffers), second.num_calls, pool.is_available, pool.statistics().num_listeners)
+    first.recycle()
+
+    assert after_first == (1, 0, False, 1)
+    assert (first.num_calls, len(second.buffers), pool.is_available) == (1, 1, False)
+    second.recycle()
+    assert pool.is_available
+
+
+def test_a_listener_that_refuses_passes_the_buffer_on(pool: LocalBufferPool) -> None:
+    """To the next listener, and in the end to the pool."""
+    refusing, taking = Listener(takes=False), Listener()
+    segment = take(pool)
+    pool.add_buffer_listener(refusing)
+    pool.add_buffer_listener(taking)
+    pool.recycle(segment)
+    calls = (refusing.num_calls, len(taking.buffers))
+    pool.add_buffer_listener(Listener(takes=False))
+
+    taking.recycle()
+
+    assert (calls, pool.num_available, pool.is_available) == ((1, 1), 1, True)
+    pool.check_invariants()
+
+
+def test_listeners_are_told_of_the_end_once(pool: LocalBufferPool) -> None:
+    """LocalBufferPoolTest cancel pending requests after destroy: also those who register too late are not kept."""
+    listener = Listener()
+    segment = take(pool)
+    pool.add_buffer_listener(listener)
+
+    pool.destroy()
+    pool.recycle(segment)
+
+    assert (listener.num_destroyed, listener.num_calls) == (1, 0)
+    assert not pool.add_buffer_listener(listener)
+    pool.check_invariants()
+
+
+def test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out(network: NetworkBufferPool) -> None:
+    """FLINK-24035: the pool is born with nothing; its listeners are told all the same when the global one refills, one by one."""
+    others = network.request_unpooled("all but the guarantee", NUM_BUFFERS - 2)
+    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=2)
+    taken = [take(user), take(user)]
+    pool = network.create_buffer_pool(owner="gate", num_required=1, max_buffers=8)
+    listeners = [Listener() for _ in range(3)]
+    assert [pool.num_requested, *(pool.add_buffer_listener(listener) for listener in listeners)] == [0, True, True, True]
+
+    recycle(user, taken)
+    first = [len(listener.buffers) for listener in listeners]
+    network.recycle_unpooled(others)
+
+    assert first == [1, 0, 0]
+    assert [len(listener.buffers) for listener in listeners] == [1, 1, 1]
+    assert pool.is_available, "and it holds one in advance again"
+    for listener in listeners:
+        listener.recycle()
+    pool.check_invariants()
+    user.destroy()
+    pool.destroy()
+
+
+def test_hist_24035_many_listeners_are_served_without_recursion(network: NetworkBufferPool) -> None:
+    """A gate of a thousand channels: each may be waiting."""
+    pool = network.create_buffer_pool(owner="gate", num_required=1, max_buffers=1)
+    segment = take(pool)
+    keeping = [Listener() for _ in range(NUM_BUFFERS - 1)]
+    for listener in keeping:
+        pool.add_buffer_listener(listener)
+    growing = network._accounts[0]
+    growing.max_buffers = None
+
+    pool.set_num_buffers(NUM_BUFFERS)
+
+    assert sum(len(listener.buffers) for listener in keeping) == NUM_BUFFERS - 1
+    for listener in keeping:
+        listener.recycle()
+    pool.recycle(segment)
+    pool.destroy()
+
+
+def test_hist_9755_a_broken_listener_costs_no_segment(pool: LocalBufferPool) -> None:
+    """FLINK-9755: the error reaches whoever recycled, the buffer goes on to the next listener."""
+
+    class Broken(Listener):
+        def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+            raise RuntimeError("broken listener")
+
+    healthy = Listener()
+    segment = take(pool)
+    pool.add_buffer_listener(Broken())
+    pool.add_buffer_listener(healthy)
+
+    with pytest.raises(RuntimeError, match="broken listener"):
+        pool.recycle(segment)
+
+    assert len(healthy.buffers) == 1
+    healthy.recycle()
+    pool.check_invariants()
+
+
+def test_hist_9676_listeners_are_called_without_any_lock(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
+    """FLINK-9676: what a listener does to its pools cannot block on us."""
+    seen: list[bool] = []
+
+    class Curious(Listener):
+        def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+            seen.append(pool._lock.locked() or network._lock.locked())
+            return super().notify_buffer_available(buffer)
+
+        def notify_buffer_destroyed(self) -> None:
+            seen.append(pool._lock.locked() or network._lock.locked())
+
+    listener = Curious()
+    segment = take(pool)
+    pool.add_buffer_listener(listener)
+    pool.recycle(segment)
+    pool.add_buffer_listener(Curious())
+    pool.destroy()
+
+    assert seen == [False, False]
+    listener.recycle()
+
+
+@pytest.mark.slow
+def test_hist_18595_listeners_overdraft_and_resizing_race_without_a_loss(tiny_switch_interval: None) -> None:
+    """Crossed requests, recycles, listeners, resizes and pools that come and go: every wait ends and every segment comes home."""
+    network = NetworkBufferPool(24, 16)
+    pools = [network.create_buffer_pool(owner=str(index), num_required=2, max_buffers=None, max_overdraft_buffers=2) for index in range(3)]
+
+    def write(pool: LocalBufferPool) -> None:
+        for _ in range(300):
+            builders = [pool.request_builder_blocking()]
+            extra = pool.request_builder_nowait()
+            if extra is not None:
+                builders.append(extra)
+            for builder in builders:
+                builder.close()
+
+    def listen(pool: LocalBufferPool) -> None:
+        for _ in range(300):
+            pool.add_buffer_listener(Listener(recycles=True))
+
+    def churn() -> None:
+        for index in range(60):
+            short = network.create_buffer_pool(owner="short", num_required=1 + index % 3, max_buffers=8)
+            builder = short.request_builder_blocking()
+            segments = network.request_unpooled("gate", 2, PATIENCE_S)
+            pools[index % 3].set_num_buffers(2 + index % 5)
+            short.destroy()
+            builder.close()
+            network.recycle_unpooled(segments)
+
+    workers = [Worker(partial(work, pool)) for pool in pools for work in (write, write, listen)]
+    workers.append(Worker(churn))
+    for worker in workers:
+        worker.join()
+
+    assert [worker.error for worker in workers] == [None] * len(workers)
+    network.check_invariants()
+    for pool in pools:
+        pool.check_invariants()
+    network.destroy()
+    assert network.num_available == 24

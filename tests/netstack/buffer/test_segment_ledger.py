@@ -1,0 +1,181 @@
+"""``NETSTACK_DEBUG=1``: whoever breaks the ownership of a buffer is named."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import BufferLease, NetworkBuffer
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.segment_ledger import SegmentLedger, callers, describe
+from netstack.errors import BufferOwnershipError
+from netstack.wire.messages import DataType
+
+
+@pytest.fixture
+def network() -> Iterator[NetworkBufferPool]:
+    pool = NetworkBufferPool(4, 32)
+    yield pool
+    pool.destroy()
+    assert pool.num_available == 4
+
+
+def forget_a_buffer(network: NetworkBufferPool) -> None:
+    pool = network.create_buffer_pool(owner="forgetful (1/1)", num_required=1, max_buffers=1)
+    assert pool.request_buffer_nowait() is not None
+
+
+def the_second_owner(buffer: NetworkBuffer) -> None:
+    buffer.recycle()
+
+
+def test_hist_20654_a_double_release_names_everybody_who_held_the_buffer(network: NetworkBufferPool) -> None:
+    """FLINK-20654: an exception path recycled once more; the third task got memory that was in use."""
+    pool = network.create_buffer_pool(owner="map (1/2)", num_required=1, max_buffers=1)
+    buffer = pool.request_buffer_nowait()
+    assert buffer is not None
+
+    buffer.recycle()
+    with pytest.raises(BufferOwnershipError, match="released twice") as caught:
+        the_second_owner(buffer)
+
+    text = str(caught.value)
+    assert text.count("taken on MainThread") == 1
+    assert text.count("released on MainThread") == 1
+    assert "test_hist_20654" in text
+    assert (pool.num_requested, pool.num_available) == (1, 1), "nothing came back twice"
+
+
+def test_hist_20654_a_segment_that_is_recycled_twice_is_refused_by_its_pool(network: NetworkBufferPool) -> None:
+    """FLINK-20654: also without a buffer around it; before anybody else can be handed the same memory."""
+    pool = network.create_buffer_pool(owner="map (1/2)", num_required=2, max_buffers=2)
+    segment = pool.request_segment_nowait()
+    assert segment is not None
+    pool.recycle(segment)
+
+    with pytest.raises(BufferOwnershipError, match=r"segment \d is recycled twice: now by .*, before by .*test_hist_20654"):
+        pool.recycle(segment)
+
+    assert pool.num_available == pool.num_requested
+    pool.check_invariants()
+
+
+def test_unpooled_segments_are_watched_too(network: NetworkBufferPool) -> None:
+    """An exclusive segment that comes back twice would be given to two channels."""
+    segments = network.request_unpooled("reduce (1/1) (input channel 0)", 1)
+    assert network.ledger is not None
+    out = network.ledger.describe_out()
+
+    network.recycle_unpooled(segments)
+    with pytest.raises(BufferOwnershipError, match="is recycled twice"):
+        network.recycle_unpooled(segments)
+
+    assert len(out) == 1
+    assert "of reduce (1/1) (input channel 0), taken by" in out[0]
+    assert network.ledger.describe_out() == []
+    network.check_invariants()
+
+
+def test_use_after_release_names_who_released() -> None:
+    """The reader's error says where the memory went."""
+    network = NetworkBufferPool(1, 32)
+    pool = network.create_buffer_pool(owner="map", num_required=1, max_buffers=1)
+    buffer = pool.request_buffer_nowait()
+    assert buffer is not None
+    buffer.retain()
+    the_second_owner(buffer)
+    the_second_owner(buffer)
+
+    with pytest.raises(BufferOwnershipError, match="is used after its release") as caught:
+        _ = buffer.view
+
+    assert str(caught.value).count("the_second_owner") == 2
+    assert "retained on MainThread" in str(caught.value)
+    network.destroy()
+
+
+def test_a_forgotten_buffer_is_an_error_at_the_end_of_its_pool() -> None:
+    """A leak: dropped without being recycled.  The end is complete all the same, and says who took the buffer."""
+    network = NetworkBufferPool(4, 32)
+    forget_a_buffer(network)
+    gc.collect()
+
+    with pytest.raises(BufferOwnershipError, match="dropped without being recycled: segment 0") as caught:
+        network.destroy()
+
+    assert "forget_a_buffer" in str(caught.value)
+    assert (network.is_destroyed, network.num_pools) == (True, 0)
+    network.destroy()
+
+
+def test_a_buffer_that_is_still_held_is_no_leak() -> None:
+    """It may come home after the end, from a transport for example."""
+    network = NetworkBufferPool(4, 32)
+    pool = network.create_buffer_pool(owner="map", num_required=1, max_buffers=1)
+    buffer = pool.request_buffer_nowait()
+    assert buffer is not None
+
+    network.destroy()
+    buffer.recycle()
+
+    assert network.num_available == 4
+
+
+def test_memory_outside_of_the_arena_may_be_forgotten() -> None:
+    """Events cost nobody a segment."""
+    lease = BufferLease(MemorySegment(memoryview(b"event")), NetworkBufferPoolLess())
+    del lease
+    gc.collect()
+
+
+class NetworkBufferPoolLess:
+    def recycle(self, segment: MemorySegment) -> None:
+        raise AssertionError("nobody recycled it")
+
+
+def test_a_segment_is_never_out_twice() -> None:
+    """Both owners are named."""
+    ledger = SegmentLedger()
+    ledger.take(3, "first")
+
+    with pytest.raises(BufferOwnershipError, match="segment 3 is given to second, but first has it, by "):
+        ledger.take(3, "second")
+
+
+def test_an_abandoned_buffer_cannot_be_used() -> None:
+    """What a listener refused stays with its pool, so the listener has no business with it."""
+    buffer = NetworkBuffer.unpooled(b"abc", DataType.DATA_BUFFER)
+    buffer.lease.abandon()
+
+    with pytest.raises(BufferOwnershipError, match="released twice"):
+        buffer.recycle()
+
+
+def test_callers_are_told_from_the_inside_out() -> None:
+    """Function, file and line, without the buffer classes themselves."""
+    text = describe(callers())
+
+    assert text.startswith("test_callers_are_told_from_the_inside_out (test_segment_ledger.py:")
+    assert text.count(" < ") == 3
+
+
+def test_nothing_of_it_exists_without_debug_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No ledger, no trail: a test of a constant is all that it costs."""
+    monkeypatch.setattr("netstack.buffer.network_buffer._DEBUG", False)
+    monkeypatch.setattr("netstack.buffer.network_buffer_pool.is_debug", lambda: False)
+    network = NetworkBufferPool(2, 32)
+    pool = network.create_buffer_pool(owner="map", num_required=1, max_buffers=2)
+    buffer = pool.request_buffer_nowait()
+    assert buffer is not None
+
+    buffer.view[:] = b"x" * 32
+    view = buffer.view
+    buffer.recycle()
+
+    assert (network.ledger, hasattr(buffer.lease, "_trail"), bytes(view)) == (None, False, b"x" * 32)
+    with pytest.raises(BufferOwnershipError, match=r"<MemorySegment \d> is released twice$"):
+        buffer.recycle()
+    del view
+    network.recycle_unpooled(network.request_unpooled("gate", 1))
+    network.destroy()

@@ -1,0 +1,497 @@
+"""``BoundedBlockingResultPartition``: written, then read as often as one likes; nothing of it stays behind."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceBrokenError
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
+from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
+from netstack.partition.bounded_data import (
+    BoundedDataKind,
+    BoundedDataReader,
+    FileBoundedData,
+    FileReader,
+    MmapReader,
+    create_bounded_data,
+)
+from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.result_subpartition import SubpartitionState
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
+from netstack.wire.messages import DataType
+from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, partition_id_of
+from tests.waiting import PATIENCE_S
+
+SIZE = 64
+
+
+class Blocking:
+    """A blocking partition of 64-byte buffers."""
+
+    def __init__(
+        self, directory: Path, kind: BoundedDataKind, num_subpartitions: int = 1, *, compressor: BufferCompressor | None = None
+    ) -> None:
+        self.directory = directory
+        self.network = NetworkBufferPool(16, SIZE)
+        pool = self.network.create_buffer_pool(owner="map", num_required=num_subpartitions + 1, max_buffers=10)
+        self.partition = BoundedBlockingResultPartition(
+            partition_id_of(), num_subpartitions, pool, "map", directory, kind=kind, compressor=compressor
+        )
+        self.listener = RecordingListener()
+
+    def view(self, index: int = 0, last: int | None = None) -> ResultSubpartitionView:
+        return self.partition.create_subpartition_view(index, self.listener, last)
+
+    def end(self) -> None:
+        self.partition.finish()
+        self.partition.close()
+
+    def close(self) -> None:
+        self.partition.check_invariants()
+        self.partition.close()
+        self.partition.release()
+        self.network.destroy()
+        assert self.network.num_available == self.network.num_total, f"leaked: {self.network!r}"
+        assert list(self.directory.iterdir()) == []
+
+
+@pytest.fixture(params=list(BoundedDataKind), ids=lambda kind: str(kind.value))
+def kind(request: pytest.FixtureRequest) -> BoundedDataKind:
+    found = request.param
+    assert isinstance(found, BoundedDataKind)
+    return found
+
+
+@pytest.fixture
+def it(kind: BoundedDataKind, tmp_path: Path) -> Iterator[Blocking]:
+    blocking = Blocking(tmp_path, kind)
+    yield blocking
+    blocking.close()
+
+
+def read(view: ResultSubpartitionView) -> tuple[bytes, list[Event]]:
+    """Everything, as a reader with credit does it."""
+    content, events = bytearray(), []
+    while view.availability(True)[0]:
+        found = view.next_buffer()
+        assert found is not None
+        if found.buffer.is_buffer:
+            content.extend(found.buffer.view)
+        else:
+            events.append(deserialize_event(found.buffer.view))
+        found.buffer.recycle()
+        assert (found.next_data_type is not DataType.NONE) == view.availability(True)[0]
+    assert view.next_buffer() is None
+    return bytes(content), events
+
+
+def test_create_reader_before_finished(it: Blocking) -> None:
+    """BoundedBlockingSubpartitionTest.testCreateReaderBeforeFinished: refused (row A10), and possible afterwards."""
+    with pytest.raises(LocalProtocolError, match="is read before it is finished"):
+        it.view()
+
+    it.end()
+    it.view().release()
+
+
+def test_read_10_consumers_sequential(it: Blocking) -> None:
+    """BoundedBlockingSubpartitionWriteReadTest.testRead10ConsumersSequential: identical data (row A10)."""
+    expected = bytes(range(256)) * 20
+    it.partition.emit_record(expected, 0)
+    it.partition.broadcast_event(EndOfSuperstep())
+    it.end()
+
+    for _ in range(10):
+        view = it.view()
+        assert read(view) == (expected, [EndOfSuperstep(), EndOfPartition()])
+        view.release()
+
+
+@pytest.mark.slow
+def test_read_10_consumers_concurrent(it: Blocking) -> None:
+    """BoundedBlockingSubpartitionWriteReadTest.testRead10ConsumersConcurrent: as many threads."""
+    expected, results = bytes(range(256)) * 50, list[tuple[bytes, list[Event]]]()
+    it.partition.emit_record(expected, 0)
+    it.end()
+    views = [it.view() for _ in range(10)]
+
+    def consume(view: ResultSubpartitionView) -> None:
+        results.append(read(view))
+
+    threads = [threading.Thread(target=consume, args=(view,)) for view in views]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    for view in views:
+        view.release()
+
+    assert results == [(expected, [EndOfPartition()])] * 10
+
+
+def test_numbers_of_a_reader(it: Blocking) -> None:
+    """BoundedBlockingSubpartitionReader: each counts its own sequence numbers and what is left; events need no credit."""
+    it.partition.emit_record(bytes(2 * SIZE), 0)
+    it.end()
+    view = it.view()
+    states = [(view.availability(False), view.backlog, view.num_queued_buffers, view.peek_next_subpartition())]
+    numbers = []
+    for _ in range(2):
+        found = view.next_buffer()
+        assert found is not None
+        found.buffer.recycle()
+        numbers.append((found.sequence_number, found.backlog, found.next_data_type))
+    states.append((view.availability(False), view.backlog, view.num_queued_buffers, view.has_data(0)))
+
+    assert it.listener.count == 1
+    assert numbers == [(0, 1, DataType.DATA_BUFFER), (1, 0, DataType.END_OF_PARTITION)]
+    assert states == [((False, 2), 2, 3, 0), ((True, 0), 0, 1, True)]
+    view.release()
+
+
+def test_availability_when_read_buffers_return(tmp_path: Path) -> None:
+    """BoundedBlockingSubpartitionAvailabilityTest.testUnavailableWhenBuffersExhausted / AvailableWhenBuffersReturned (file store)."""
+    it = Blocking(tmp_path, BoundedDataKind.FILE)
+    it.partition.emit_record(bytes(5 * SIZE), 0)
+    it.end()
+    view = it.view()
+    assert view.availability(True) == (True, 5)
+    found = [view.next_buffer() for _ in range(2)]
+    first, second = (one for one in found if one is not None)
+
+    exhausted = (second.next_data_type, view.availability(True), view.next_buffer())
+    first.buffer.recycle()
+
+    assert exhausted == (DataType.NONE, (False, 3), None)
+    assert (it.listener.count, view.availability(True)) == (2, (True, 3))
+    second.buffer.recycle()
+    assert read(view) == (bytes(3 * SIZE), [EndOfPartition()])
+    view.release()
+    it.close()
+
+
+def test_the_data_goes_with_the_last_reader(it: Blocking) -> None:
+    """BoundedBlockingSubpartitionTest.testCloseBoundedData: released, but somebody still reads: the file stays till he leaves."""
+    it.partition.emit_record(bytes(SIZE), 0)
+    it.end()
+    views = [it.view(), it.view()]
+    found = views[0].next_buffer()
+    assert found is not None
+    files = [len(list(it.directory.iterdir()))]
+
+    it.partition.release()
+    states = [(view.is_released, view.next_buffer(), view.availability(True)[0]) for view in views]
+    for view in views:
+        files.append(len(list(it.directory.iterdir())))
+        view.release()
+        view.release()
+    files.append(len(list(it.directory.iterdir())))
+
+    assert (files, states, it.listener.count) == ([1, 1, 1, 0], [(True, None, False)] * 2, 4)
+    assert bytes(found.buffer.view) == bytes(SIZE)
+    found.buffer.recycle()
+    with pytest.raises(PartitionNotFoundError):
+        it.view()
+
+
+def test_a_release_during_a_poll_leaves_the_file_to_the_reader(
+    it: Blocking, kind: BoundedDataKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gate is closed by another thread than the one that polls; what is being read is read to its end, and then the file goes."""
+    it.partition.emit_record(b"a" * SIZE, 0)
+    it.end()
+    view = it.view()
+    store = FileReader if kind is BoundedDataKind.FILE else MmapReader
+    next_buffer = store.next_buffer
+    num_files = []
+
+    def next_buffer_slowly(reader: BoundedDataReader) -> NetworkBuffer | None:
+        it.partition.release()
+        view.release()
+        num_files.append(len(list(it.directory.iterdir())))
+        return next_buffer(reader)  # type: ignore[arg-type]  # it is a reader of this store
+
+    monkeypatch.setattr(store, "next_buffer", next_buffer_slowly)
+    found = view.next_buffer()
+    num_files.append(len(list(it.directory.iterdir())))
+
+    assert found is not None
+    assert (bytes(found.buffer.view), num_files, view.next_buffer()) == (b"a" * SIZE, [1, 0], None)
+    found.buffer.recycle()
+
+
+def test_readers_learn_why_the_partition_failed(it: Blocking) -> None:
+    """ProducerFailed: the cause is named."""
+    it.end()
+    view = it.view()
+
+    it.partition.fail(ValueError("boom"))
+
+    assert "boom" in str(view.failure_cause)
+    view.release()
+
+
+def test_an_unfinished_partition_leaves_nothing(it: Blocking) -> None:
+    """A task that fails before the end: closed and released, the files are gone."""
+    it.partition.emit_record(bytes(3 * SIZE), 0)
+    it.partition.close()
+
+    assert (it.partition.is_released, list(it.directory.iterdir())) == (True, [])
+
+
+def test_a_deleted_file_is_a_partition_that_is_not_there(it: Blocking) -> None:
+    """BoundedBlockingSubpartitionTest / FLINK-21547 role: PartitionNotFound, so that the producer is asked to run again."""
+    it.end()
+    for path in it.directory.iterdir():
+        path.unlink()
+
+    with pytest.raises(PartitionNotFoundError):
+        it.view()
+
+
+def test_readers_are_not_resumed_but_acknowledge(it: Blocking) -> None:
+    """The orders of a consumer: what makes no sense for files does nothing, or says so."""
+    it.end()
+    view = it.view()
+
+    view.notify_new_buffer_size(5)
+    view.notify_required_segment_id(0, 1)
+    view.acknowledge_all_data_processed()
+
+    assert it.partition.all_data_processed.is_done
+    with pytest.raises(LocalProtocolError, match="not blocked"):
+        view.resume_consumption()
+    it.partition.aligned_barrier_timeout(1)
+    it.partition.abort_checkpoint(1, ValueError("declined"))
+    view.release()
+
+
+def test_a_range_is_read_as_one(kind: BoundedDataKind, tmp_path: Path) -> None:
+    """UnionResultSubpartitionView over blocking subpartitions: one after the other, since records may go on in the next buffer."""
+    it = Blocking(tmp_path, kind, 3)
+    for index in range(3):
+        it.partition.emit_record(bytes([index]) * 100, index)
+    it.end()
+
+    view = it.view(0, 2)
+
+    assert read(view) == (bytes(100) + b"\1" * 100 + b"\2" * 100, [EndOfPartition()] * 3)
+    view.release()
+    it.close()
+
+
+def test_buffers_are_compressed_if_that_makes_them_smaller(kind: BoundedDataKind, tmp_path: Path) -> None:
+    """BoundedBlockingSubpartition, canBeCompressed: data only, and only if it is strictly smaller."""
+    it = Blocking(tmp_path, kind, compressor=BufferCompressor())
+    it.partition.emit_record(bytes(SIZE), 0)
+    it.partition.emit_record(bytes(range(SIZE)), 0)
+    it.end()
+    view, decompressor, found = it.view(), BufferDecompressor(SIZE), []
+
+    while (one := view.next_buffer()) is not None:
+        was_compressed, size = one.buffer.is_compressed, one.buffer.size
+        restored = decompressor.decompress(one.buffer)
+        found.append((was_compressed, size < SIZE, bytes(restored.view)))
+        restored.recycle()
+
+    assert found == [(True, True, bytes(SIZE)), (False, False, bytes(range(SIZE))), (False, True, b"\0\0\0\0")]
+    view.release()
+    it.close()
+
+
+def test_only_blocking_types(tmp_path: Path) -> None:
+    """BoundedBlockingResultPartition.checkResultPartitionType: no pipelined type lives in files."""
+    network = NetworkBufferPool(4, SIZE)
+    pool = network.create_buffer_pool(owner="map", num_required=2, max_buffers=4)
+
+    with pytest.raises(ValueError, match="PIPELINED is no blocking type"):
+        BoundedBlockingResultPartition(partition_id_of(), 1, pool, "map", tmp_path, partition_type=ResultPartitionType.PIPELINED)
+    with pytest.raises(ResourceBrokenError):
+        BoundedBlockingResultPartition(partition_id_of(), 1, pool, "map", tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == []
+    pool.destroy()
+    network.destroy()
+
+
+class BrokenDisk:
+    """A partition with one buffer in each of its subpartitions; the disk is full from now on."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.it = Blocking(directory, BoundedDataKind.FILE, num_subpartitions=2)
+        self.partition = self.it.partition
+        self.partition.broadcast_record(b"a" * 60)
+
+        def fail(data: FileBoundedData, buffer: NetworkBuffer) -> None:
+            raise ResourceBrokenError("no space left on device")
+
+        monkeypatch.setattr(FileBoundedData, "write", fail)
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokenDisk]:
+    broken = BrokenDisk(tmp_path, monkeypatch)
+    yield broken
+    broken.it.close()
+
+
+@pytest.mark.parametrize("num_bytes", [60, SIZE])
+def test_a_full_disk_costs_no_segment(broken: BrokenDisk, num_bytes: int) -> None:
+    """Whoever emits next is told; the buffer that it had begun goes home with the partition."""
+    with pytest.raises(ResourceBrokenError, match="no space left"):
+        broken.partition.emit_record(b"b" * num_bytes, 0)
+
+    broken.partition.fail(RuntimeError("the task failed"))
+
+
+def test_a_full_disk_costs_no_segment_of_a_broadcast(broken: BrokenDisk) -> None:
+    """As above, for a buffer that all share."""
+    with pytest.raises(ResourceBrokenError, match="no space left"):
+        broken.partition.broadcast_record(b"b" * 60)
+
+    broken.partition.fail(RuntimeError("the task failed"))
+
+
+def test_an_end_that_could_not_be_written_is_no_end(broken: BrokenDisk) -> None:
+    """Nothing is added behind the gap, and ``close`` releases, as for any unfinished partition."""
+    with pytest.raises(ResourceBrokenError, match="no space left"):
+        broken.partition.finish()
+    with pytest.raises(LocalProtocolError, match="takes nothing more"):
+        broken.partition.finish()
+    before = broken.partition.is_finished
+    broken.partition.close()
+
+    assert (before, broken.partition.is_released, list(broken.it.directory.iterdir())) == (False, True, [])
+    assert "before it was finished" in str(broken.partition.failure_cause)
+
+
+# ---------------------------------------------------------------- one subpartition
+
+
+class Single:
+    """A subpartition without partition."""
+
+    def __init__(self, directory: Path) -> None:
+        self.parent, self.arena = RecordingParent(), Arena()
+        self.data = create_bounded_data(BoundedDataKind.FILE, directory)
+        self.subpartition = BoundedBlockingSubpartition(0, self.parent, self.data)
+
+    def consumer(self) -> BufferConsumer:
+        """Of a finished buffer, whose writer is done with it."""
+        builder = self.arena.builder(SIZE)
+        consumer = builder.create_buffer_consumer()
+        builder.append_and_commit(b"abc")
+        builder.close()
+        return consumer
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Iterator[Single]:
+    single = Single(tmp_path)
+    yield single
+    single.subpartition.release()
+    single.subpartition.check_invariants()
+    assert (single.arena.num_out, list(tmp_path.iterdir())) == (0, [])
+
+
+@pytest.mark.parametrize("call", ["add", "flush", "finish"])
+def test_recycle_current_buffer_on_failure(single: Single, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BoundedBlockingSubpartitionTest.testRecycleCurrentBufferOnFailure: a full disk leaks nothing."""
+
+    def fail(buffer: NetworkBuffer) -> None:
+        raise ResourceBrokenError("no space left on device")
+
+    monkeypatch.setattr(single.data, "write", fail)
+    single.subpartition.add(single.consumer())
+    calls = {
+        "add": lambda: single.subpartition.add(single.consumer()),
+        "flush": single.subpartition.flush,
+        "finish": single.subpartition.finish,
+    }
+
+    with pytest.raises(ResourceBrokenError, match="no space left"):
+        calls[call]()
+
+    assert single.arena.num_out == 0
+
+
+@pytest.mark.parametrize("end", ["finish", "release"])
+def test_nothing_is_added_after_the_end(single: Single, end: str) -> None:
+    """BoundedBlockingSubpartitionTest.testRecycleClosedBufferConsumer / AddToFinished: the consumer is closed; a second end is refused."""
+    if end == "finish":
+        single.subpartition.finish()
+    else:
+        single.subpartition.release()
+
+    assert (single.subpartition.add(single.consumer()), single.subpartition.finish(), single.arena.num_out) == (-1, -1, 0)
+    assert (single.subpartition.num_queued_buffers, single.subpartition.num_queued_bytes) == (0, 0)
+
+
+def test_a_release_while_the_task_writes_leaves_the_file_to_the_task(single: Single, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is closed by whoever uses it last: never under a write, and not twice."""
+    write = single.data.write
+
+    def write_slowly(buffer: NetworkBuffer) -> None:
+        single.subpartition.release()
+        files = single.data.path.exists()
+        write(buffer)
+        assert files, "the file was deleted while it was written"
+
+    monkeypatch.setattr(single.data, "write", write_slowly)
+    single.subpartition.add(single.consumer())
+
+    assert single.subpartition.add(single.consumer()) == -1
+    assert (single.data.path.exists(), single.subpartition.create_read_view(RecordingListener())) == (False, None)
+
+
+def test_empty_buffers_are_not_written(single: Single) -> None:
+    """A writer that was flushed and had nothing more to say."""
+    builder = single.arena.builder(SIZE)
+    single.subpartition.add(builder.create_buffer_consumer())
+    builder.close()
+
+    single.subpartition.finish()
+
+    assert (single.subpartition.num_data_buffers, single.data.num_bytes) == (0, 12)
+
+
+def test_who_waits_for_room_is_not_told_after_its_release(tmp_path: Path) -> None:
+    """A buffer that comes home late wakes nobody."""
+    it = Blocking(tmp_path, BoundedDataKind.FILE)
+    it.partition.emit_record(bytes(5 * SIZE), 0)
+    it.end()
+    view = it.view()
+    found = [view.next_buffer() for _ in range(3)]
+
+    view.release()
+    for one in found:
+        if one is not None:
+            one.buffer.recycle()
+
+    assert (len([one for one in found if one is not None]), it.listener.count) == (2, 1)
+    it.close()
+
+
+def test_readers_and_subpartitions_say_how_they_stand(single: Single) -> None:
+    """State and what is left; and a poller is the reader's own ``next_buffer``."""
+    single.subpartition.add(single.consumer())
+    before = single.subpartition.state
+    single.subpartition.finish()
+    reader = single.subpartition.create_read_view(RecordingListener())
+    assert reader is not None
+    found = reader.poller()()
+    assert found is not None
+    found.buffer.recycle()
+
+    assert (before, single.subpartition.state) == (SubpartitionState.OPEN, SubpartitionState.FINISHED)
+    assert (reader.is_released, reader.backlog, reader.num_queued_buffers) == (False, 0, 1)
+    reader.release()
+    assert (reader.is_released, single.subpartition.is_released) == (True, False)
