@@ -84,7 +84,6 @@ class AsyncRequests:
         self._on_timer = on_timer
         self._deadlines: dict[_Deadline, None] = {}
         self._waiting: dict[_Request, None] = {}  # for their next attempt, in the order in which they began to wait
-        self._is_draining = False
         self.num_retries = 0
         self.num_timeouts = 0
 
@@ -116,12 +115,6 @@ class AsyncRequests:
             if request.call is call:
                 request.call = None
                 self._use_outcome(request, outcome)
-
-    def retry_now(self) -> None:
-        """The input ended: what waits for its next attempt gets it now, and nothing gets another after that."""
-        self._is_draining = True
-        for request in list(self._waiting):
-            self._try_again(request)
 
     def stop(self) -> None:
         """Call off all timers and interrupt all calls; returns when they have ended.
@@ -163,7 +156,7 @@ class AsyncRequests:
         self._finish(request, outcome)
 
     def _delay_before_retry(self, request: _Request, outcome: list[Any] | Failed) -> int | None:
-        if self._retry is None or self._is_draining or request.is_timed_out:
+        if self._retry is None or request.is_timed_out:
             return None
         try:
             if isinstance(outcome, Failed):

@@ -126,7 +126,7 @@ class AsyncWaitOperator(StreamOperator):
                 self._process_control(element)
 
     def end_input(self, input_id: int) -> None:
-        """Wait for all results; a record that waits for its next attempt gets it now, and it is the last."""
+        """Wait for all results.  Retries go on with their delays, as in PyFlink; Flink's Java tries once more, at once."""
         self._drain()
 
     def finish(self) -> None:
@@ -151,7 +151,6 @@ class AsyncWaitOperator(StreamOperator):
 
     def _drain(self) -> None:
         assert self._requests is not None, "only what is open is drained"
-        self._requests.retry_now()
         while len(self._queue):
             self.ctx.mailbox_executor.yield_()
 

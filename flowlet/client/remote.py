@@ -18,10 +18,10 @@ import msgspec
 import structlog
 
 from flowlet.client.interrupts import DeferredSignals, Latch
-from flowlet.errors import FlowletError, JobSubmissionError
+from flowlet.errors import ConfigError, FlowletError, JobSubmissionError
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.http import RpcClient, RpcStatusError
-from flowlet.rpc.secret import load_or_create_secret
+from flowlet.rpc.secret import load_secret
 from netstack.eventloop import EventLoopThread
 
 T = TypeVar("T")
@@ -283,7 +283,7 @@ class RemoteTarget:
         Raises:
             FlowletError: no JobManager answers there, or it has another secret.
         """
-        secret = load_or_create_secret(self.secret_file) if self.secret is None else self.secret
+        secret = self._found_secret() if self.secret is None else self.secret
         client = ClusterClient.connect(self.host, self.port, secret)
         try:
             client.call(JobManagerApi.overview)
@@ -291,3 +291,9 @@ class RemoteTarget:
             client.close()
             raise
         return client
+
+    def _found_secret(self) -> bytes:
+        try:
+            return load_secret(self.secret_file)
+        except ConfigError as error:
+            raise ConfigError(f"JobManager {self.host}:{self.port} cannot be asked: {error}") from error

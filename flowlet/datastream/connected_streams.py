@@ -50,7 +50,7 @@ class ConnectedStreams:
         return ConnectedStreams(self.stream1.key_by(key_selector1, key_type), self.stream2.key_by(key_selector2, key_type))
 
     def map(self, func: CoMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
-        """One record for each record of either stream."""
+        """One record for each record of either stream; none where the function returns None."""
         function = checked_object(func, "map", CoMapFunction)
         return self._then(CoMapTransformation(name="Co-Map", function=function, **self._inherited(output_type)))
 

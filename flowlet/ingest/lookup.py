@@ -16,7 +16,7 @@ from flowlet.ingest.description import GateDescription
 from flowlet.ingest.errors import GateAccessError, GateEndedError, GateError, GateNotFoundError, GateUnreachableError
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusError
-from flowlet.rpc.secret import load_or_create_secret
+from flowlet.rpc.secret import load_secret
 
 _NO_CONTENT: Final = 204
 _ANSWER_SHARE: Final = 0.8  # of the time: the rest is for the way
@@ -80,6 +80,6 @@ def secret_of(secret_file: str | Path | None) -> bytes:
         GateAccessError: the file cannot be read.
     """
     try:
-        return load_or_create_secret(None if secret_file is None else Path(secret_file))
+        return load_secret(None if secret_file is None else Path(secret_file))
     except ConfigError as error:
         raise GateAccessError(str(error)) from error

@@ -62,7 +62,7 @@ class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
 
 
 class CoMapOperator(_CoOperator):
-    """One record for each record of either input.
+    """One record for each record of either input; none where the method returns None, as in PyFlink.
 
     Args:
         function: an object with ``map1(value)`` and ``map2(value)``.
@@ -75,7 +75,8 @@ class CoMapOperator(_CoOperator):
     def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
         result = code.variable("v")
         code.line(f"{result} = {code.bind(method, 'map')}({record})", Blame(self.name, self.ctx.subtask, record))
-        self.out.write(code, result, timestamp, count="num_records")
+        with code.block(f"if {result} is not None:"):
+            self.out.write(code, result, timestamp)
 
 
 class CoFlatMapOperator(_CoOperator):

@@ -41,6 +41,24 @@ def load_or_create_secret(path: Path | None = None) -> bytes:
         raise ConfigError(f"secret file {path}: {error.strerror or error}") from error
 
 
+def load_secret(path: Path | None = None) -> bytes:
+    """The 32 bytes of the secret, for whoever looks for a cluster: a file that is not there is a misspelled name, or no cluster runs.
+
+    Raises:
+        ConfigError: the file is not there, cannot be read, is not this user's alone, or holds something else.
+    """
+    path = default_secret_file() if path is None else path
+    try:
+        return _load(path)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"secret file {path} does not exist; a JobManager makes it when it starts: start one, or name the file of the one that runs "
+            f"(${_ENVIRONMENT_VARIABLE} does, too)"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"secret file {path}: {error.strerror or error}") from error
+
+
 def _create(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

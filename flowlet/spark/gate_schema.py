@@ -2,8 +2,9 @@
 
 Side:       pure.
 Invariants: types are compared, never widened: what goes in is what comes out, and a column that does not fit is named.
-Rules:      a row type with names of its own takes columns by name, in any order; a tuple, or a row type without names, by position; any
-            other type takes the one column that there is.  ``PICKLED_BYTE_ARRAY`` as the type of the gate takes rows of any columns.
+Rules:      a row type with names of its own takes columns by name, in any order, and so do the rows in it, at every level; a tuple, or a
+            row type without names, by position; any other type takes the one column that there is.  ``PICKLED_BYTE_ARRAY`` as the type of
+            the gate takes rows of any columns.
             An Arrow schema takes its fields by name; the gate's records are then batches of them.
 Units:      a Spark ``timestamp`` is a point in time: it becomes a ``datetime`` in UTC without a zone (``SQL_TIMESTAMP``) or an ``Instant``;
             a ``timestamp_ntz`` keeps its fields (``LOCAL_DATE_TIME``).
@@ -36,7 +37,7 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.errors import FlowletError
-from flowlet.serde.types.arrow_types import arrow_type_of
+from flowlet.serde.types.arrow_types import are_positions, arrow_type_of
 
 _TimeType = LocalTimeTypeInfo.TimeType
 
@@ -102,7 +103,7 @@ class GateSchema:
             case RowTypeInfo():
                 names = type_info.get_field_names()
                 pairs = list(zip(names, type_info.get_field_types(), strict=True))
-                is_by_name = names != [f"f{index}" for index in range(len(names))]
+                is_by_name = not are_positions(names)
             case TupleTypeInfo():
                 pairs = [(f"f{index}", each) for index, each in enumerate(type_info.get_field_types())]
                 is_by_name = False
@@ -263,11 +264,23 @@ def _is_same(found: st.DataType, wanted: st.DataType) -> bool:
         case st.MapType(), st.MapType():
             return _is_same(found.keyType, wanted.keyType) and _is_same(found.valueType, wanted.valueType)
         case st.StructType(), st.StructType():
-            return found.fieldNames() == wanted.fieldNames() and all(
-                _is_same(one.dataType, other.dataType) for one, other in zip(found.fields, wanted.fields, strict=True)
-            )
+            return _are_same_fields(found, wanted)
         case _:
             return found == wanted
+
+
+def _are_same_fields(found: st.StructType, wanted: st.StructType) -> bool:
+    """By name, in any order; by position where the gate's fields have no names."""
+    names, by_name = wanted.fieldNames(), {each.name: each for each in found.fields}
+    if len(found.fields) != len(names) or len(by_name) != len(names):
+        return False
+    if are_positions(names):
+        pairs = zip(found.fields, wanted.fields, strict=True)
+    elif by_name.keys() == set(names):
+        pairs = zip([by_name[name] for name in names], wanted.fields, strict=True)
+    else:
+        return False
+    return all(_is_same(one.dataType, other.dataType) for one, other in pairs)
 
 
 def _require(schema: GateSchema, name: str, found: str, fits: bool, wanted: str) -> None:  # noqa: FBT001 - the outcome of a comparison

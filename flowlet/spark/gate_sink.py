@@ -11,7 +11,7 @@ Promises:   at least once; docs/remote-gates.md, "Spark".
 import gc
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import types as st
 
+from flowlet.chain.preview import preview
 from flowlet.columns import Columns
 from flowlet.errors import ConfigError
 from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, GateDescription, PartitionWriter, open_gate
@@ -28,6 +29,7 @@ from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.rows import RowConverter
 
 DEFAULT_CHUNK_ROWS: Final = 2_000  # bench/spark.py
+_RECORDS: Final = (tuple, list, str, bytes, bytearray, Mapping)  # what can be iterated over, and can be a record
 _GC_THRESHOLD: Final = 50_000  # that of a TaskManager; Python's is 700
 
 
@@ -77,15 +79,21 @@ class GateSink:
     def __repr__(self) -> str:
         return f"<GateSink into {self.description}>"
 
-    def __call__(self, rows: Iterable[Any]) -> None:
+    def __call__(self, rows: Any) -> None:
         """Push one partition; for Spark.
 
         Raises:
+            TypeError: this may be a record: Spark's ``foreach`` calls with each, and its fields would be taken for records.
             GateError: the gate, its job or the connection was lost, or the attempt was refused; names the gate.
             SchemaMismatchError: a row does not fit; names the column.
         """
-        converter = RowConverter(self._schema, clock_is_utc=clock_is_utc())
+        if not isinstance(rows, Iterable) or isinstance(rows, _RECORDS):
+            raise TypeError(
+                f"a GateSink takes an iterator over the rows of a partition, got {preview(rows)}; foreach() calls it with each row: use "
+                'foreachPartition(sink) for a batch, and writeStream.format("flowlet") or foreachBatch for a stream'
+            )
         remaining = iter(rows)
+        converter = RowConverter(self._schema, clock_is_utc=clock_is_utc())
         with open_writer(self.description, self._write_id, self._timeout_s) as writer, collecting_rarely():
             while chunk := list(islice(remaining, self._chunk_rows)):
                 push(writer, converter.convert(chunk))

@@ -14,6 +14,7 @@ from itertools import repeat
 from operator import attrgetter, sub
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as st
 
@@ -21,7 +22,7 @@ from flowlet.columns import Column, Columns, ListColumn
 from flowlet.common.typeinfo import RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
 from flowlet.common.types import Row
 from flowlet.ingest.batches import column_of_array, shaped
-from flowlet.serde.types.arrow_types import exact_array
+from flowlet.serde.types.arrow_types import are_positions, exact_array
 from flowlet.serde.types.type_serializer import ValueMismatchError, preview
 from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, type_info_of
 from flowlet.spark.values import classes_of, in_utc, value_converter
@@ -158,7 +159,7 @@ class BatchConverter:
         if array.type == field.type:
             return array
         try:
-            return array.cast(field.type)
+            return _in_order(array, field.type).cast(field.type)
         except pa.ArrowException as error:
             text = f"column {field.name!r}: {array.type} is no {field.type}, which gate {self._schema.gate!r} takes there"
             raise SchemaMismatchError(f"{text}: {error}") from error
@@ -170,6 +171,22 @@ class BatchConverter:
             convert = value_converter(column.type_info, clock_is_utc=False)  # Arrow's have a zone
             values.append([convert(value) for value in batch.column(position).to_pylist()])
         return records_of(self._schema, values)
+
+
+def _in_order(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The same rows with their fields in the order of the wanted type, also those of rows in lists and in rows."""
+    if pa.types.is_list(array.type) and pa.types.is_list(wanted):
+        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
+        return pa.ListArray.from_arrays(offsets, _in_order(array.flatten(), wanted.value_type), mask=array.is_null())
+    if not (pa.types.is_struct(array.type) and pa.types.is_struct(wanted)) or array.type.num_fields != wanted.num_fields:
+        return array
+    names, fields = [each.name for each in wanted], array.flatten()
+    positions = range(len(names)) if are_positions(names) else [array.type.get_field_index(name) for name in names]
+    if min(positions, default=0) < 0:
+        return array  # the cast says what is wrong
+    parts = [_in_order(fields[position], each.type) for position, each in zip(positions, wanted, strict=True)]
+    return pa.StructArray.from_arrays(parts, names=names, mask=array.is_null())
 
 
 def records_of(schema: GateSchema, columns: Sequence[list[Any]]) -> list[Any]:

@@ -28,6 +28,7 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.common.types import Row
+from flowlet.serde.types.arrow_types import are_positions, fields_in_order
 from flowlet.spark.gate_schema import spark_type_of
 
 Convert = Callable[[Any], Any]
@@ -133,12 +134,20 @@ def _row_converter(names: list[str], converters: list[Convert]) -> Convert:
     make = Row(*names)
 
     def converted(value: Any) -> Row:
-        values = [value[name] for name in names] if isinstance(value, dict) else list(value)  # Arrow gives a dict
+        values = _values_of_dict(value, names) if isinstance(value, dict) else fields_in_order(value, names)  # Arrow gives a dict
+        if values is None:
+            raise TypeError(f"{value!r} does not have the fields {', '.join(names)}")
         if len(values) != len(names):
             raise TypeError(f"{value!r} has {len(values)} fields, not {len(names)}")
         return make(*(convert(item) for convert, item in zip(converters, values, strict=True)))
 
     return converted
+
+
+def _values_of_dict(value: dict[str, Any], names: list[str]) -> tuple[Any, ...] | None:
+    if value.keys() == set(names):
+        return tuple([value[name] for name in names])
+    return tuple(value.values()) if are_positions(names) else None
 
 
 def _instant(value: datetime.datetime) -> Instant:

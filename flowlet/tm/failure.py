@@ -1,7 +1,8 @@
 """Why a task failed, as text that a person at the client can use.
 
 Side:       pure.
-Invariants: nothing of the user's exception but text leaves the process; every text is bounded.
+Invariants: nothing of the user's exception but text leaves the process; every text is bounded, and can be sent as UTF-8; whatever the
+            exception does when it is asked for its text, the failure is described.
 Rules:      of a failing user function only the user's frames are shown, of an engine error all frames.
 """
 
@@ -11,6 +12,7 @@ from typing import Final
 
 import flowlet
 import netstack
+from flowlet.chain.preview import preview
 from flowlet.errors import UserFunctionError
 from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
 
@@ -21,6 +23,14 @@ _ENGINE_FOLDERS: Final = tuple(f"{package.__path__[0]}/" for package in (flowlet
 
 def failure_info(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id: str, timestamp_ms: int) -> FailureInfo:
     """Describe what ended a task: the user's own exception if one of the user's functions raised, else the engine's."""
+    try:
+        return _described(error, descriptor, tm_id, timestamp_ms)
+    except BaseException as failure:  # noqa: BLE001 - an exception's class and attributes are the user's code
+        text = f"<an exception that cannot be described: {preview(failure)}>"
+        return FailureInfo(preview(type(error)), text, text, None, descriptor.task_name, descriptor.subtask, None, tm_id, timestamp_ms)
+
+
+def _described(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id: str, timestamp_ms: int) -> FailureInfo:
     operator = record_preview = None
     cause = error
     if isinstance(error, UserFunctionError):
@@ -32,7 +42,7 @@ def failure_info(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_
         _keep_user_frames(lines)
         notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]  # our own exception, which is not shown, may bear some
     return FailureInfo(
-        exception_type=_type_name(type(cause)),
+        exception_type=_sendable(_type_name(type(cause))),
         message=_shorten(_safe_str(cause), _MAX_MESSAGE_CHARS),
         traceback=_shorten("".join([*lines.format(), *notes]), _MAX_TRACEBACK_CHARS),
         operator=operator,
@@ -72,12 +82,18 @@ def _type_name(kind: type[BaseException]) -> str:
 def _safe_str(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as failure:  # noqa: BLE001 - the text of a user's exception is the user's code
+    except BaseException as failure:  # noqa: BLE001 - the text of a user's exception is the user's code, which may call sys.exit
         return f"<its text cannot be shown: str() raised {type(failure).__name__}>"
+
+
+def _sendable(text: str) -> str:
+    """The text without lone surrogates, which UTF-8 does not have; an exact str."""
+    return str.encode(text, "utf-8", "backslashreplace").decode()
 
 
 def _shorten(text: str, limit: int) -> str:
     """Head and tail: the cause stands at the end of a traceback, the entry point at its start."""
+    text = _sendable(text)
     if len(text) <= limit:
         return text
     half = limit // 2

@@ -241,12 +241,16 @@ class MessageDecoder(ChannelHandler):
     def of(
         cls, config: NetstackConfig, allocator: BufferAllocator | RunAllocator | None = None, *, accepted_ids: frozenset[int] | None = None
     ) -> "MessageDecoder":
-        """A decoder for buffers of up to one segment, whose payloads go into the buffers of ``allocator``."""
+        """A decoder for data of up to one segment and events of any size that may be queued.
+
+        Payloads go into the buffers of ``allocator``.
+        """
         max_data_frame_bytes = BUFFER_RESPONSE_HEADER_BYTES + config.segment_size_bytes
         return cls(
             FrameDecoder(
                 allocator,
                 max_data_frame_bytes=max_data_frame_bytes,
+                max_event_bytes=config.max_queued_event_bytes,
                 staging_bytes=config.read_buffer_bytes,
                 accepted_ids=accepted_ids,
             )

@@ -41,6 +41,7 @@ _BYTES_PER_PARTIAL_SIZE = 4
 _ID_OFFSET = FRAME_HEADER_BYTES - 1
 _NO_PAYLOAD = memoryview(b"")
 _NO_LENGTH = (1, 0)  # least and greatest length of a message that is not accepted
+_LENGTH: Final = Struct(">I")
 _unpack_frame_header = FRAME_HEADER.unpack_from
 _unpack_data_header = BUFFER_RESPONSE_HEADER.unpack_from
 # A header in three parts: bytes that are equal in a run, sequence number and backlog, bytes that are equal in a run.
@@ -71,6 +72,7 @@ class FrameDecoder:
         "_is_direct",
         "_limits",
         "_max_data_frame_bytes",
+        "_max_event_bytes",
         "_max_frame_bytes",
         "_needed",
         "_num_missing",
@@ -86,6 +88,7 @@ class FrameDecoder:
         allocator: BufferAllocator | RunAllocator | None = None,
         *,
         max_data_frame_bytes: int,
+        max_event_bytes: int = 0,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         staging_bytes: int = 1 << 19,
         direct_read_bytes: int = 1 << 17,
@@ -96,6 +99,7 @@ class FrameDecoder:
         Args:
             allocator: gives the buffers of payloads; None: payloads are skipped.
             max_data_frame_bytes: limit of a ``BufferResponse`` without its partial sizes (four bytes each).
+            max_event_bytes: limit of an event's payload, if it is more than that of a data frame's.
             max_frame_bytes: limit of any other frame.
             staging_bytes: initial size of the staging buffer.
             direct_read_bytes: the socket reads a rest of a payload of at least this size into its buffer.
@@ -108,6 +112,7 @@ class FrameDecoder:
         self._allocator = allocator
         self._allocate_run = allocator.allocate_run if isinstance(allocator, RunAllocator) else None
         self._max_data_frame_bytes = max_data_frame_bytes
+        self._max_event_bytes = max(max_event_bytes, max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES)
         self._max_frame_bytes = max_frame_bytes
         self.accept(ALL_MESSAGE_IDS if accepted_ids is None else accepted_ids)
         self._direct_read_bytes = max(1, direct_read_bytes)
@@ -268,12 +273,13 @@ class FrameDecoder:
             body = start + BUFFER_RESPONSE_HEADER_BYTES
             partial_sizes: tuple[int, ...] = ()
             if num_partial or size_bytes != length - BUFFER_RESPONSE_HEADER_BYTES or length > max_plain_data_frame_bytes:
-                self._check_sizes(num_partial, size_bytes, length - BUFFER_RESPONSE_HEADER_BYTES)
+                self._check_sizes(num_partial, size_bytes, length - BUFFER_RESPONSE_HEADER_BYTES, data_type)
                 body += _BYTES_PER_PARTIAL_SIZE * num_partial
                 if end < body:
                     self._start, self._needed = start, body - start
                     return
-                partial_sizes = _partial_sizes(staging[start + BUFFER_RESPONSE_HEADER_BYTES : body], size_bytes)
+                if num_partial:
+                    partial_sizes = _partial_sizes(staging[start + BUFFER_RESPONSE_HEADER_BYTES : body], size_bytes)
             following = start + length + _RECEIVER_OFFSET
             if (
                 end - start >= 2 * length
@@ -304,6 +310,11 @@ class FrameDecoder:
                 buffer.view[:] = staging[body:start]
             messages.append(message)
         self._start, self._needed = start, FRAME_HEADER_BYTES
+        if end - start >= _LENGTH.size:
+            # Too short for a header: its other bytes will never come, and who waits for them holds the connection.
+            (length,) = _LENGTH.unpack_from(staging, start)
+            if length < FRAME_HEADER_BYTES:
+                raise RemoteProtocolError(f"a frame of {length} bytes, the least is {FRAME_HEADER_BYTES}")
 
     def _decode_run(self, start: int, length: int, messages: list[Decoded]) -> tuple[int, int]:
         """Append one ``BufferRun`` for the complete frames from ``start`` on that are alike.
@@ -378,15 +389,17 @@ class FrameDecoder:
     def _limits_of(self, message_id: int) -> tuple[int, int]:
         least, greatest = FRAME_BYTES[message_id]
         if message_id == BUFFER_RESPONSE_ID:
-            return least, self._max_data_frame_bytes + _BYTES_PER_PARTIAL_SIZE * MAX_PARTIAL_SIZES
+            greatest_data = self._max_data_frame_bytes + _BYTES_PER_PARTIAL_SIZE * MAX_PARTIAL_SIZES
+            return least, max(greatest_data, BUFFER_RESPONSE_HEADER_BYTES + self._max_event_bytes)
         return least, self._max_frame_bytes if greatest is None else min(greatest, self._max_frame_bytes)
 
-    def _check_sizes(self, num_partial: int, size_bytes: int, num_body_bytes: int) -> None:
+    def _check_sizes(self, num_partial: int, size_bytes: int, num_body_bytes: int, data_type: int) -> None:
         if num_partial < 0 or size_bytes < 0 or _BYTES_PER_PARTIAL_SIZE * num_partial + size_bytes != num_body_bytes:
             raise RemoteProtocolError(
                 f"a BufferResponse announces {size_bytes} bytes and {num_partial} partial sizes, {num_body_bytes} bytes follow its header"
             )
-        greatest = self._max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES
+        is_event = 0 < data_type < _NUM_DATA_TYPES and not _DATA_TYPES[data_type].is_buffer
+        greatest = self._max_event_bytes if is_event else self._max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES
         if size_bytes > greatest:
             raise RemoteProtocolError(f"a BufferResponse has a payload of {size_bytes} bytes, expected at most {greatest}")
 

@@ -526,7 +526,9 @@ class _EventTime(_Operator):
 
 class _CoMap(_Operator):
     def receive(self, number: int, value: Any, timestamp: int | None) -> None:
-        self.emit(self.call(value, (self.function.map1, self.function.map2)[number], value), timestamp)
+        result = self.call(value, (self.function.map1, self.function.map2)[number], value)
+        if result is not None:
+            self.emit(result, timestamp)
 
 
 class _CoFlatMap(_Operator):

@@ -447,7 +447,7 @@ class _Maker:
                 return Call("Ticks", (rng.choice([(0,), (0, 0, 2), (0, 3, -1), (5, 0)]),))
             case _:
                 names = {
-                    Kind.CO_MAP: ("CoGrowing", "CoTouch"),
+                    Kind.CO_MAP: ("CoGrowing", "CoTouch", "CoSometimesNone"),
                     Kind.CO_FLAT_MAP: ("CoYield",),
                     Kind.CO_PROCESS: ("CoEmit",),
                     Kind.KEYED_CO_PROCESS: ("KeyedCoEmit",),

@@ -333,6 +333,13 @@ class CoTouch(_CoMap):
         return value
 
 
+class CoSometimesNone(_CoMap):
+    """Nothing is emitted for every third record."""
+
+    def result(self, value: Any) -> Any:
+        return None if self.calls % 3 == 0 else value
+
+
 class CoMapFails(_CoMap):
     def prepare(self, at: int) -> None:
         self.at = at

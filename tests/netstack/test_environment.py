@@ -31,7 +31,15 @@ from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, 
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.security import SecurityConfig
-from netstack.wire.events import EndOfData, EndOfPartition, StopMode
+from netstack.wire.events import (
+    CheckpointBarrier,
+    CheckpointOptions,
+    EndOfData,
+    EndOfPartition,
+    SavepointFormat,
+    SnapshotType,
+    StopMode,
+)
 from tests.waiting import PATIENCE_S
 
 SEGMENT = 1024
@@ -191,6 +199,32 @@ def test_a_consumer_may_ask_before_the_partition_is_there(nodes: tuple[Node, Nod
     gate.close()
 
     assert received == [b"hello"]
+
+
+def test_an_event_may_be_larger_than_a_segment(nodes: tuple[Node, Node]) -> None:
+    """The barrier of a savepoint with a long path, between data; the connection goes on."""
+    producer, consumer = nodes
+    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+    options = CheckpointOptions(SnapshotType.SAVEPOINT, location=b"x" * 5 * SEGMENT, savepoint_format=SavepointFormat.CANONICAL)
+    barrier = CheckpointBarrier(7, 8, options)
+
+    partition.emit_record(b"before", 0)
+    partition.broadcast_event(barrier)
+    partition.emit_record(b"behind", 0)
+    partition.flush_all()
+    found = [wait_for_next(gate), wait_for_next(gate)]
+    gate.resume_consumption(0)  # it stops behind a barrier
+    found.append(wait_for_next(gate))
+
+    assert [bytes(each.buffer.view) if each.buffer is not None else each.event for each in found] == [b"before", barrier, b"behind"]
+    for each in found:
+        if each.buffer is not None:
+            each.buffer.recycle()
+    thread = in_thread(finish, partition)
+    assert read_all(gate) == []
+    thread.join(PATIENCE_S)
+    gate.close()
 
 
 def test_a_partition_that_never_comes_is_an_error_of_that_channel_only() -> None:

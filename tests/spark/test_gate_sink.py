@@ -158,6 +158,34 @@ def test_a_column_that_does_not_fit_is_named(spark: Any, cluster: GateCluster) -
 
 
 @ON_LOCAL
+def test_fields_of_structs_are_found_by_name(spark: Any, cluster: GateCluster) -> None:
+    """With rows and with batches; the values of a and b were swapped."""
+    declared = Types.ROW_NAMED(["pair"], [Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LONG()])])
+    df = spark.sql("select named_struct('b', 2L, 'a', 1L) as pair").coalesce(1)
+
+    with cluster.collect(declared, producers=1) as results:
+        df.foreachPartition(into(cluster))
+        assert list(results) == [Row(pair=Row(a=1, b=2))]
+    with cluster.collect(declared, producers=1) as results:
+        df.write.format("flowlet").options(**cluster.options()).mode("append").save()
+        assert list(results) == [Row(pair=Row(a=1, b=2))]
+
+
+@ON_LOCAL
+def test_foreach_is_refused_by_name(spark: Any, cluster: GateCluster) -> None:
+    """It wrote the fields of each row as records."""
+    declared = Types.ROW_NAMED(["id", "amount"], [Types.LONG(), Types.LONG()])
+    df = spark.createDataFrame([(1, 2)], "id bigint, amount bigint").coalesce(1)
+
+    with cluster.collect(declared, producers=1) as results:
+        for frame in (df, df.rdd):
+            with pytest.raises(Exception, match=r"got Row\(id=1, amount=2\); foreach\(\) calls it with each row: use foreachPartition"):
+                frame.foreach(into(cluster))
+        df.foreachPartition(into(cluster))
+        assert list(results) == [Row(id=1, amount=2)]
+
+
+@ON_LOCAL
 def test_a_gate_that_nobody_declared_is_an_error_in_the_driver(spark: Any, cluster: GateCluster) -> None:
     with Stopwatch() as watch, pytest.raises(GateNotFoundError, match=f"'clicks' at JobManager {cluster.address}"):
         into(cluster)

@@ -23,7 +23,7 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     Types,
 )
-from flowlet.common.types import Row
+from flowlet.common.types import Row, field_names_of
 from flowlet.serde.types.type_serializer import ValueMismatchError, preview
 
 _TimeType = LocalTimeTypeInfo.TimeType
@@ -75,6 +75,26 @@ def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
             return _LEAVES.get(type_info)
 
 
+def fields_in_order(value: Any, names: list[str]) -> tuple[Any, ...] | None:
+    """The fields of a row in the order of these names; None if it has others.
+
+    A ``Row`` of ours or of Spark's has names of its own.  Anything else counts by position, and so does everything where the names are
+    but positions (f0, f1, ...).
+    """
+    found = field_names_of(value) if isinstance(value, Row) else getattr(value, "__fields__", None)
+    if found is None or found == names or are_positions(names):
+        return tuple(value)
+    if len(set(found)) != len(names) or set(found) != set(names):
+        return None
+    by_name = dict(zip(found, value, strict=True))
+    return tuple([by_name[name] for name in names])
+
+
+def are_positions(names: Sequence[str]) -> bool:
+    """Whether these are the names of fields that nobody named."""
+    return list(names) == [f"f{index}" for index in range(len(names))]
+
+
 def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
     """A column of exactly these values, with None for null.
 
@@ -112,13 +132,17 @@ def _composite_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array
 
 def _struct_array(values: Sequence[Any], arrow_type: pa.StructType) -> pa.Array:
     width = arrow_type.num_fields
+    fields = list(arrow_type)
+    names = [each.name for each in fields]
     empty = (None,) * width
     rows = []
     for value in values:
         if value is not None and not (isinstance(value, Row | tuple | list) and len(value) == width):
             raise _mismatch(value, arrow_type)
-        rows.append(empty if value is None else tuple(value))
-    fields = list(arrow_type)
+        row = empty if value is None else fields_in_order(value, names)
+        if row is None:
+            raise _mismatch(value, arrow_type)
+        rows.append(row)
     columns = list(zip(*rows, strict=True)) or [()] * width
     arrays = [exact_array(column, each.type) for column, each in zip(columns, fields, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array([value is None for value in values], pa.bool_()))

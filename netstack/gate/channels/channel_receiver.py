@@ -36,6 +36,7 @@ _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
 _RELEASED: Final = ChannelLifecycle.RELEASED
 _BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpoint barrier
+_NO_BACKLOG: Final = -1  # only the last of several parts knows it
 _NUMBER_OFFSET: Final = MAX_SEQUENCE_NUMBER + 1
 _NUM_NUMBERS: Final = 2 * _NUMBER_OFFSET
 
@@ -328,24 +329,17 @@ class ChannelReceiver:
         return None
 
     def _on_partial_buffers(self, buffer: NetworkBuffer, response: BufferResponse) -> NetstackError | None:
-        """One message with several buffers, each compressed by itself: they are queued one by one, under one number."""
+        """One message with several buffers, each compressed by itself: they are queued one by one, under numbers that follow each other."""
         sizes = response.partial_sizes
         if sum(sizes) != buffer.size or min(sizes) < 1 or not buffer.is_buffer:
             return self._break(buffer, RemoteProtocolError(f"partial buffers of {sizes} bytes do not make up {buffer!r}"))
         error = None
-        position = 0
-        for size in sizes[:-1]:
-            error = error or self._receive_part(buffer.slice(position, size), response.sequence_number)
-            position += size
-        error = error or self._receive(buffer.slice(position, sizes[-1]), response.sequence_number, response.backlog)
+        position, number = 0, response.sequence_number
+        for index, size in enumerate(sizes, start=1):
+            backlog = response.backlog if index == len(sizes) else _NO_BACKLOG
+            error = error or self._receive(buffer.slice(position, size), number, backlog)
+            position, number = position + size, next_sequence_number(number)
         buffer.recycle()
-        return error
-
-    def _receive_part(self, part: NetworkBuffer, sequence_number: int) -> NetstackError | None:
-        """Queue ``part`` without moving on to the next number."""
-        error = self._receive(part, sequence_number, -1)
-        if error is None:
-            self.expected_sequence_number = sequence_number
         return error
 
     def _refuse(self, buffer: NetworkBuffer | None, sequence_number: int) -> NetstackError | None:

@@ -286,22 +286,26 @@ def test_the_deadline_is_that_of_all_attempts() -> None:
     harness.close()
 
 
-def test_waiting_attempts_are_made_at_once_when_the_input_ends() -> None:
-    """testEndInputWithRetry: and whatever they come to counts."""
-    harness = AsyncHarness(retry_strategy=fixed_delay(max_attempts=9))
+def test_attempts_go_on_after_the_end_of_the_input() -> None:
+    """With their delays, until one counts or there are no more: a call that fails once does not end a bounded job."""
+    harness = AsyncHarness(retry_strategy=fixed_delay(max_attempts=3))
     harness.process("a", "b", "c")
     harness.end("b", [])
     harness.end("a", [])
     harness.when_parked(
-        lambda: harness.calls.end("a", []),
-        lambda: harness.calls.end("b", ["B"]),
         lambda: harness.calls.end("c", []),
+        lambda: harness.advance(50),
+        lambda: harness.calls.end("b", ["B"]),
+        lambda: harness.calls.end("a", []),
+        lambda: harness.calls.end("c", ["C"]),
+        lambda: harness.advance(50),
+        lambda: harness.calls.end("a", ["A"]),
     )
 
     harness.operator.end_input(1)
 
-    assert harness.calls.started == ["a", "b", "c", "b", "a"]
-    assert harness.elements == ["B"]
+    assert sorted(harness.calls.started) == ["a", "a", "a", "b", "b", "c", "c"]
+    assert sorted(harness.elements) == ["A", "B", "C"]
     assert harness.clock.armed == set()
     harness.close()
 

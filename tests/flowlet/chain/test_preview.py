@@ -26,6 +26,11 @@ class Nameless(metaclass=Evil):
         raise RuntimeError("no")
 
 
+class Leaving:
+    def __repr__(self) -> str:
+        raise SystemExit(3)
+
+
 class ReprSubclass(str):
     def encode(self, *args: Any, **kwargs: Any) -> bytes:
         raise RuntimeError("no")
@@ -48,12 +53,13 @@ class Multiline:
         ("a\nb\ud83d", r"'a\nb\ud83d'"),
         (Hostile(), "<a Hostile whose repr raised RuntimeError>"),
         (Nameless(), "<a Nameless whose repr raised RuntimeError>"),
+        (Leaving(), "<a Leaving whose repr raised SystemExit>"),
         (Sly(), r"sly\r\n\ud83d"),
         (10**5000, "<a int whose repr raised ValueError>"),
         (b"ab", "b'ab'"),
         (None, "None"),
     ],
-    ids=["tuple", "surrogate", "hostile", "nameless", "sly", "huge int", "bytes", "None"],
+    ids=["tuple", "surrogate", "hostile", "nameless", "leaving", "sly", "huge int", "bytes", "None"],
 )
 def test_a_preview_never_fails(record: Any, expected: str) -> None:
     assert preview(record) == expected

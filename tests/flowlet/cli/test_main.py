@@ -13,6 +13,7 @@ from flowlet.cli.main import app, installed_version, run_command
 from flowlet.client.running_job import RunningJob
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import JobExecutionError
+from flowlet.rpc.secret import load_or_create_secret
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.jobs import endless_shuffle, mapped
 from tests.waiting import PATIENCE_S
@@ -130,6 +131,7 @@ def test_errors_are_one_line_and_exit_code_2(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
+    load_or_create_secret()
 
     code = run_command(arguments)
 
@@ -137,6 +139,16 @@ def test_errors_are_one_line_and_exit_code_2(
     assert code == 2
     assert err.startswith(message)
     assert len(err.splitlines()) == 1
+
+
+def test_a_command_that_asks_a_cluster_makes_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run_command(["list", "--jobmanager", "127.0.0.1:1", "--secret-file", str(tmp_path / "misspelled")])
+
+    err = capsys.readouterr().err
+    assert code == 2
+    assert err.startswith(f"flowlet: JobManager 127.0.0.1:1 cannot be asked: secret file {tmp_path}/misspelled does not exist")
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

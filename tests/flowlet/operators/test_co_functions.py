@@ -37,6 +37,25 @@ def test_each_input_is_mapped_by_its_own_method() -> None:
     assert harness.output.timestamps == [5, 6, None]
 
 
+class OnlyEven(CoMapFunction):
+    def map1(self, value: int) -> int | None:
+        return value if value % 2 == 0 else None
+
+    def map2(self, value: str) -> None:
+        return None
+
+
+def test_where_map_gives_none_nothing_is_emitted() -> None:
+    """As PyFlink's adapter has it; 0 is not None."""
+    harness = Harness(CoMapOperator(OnlyEven()))
+
+    harness.process_input(1, 0, 1, 2, 3, timestamps=[5, 6, 7, 8])
+    harness.process_input(2, "a")
+
+    assert harness.output.values == [0, 2]
+    assert harness.output.timestamps == [5, 7]
+
+
 def test_flat_map_of_two_inputs_keeps_timestamps_and_emits_nothing_for_none() -> None:
     harness = Harness(CoFlatMapOperator(Splitter()))
 

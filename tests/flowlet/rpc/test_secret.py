@@ -8,7 +8,7 @@ import pytest
 
 from flowlet.errors import ConfigError
 from flowlet.rpc import secret as secret_module
-from flowlet.rpc.secret import default_secret_file, load_or_create_secret
+from flowlet.rpc.secret import default_secret_file, load_or_create_secret, load_secret
 
 
 def written(path: Path, text: str, mode: int = 0o600) -> Path:
@@ -32,6 +32,22 @@ def test_an_existing_file_is_used(tmp_path: Path) -> None:
     path = written(tmp_path / "secret", "ab" * 32)
 
     assert load_or_create_secret(path) == bytes.fromhex("ab" * 32)
+
+
+def test_who_looks_for_a_cluster_makes_no_file(tmp_path: Path) -> None:
+    """A misspelled name made a new secret, and then no cluster knew it."""
+    path = tmp_path / "new" / "secret"
+
+    with pytest.raises(ConfigError, match=r"new/secret does not exist; a JobManager makes it .* \(\$FLOWLET_SECRET_FILE does, too\)"):
+        load_secret(path)
+    assert not path.parent.exists()
+
+    made = load_or_create_secret(path)
+    assert load_secret(path) == made
+
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match="open to other users"):
+        load_secret(path)
 
 
 def test_two_secrets_differ(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import types as st
+from pyspark.sql.pandas.types import to_arrow_type
 
 from flowlet.columns import Columns
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import LocalTimeTypeInfo, TypeInformation, Types
 from flowlet.common.types import Row
+from flowlet.serde.types.arrow_types import arrow_type_of
 from flowlet.spark.gate_schema import GateSchema, SchemaMismatchError, spark_type_of
 from flowlet.spark.rows import BatchConverter, RowConverter
 
@@ -272,3 +274,72 @@ def test_a_gate_of_record_batches_gets_the_same_batch_either_way() -> None:
     assert isinstance(of_batch, pa.RecordBatch)
     assert of_batch.equals(wanted)
     assert "column 'user': " in refusal(ARROW, SparkRow(name="ann", at=NOON, user="1"))
+
+
+PAIR = Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LONG()])
+NESTED: dict[str, tuple[TypeInformation, Any, Any, Any]] = {  # our type, Spark's value, what comes out of a typed gate, of one of batches
+    "a row": (PAIR, SparkRow(b=2, a=1), Row(a=1, b=2), {"a": 1, "b": 2}),
+    "a row in a row": (
+        Types.ROW_NAMED(["x", "y"], [PAIR, Types.LONG()]),
+        SparkRow(y=3, x=SparkRow(b=2, a=1)),
+        Row(x=Row(a=1, b=2), y=3),
+        {"x": {"a": 1, "b": 2}, "y": 3},
+    ),
+    "rows in a list": (Types.LIST(PAIR), [SparkRow(b=2, a=1), None], [Row(a=1, b=2), None], [{"a": 1, "b": 2}, None]),
+    "names that are positions": (
+        Types.ROW([Types.LONG(), Types.LONG()]),
+        SparkRow(b=2, a=1),
+        Row(f0=2, f1=1),
+        {"f0": 2, "f1": 1},
+    ),
+}
+
+
+def spark_type(value: Any) -> st.DataType:
+    """Of a value as a user made it, with its fields in its own order."""
+    if isinstance(value, SparkRow):
+        return st.StructType([st.StructField(name, spark_type(each)) for name, each in zip(value.__fields__, value, strict=True)])
+    return st.ArrayType(spark_type(value[0])) if isinstance(value, list) else st.LongType()
+
+
+def arrow_value(value: Any) -> Any:
+    if isinstance(value, SparkRow):
+        return {name: arrow_value(each) for name, each in zip(value.__fields__, value, strict=True)}
+    return [arrow_value(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize("takes_batches", [False, True])
+def test_fields_of_nested_rows_are_found_by_name(name: str, takes_batches: bool) -> None:
+    """At every level, either way; by position they were swapped without an error."""
+    type_info, value, typed, plain = NESTED[name]
+    expected = plain if takes_batches else typed
+    gate = named(type_info)
+    if takes_batches:
+        arrow_type = arrow_type_of(type_info)
+        assert arrow_type is not None
+        gate = Types.ARROW(pa.schema([("value", arrow_type)]))
+    batch = pa.RecordBatch.from_pylist(
+        [{"value": arrow_value(value)}, {"value": None}], pa.schema([("value", to_arrow_type(spark_type(value)))])
+    )
+
+    by_row = converted(gate, [SparkRow(value=value), SparkRow(value=None)])
+    converter = BatchConverter(GateSchema.of("clicks", gate), st.StructType([st.StructField("value", spark_type(value))]))
+
+    def values(records: Any) -> list[Any]:
+        if takes_batches:
+            return [row["value"] for row in records.to_pylist()]
+        return [record["value"] for record in (records if isinstance(records, list) else records.to_list())]
+
+    assert values(by_row) == values(converter.convert(batch)) == [expected, None]
+    assert values(converter.convert(batch.slice(1))) == [None]
+
+
+@pytest.mark.parametrize("value", [SparkRow(a=1, c=2), SparkRow(a=1), SparkRow(a=1, b=2, c=3)])
+@pytest.mark.parametrize("takes_batches", [False, True])
+def test_nested_rows_with_other_fields_are_refused(value: Any, takes_batches: bool) -> None:
+    gate = Types.ARROW(pa.schema([("value", pa.struct([("a", pa.int64()), ("b", pa.int64())]))])) if takes_batches else named(PAIR)
+
+    assert refusal(gate, SparkRow(value=value)).startswith("column 'value': ")
+    with pytest.raises(SchemaMismatchError, match=r"column 'value' is struct<a:bigint.*gate 'clicks' takes struct<a:bigint,b:bigint>"):
+        BatchConverter(GateSchema.of("clicks", gate), st.StructType([st.StructField("value", spark_type(value))]))

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from flowlet.errors import TaskCancelled, UserFunctionError
@@ -115,6 +116,73 @@ def test_long_texts_keep_their_head_and_their_tail() -> None:
 def test_even_what_is_no_exception_is_described(error: BaseException) -> None:
     """A user's function may call ``sys.exit``."""
     assert info_of(error).exception_type == type(error).__name__
+
+
+class Leaving(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Text(str):
+    def encode(self, *args: Any, **kwargs: Any) -> bytes:
+        raise RuntimeError("no")
+
+
+class Sly(Exception):
+    def __str__(self) -> str:
+        return Text("half of \ud83d")
+
+
+class EvilType(type):
+    def __getattribute__(cls, name: str) -> Any:
+        raise SystemExit(3)
+
+
+def nameless() -> Exception:
+    """Not a class of the module, nor a parameter: pytest asks these for attributes, too."""
+
+    class Nameless(Exception, metaclass=EvilType):
+        pass
+
+    return Nameless()
+
+
+def with_note(note: Any) -> Exception:
+    error = ValueError("x")
+    error.__notes__ = [note]
+    return error
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Leaving,
+        Sly,
+        lambda: ValueError("half of \ud83d"),
+        type("Half", (Exception,), {"__qualname__": "Half\ud83d"}),
+        type("Odd", (Exception,), {"__module__": None}),
+        type("Odd", (Exception,), {"__module__": "\ud83d"}),
+        lambda: with_note("\ud83d"),
+        lambda: with_note(Leaving()),
+        lambda: with_note(3),
+        nameless,
+    ],
+    ids=["leaving", "sly", "surrogate", "name", "no module", "module", "note", "evil note", "odd note", "nameless"],
+)
+@pytest.mark.parametrize("is_users", [True, False])
+def test_whatever_an_exception_does_it_is_described_in_text_that_can_be_sent(make: Callable[[], Exception], is_users: bool) -> None:
+    """A text with half a surrogate pair ended the session of the TaskManager, and a str() that called sys.exit the task's thread."""
+    failure = make()
+    if is_users:
+        error = failure
+        failure = UserFunctionError("map", 1, "'x'")
+        failure.__cause__ = error
+
+    info = info_of(failure)
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(info), type=FailureInfo) == info
+    assert (info.task_name, info.subtask, info.tm_id) == ("split", 1, "tm-1")
+    assert info.exception_type
 
 
 def test_the_stack_of_a_running_thread_names_where_it_is() -> None:

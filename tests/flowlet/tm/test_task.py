@@ -143,6 +143,28 @@ async def test_whatever_a_user_function_raises_fails_the_task(harness: Harness, 
     assert failure.exception_type == name
 
 
+class Leaving(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+async def test_an_exception_whose_text_ends_the_thread_fails_the_task(harness: Harness) -> None:
+    """It was left unended, with its slot."""
+
+    def leave(_value: object) -> None:
+        raise Leaving
+
+    task = harness.task(source([1]), MapOperator(leave), DiscardSink())
+
+    task.start()
+    await ended(task)
+
+    assert harness.states[-1] is FAILED
+    failure = harness.changes[-1].failure
+    assert failure is not None
+    assert failure.message == "<its text cannot be shown: str() raised SystemExit>"
+
+
 async def test_a_cancelled_task_reports_that_and_nothing_else(harness: Harness) -> None:
     task = harness.task(SourceOperator(EndlessSource()), DiscardSink())
     task.start()

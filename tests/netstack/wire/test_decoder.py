@@ -174,6 +174,34 @@ def without_buffer(message: Message) -> Message:
     return message._replace(buffer=None)
 
 
+@pytest.mark.parametrize("length", range(9))
+def test_a_frame_that_is_too_short_for_a_header_is_refused_when_its_length_is_here(length: int) -> None:
+    """Nobody waits for the rest of a header that will not come."""
+    decoder = make_decoder()
+    good = frame_of(ALL_MESSAGES[0])
+
+    assert len(decoder.feed(good + struct.pack(">I", length)[:3])) == 1
+    with pytest.raises(RemoteProtocolError, match=f"a frame of {length} bytes, the least is 9"):
+        decoder.feed(struct.pack(">I", length)[3:])
+
+
+@pytest.mark.parametrize("size", [978, 5000])
+def test_an_event_may_be_larger_than_a_buffer(size: int) -> None:
+    """A savepoint barrier with a long path, say; its limit is another one."""
+    event, data = response(bytes(size), data_type=DataType.PRIORITIZED_EVENT_BUFFER), response(bytes(size))
+    decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_event_bytes=5000, staging_bytes=64)
+
+    assert [content(message) for message in feed_in_parts(decoder, [frame_of(event)[at : at + 50] for at in range(0, size + 47, 50)])] == [
+        bytes(size)
+    ]
+    with pytest.raises(RemoteProtocolError, match=f"a payload of {size} bytes, expected at most 977"):
+        decoder.feed(frame_of(data))
+
+    larger = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_event_bytes=size - 1)
+    with pytest.raises(RemoteProtocolError, match=f"a payload of {size} bytes, expected at most {max(size - 1, 977)}|expected 47 to"):
+        larger.feed(frame_of(event))
+
+
 @given(st.lists(st.sampled_from([*ALL_MESSAGES, *GONE_MESSAGES]), max_size=12), st.data())
 def test_hist_10742_neither_the_cuts_nor_what_is_skipped_matter(messages: list[Message], data: st.DataObject) -> None:
     """NettyMessageClientDecoderDelegateTest: any cut of data, empty buffers, released and removed channels and other messages.

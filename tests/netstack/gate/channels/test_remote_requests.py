@@ -242,11 +242,11 @@ def response(channel: RemoteInputChannel, content: bytes, sizes: tuple[int, ...]
 
 
 def test_partial_buffers_are_queued_one_by_one(it: Fixture) -> None:
-    """Under one sequence number and for one credit, which comes back when the last one is recycled."""
+    """Under numbers that follow each other, as Flink's client counts; for one credit, which comes back when the last one is recycled."""
     channel = it.channel()
 
     channel.receiver.on_response(response(channel, b"aabccc", (2, 1, 3)))
-    channel.receiver.on_response(data(channel, 1, b"next"))
+    channel.receiver.on_response(data(channel, 3, b"next"))
     found = [one for _ in range(4) if (one := channel.next_buffer()) is not None]
     facts = [(bytes(one.buffer.view), one.buffer.is_compressed, one.sequence_number) for one in found]
     credit = []
@@ -256,9 +256,22 @@ def test_partial_buffers_are_queued_one_by_one(it: Fixture) -> None:
     credit.append(channel.unannounced_credit)
     found[3].buffer.recycle()
 
-    assert facts == [(b"aa", True, 0), (b"b", True, 0), (b"ccc", True, 0), (b"next", False, 1)]
+    assert facts == [(b"aa", True, 0), (b"b", True, 1), (b"ccc", True, 2), (b"next", False, 3)]
     assert (credit, channel.sender_backlog) == ([0, 0, 0, 1], 0)
     channel.check_invariants()
+
+
+def test_the_numbers_of_parts_wrap(it: Fixture) -> None:
+    channel = it.channel()
+    channel.receiver.expected_sequence_number = 2**31 - 2
+
+    channel.receiver.on_response(response(channel, b"aabccc", (2, 1, 3), number=2**31 - 2))
+    found = [one for _ in range(3) if (one := channel.next_buffer()) is not None]
+
+    assert [one.sequence_number for one in found] == [2**31 - 2, 2**31 - 1, -(2**31)]
+    assert channel.receiver.expected_sequence_number == -(2**31) + 1
+    for one in found:
+        one.buffer.recycle()
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (7,), (7, -1), (6, 0)])
