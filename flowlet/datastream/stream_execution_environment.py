@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamExecutionEnvironment"]
 
 DEFAULT_JOB_NAME = "Flink Streaming Job"  # PyFlink's
-_CLIENT_MODULE = "flowlet.client.translate"
+_CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.user_frames"
 
 # What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this process.
 Submit = Callable[[StreamGraph, tuple[str, int] | None, bool], SubmittedJob]
@@ -416,6 +416,7 @@ class _Attempt:
 
 
 def _submit_with_client(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # Submit
+    importlib.import_module(_FRAMES_MODULE).show_interrupts_in_one_line()  # before the imports, which take a third of a second
     submitted: SubmittedJob = importlib.import_module(_CLIENT_MODULE).submit(stream_graph, address, in_process)
     return submitted
 

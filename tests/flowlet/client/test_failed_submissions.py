@@ -202,8 +202,7 @@ def test_a_collection_that_cannot_be_sent_does_not_stop_the_next_one(environment
     with pytest.raises(JobSubmissionError):
         environment.from_collection([1]).map(unpicklable()).execute_and_collect()
 
-    with environment.from_collection([2]).execute_and_collect() as results:
-        assert list(results) == [2]
+    assert list(environment.from_collection([2]).execute_and_collect()) == [2]
 
 
 def test_a_collection_that_failed_before_its_tasks_ran_leaves_nothing(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
@@ -211,8 +210,7 @@ def test_a_collection_that_failed_before_its_tasks_ran_leaves_nothing(environmen
     with pytest.raises(JobExecutionError, match="No such file"):
         list(environment.from_source(source, WatermarkStrategy.no_watermarks(), "lines").execute_and_collect())
 
-    with environment.from_collection([2]).execute_and_collect() as results:
-        assert list(results) == [2]
+    assert list(environment.from_collection([2]).execute_and_collect()) == [2]
 
 
 class FailedJob:
@@ -299,8 +297,5 @@ def test_what_was_collected_is_collected_again_with_the_sinks_beside_it(mini_clu
     with pytest.raises(JobSubmissionError, match="was refused"):
         stream.execute_and_collect("a name that is too long " * 1000)
 
-    with stream.execute_and_collect() as results:
-        assert list(results) == [1]
+    assert list(stream.execute_and_collect()) == [1]
     assert lines(tmp_path / "beside") == ["1"]
-
-

@@ -10,7 +10,7 @@ from flowlet.client.interrupts import Latch
 from flowlet.client.running_job import RunningJob, describe_end
 from flowlet.common.job_status import JobStatus
 from flowlet.connectors.sinks import DiscardSink
-from flowlet.errors import FlowletError, JobExecutionError
+from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
 from flowlet.rpc.control_messages import FailureInfo
@@ -89,15 +89,17 @@ def test_a_failed_job_shows_task_operator_record_and_the_users_traceback(cluster
     with pytest.raises(JobExecutionError) as again:
         job.wait(PATIENCE_S)
 
-    text = str(caught.value)
-    first, second, *frames = text.splitlines()
+    first, second, third = str(caught.value).splitlines()
     assert first.startswith("job 'word count' failed: task 'split', operator 'flat map', subtask 1/1 on tm-")
     assert second == "while processing the record '3 four'"
+    assert third == "ValueError: invalid literal for int() with base 10: 'four'"
+    frames = str(caught.value.__cause__).strip().splitlines()
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
     assert frames[0] == "Traceback (most recent call last):"
-    assert "in failing_split" in text
-    assert "flowlet/operators" not in text
-    assert frames[-1] == "ValueError: invalid literal for int() with base 10: 'four'"
-    assert str(again.value) == text
+    assert any("in failing_split" in frame for frame in frames)
+    assert not any("flowlet/operators" in frame for frame in frames)
+    assert frames[-1] == third
+    assert (str(again.value), str(again.value.__cause__)) == (str(caught.value), str(caught.value.__cause__))
     assert job.status() is JobStatus.FAILED
 
 
