@@ -1,12 +1,12 @@
-"""``python -m flowlet.jm``: a JobManager as a process of its own.
+"""The JobManager as a program: options, signals and the event loop.
 
 Side:   loop.
 Rules:  one line on standard output when it is ready, log lines on standard error.  SIGINT, SIGTERM and SIGHUP end it with exit code 0;
         a bad option ends it with one line on standard error and exit code 2.
+Source: Flink ``ClusterEntrypoint``.
 """
 
 import asyncio
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -18,15 +18,16 @@ from flowlet.errors import ConfigError
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_logging
+from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.secret import load_or_create_secret
 
+_PROGRAM = "python -m flowlet.jm"
 _EXIT_BAD_OPTION = 2
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
-def main(
+def jobmanager(
     host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65_535)] = 8081,
     slot_request_timeout: Annotated[float, typer.Option(help="Seconds that a job waits for its slots.")] = 30.0,
@@ -50,7 +51,7 @@ async def serve(config: JobManagerConfig, host: str, port: int) -> None:
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     job_manager = JobManager(config)
     bound_host, bound_port = await job_manager.start(host, port)
@@ -62,7 +63,7 @@ async def serve(config: JobManagerConfig, host: str, port: int) -> None:
         await job_manager.close()
 
 
-def run() -> int:
+def run_command() -> int:
     """Parse the command line and run; the exit code."""
     try:
         app(standalone_mode=False)
@@ -72,9 +73,5 @@ def run() -> int:
         message = error.format_message()
     else:
         return 0
-    print(f"python -m flowlet.jm: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - one line, no traceback
+    print(f"{_PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - one line, no traceback
     return _EXIT_BAD_OPTION
-
-
-if __name__ == "__main__":
-    sys.exit(run())

@@ -23,6 +23,7 @@ import uvloop
 
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
+from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.tm.latency.busy_tasks import TaskLoad
@@ -47,7 +48,6 @@ _PROGRAM: Final = "python -m flowlet.tm"
 _EXIT_FAILURE: Final = 2
 STOP_S: Final = 1.8  # of the promised 2 s
 _TASKS_STOP_S: Final = 1.3
-_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -207,7 +207,7 @@ class _Process:
     async def run(self) -> str | None:
         """Returns why it could not go on; None after a signal."""
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
         parent_pid = self._options.parent_pid
         watch = None if parent_pid is None else ParentWatch(loop, parent_pid, self._parent_died)

@@ -1,0 +1,20 @@
+"""``python -m flowlet.jm``: a JobManager as a process of its own, see ``flowlet.jm.cluster_entrypoint``.
+
+Side: shared.
+"""
+
+import sys
+
+from flowlet.rpc.early_signals import end_at_signals
+
+
+def main() -> None:
+    """Take over signals, then import the rest and run."""
+    end_at_signals("python -m flowlet.jm")
+    from flowlet.jm.cluster_entrypoint import run_command
+
+    sys.exit(run_command())
+
+
+if __name__ == "__main__":
+    main()
