@@ -116,7 +116,13 @@ def test_a_cluster_that_is_not_there_is_one_message(tmp_path: Path) -> None:
 
 def test_an_object_that_refuses_to_be_sent_shows_its_own_lines_first(tmp_path: Path) -> None:
     """They are the user's, and they alone say why."""
-    text = "class Refusing:\n    def __getstate__(self):\n        raise ValueError('not me')\n    def __call__(self, value):\n        return value\n"
+    text = """\
+class Refusing:
+    def __getstate__(self):
+        raise ValueError("not me")
+    def __call__(self, value):
+        return value
+"""
     errors = errors_of(tmp_path, text + _BUILDING + f"stream.map(Refusing()){_SUBMITTED}\n")
 
     program = str(tmp_path / "program.py")
