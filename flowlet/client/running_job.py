@@ -80,6 +80,7 @@ class RunningJob:
 
         Raises:
             JobExecutionError: it failed or was cancelled; the text shows task, record and error, the cause the user's traceback.
+            RpcConnectError: the JobManager is gone.
             TimeoutError: it has not ended within ``timeout``.
         """
         try:
@@ -87,6 +88,8 @@ class RunningJob:
         except KeyboardInterrupt:
             self.cancel_after_interrupt()
             raise
+        except FlowletError as error:  # such as a JobManager that is gone; the libraries' errors that led to it say no more
+            raise error from None
         if document is None:
             raise TimeoutError(f"job {self._name!r} has not ended within {timeout:g} s")
         if document["state"] != JobStatus.FINISHED.name:

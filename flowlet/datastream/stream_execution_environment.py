@@ -29,7 +29,7 @@ from flowlet.datastream.job_manager_address import is_in_process, job_manager_ad
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.source_function import SourceFunction
-from flowlet.errors import ConfigError, FlowletError, JobExecutionError, JobGraphError
+from flowlet.errors import ConfigError, FlowletError, JobGraphError
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
 from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
 from flowlet.graph.transformation import (
@@ -316,12 +316,12 @@ class StreamExecutionEnvironment:
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
         """Run the job and wait for its end.  An interrupt (Ctrl-C) cancels it.
 
-        After JobGraphError, JobSubmissionError and RpcConnectError the job was not started: see the class for what the next call runs.
+        If the job could not be started, see the class for what the next call runs.
 
         Raises:
             JobGraphError: the program is not valid.
             JobSubmissionError: the JobManager did not take it, or a function cannot be sent to it.
-            RpcConnectError: there is no JobManager.
+            RpcConnectError: there is no JobManager, or it is gone before the end of the job.
             JobExecutionError: it failed or was cancelled.  The traceback of a user's function is its ``__cause__``.
         """
         job = self._submit(job_name).job
@@ -331,7 +331,7 @@ class StreamExecutionEnvironment:
             with contextlib.suppress(FlowletError):  # the cluster is gone, and the job with it
                 job.cancel()
             raise
-        except JobExecutionError as error:
+        except FlowletError as error:
             raise error.with_traceback(None) from error.__cause__  # without the frames of the client
         finally:
             self._release(job)

@@ -13,7 +13,9 @@ def main() -> None:
     end_at_signals("python -m flowlet.jm")
     from flowlet.jm.cluster_entrypoint import run_command
 
-    sys.exit(run_command())
+    code = run_command()
+    end_at_signals("python -m flowlet.jm")  # the event loop has given them back, and Python needs a moment to end
+    sys.exit(code)
 
 
 if __name__ == "__main__":

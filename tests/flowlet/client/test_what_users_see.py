@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from flowlet.client.remote import JobManagerApi, RemoteTarget
 from tests.flowlet.client.programs import REPOSITORY, running
+from tests.waiting import spin_until
 
 pytestmark = pytest.mark.slow
 ENGINE = str(REPOSITORY / "flowlet") + os.sep
@@ -112,6 +114,27 @@ def test_a_cluster_that_is_not_there_is_one_message(tmp_path: Path) -> None:
     assert frames(errors)[0] == str(tmp_path / "program.py")
     assert len(frames(errors)) <= 1 + MAX_ENGINE_FRAMES
     assert errors[-1] == "flowlet.rpc.http.RpcConnectError: JobManager 127.0.0.1:1: Connection refused"
+
+
+def test_a_cluster_that_is_lost_is_one_message(tmp_path: Path) -> None:
+    """While the job waits for slots or runs."""
+    secret_file = tmp_path / "secret"
+    with running("-m", "flowlet.jm", "--port", "0", "--secret-file", str(secret_file), "--log-level", "error") as job_manager:
+        assert job_manager.process.stdout is not None
+        port = int(job_manager.process.stdout.readline().rpartition(":")[2])
+        (tmp_path / "program.py").write_text(_FAILING + _ENDS["execute"])
+        environment = {"FLOWLET_SECRET_FILE": str(secret_file), "FLOWLET_JOBMANAGER": f"127.0.0.1:{port}"}
+        client = RemoteTarget("127.0.0.1", port, secret_file).open(1)
+        with running(str(tmp_path / "program.py"), "1", environment=environment) as program:
+            spin_until(lambda: client.call(JobManagerApi.list_jobs))
+            job_manager.process.kill()
+            code, _, errors = program.end()
+        client.close()
+
+    assert code == 1
+    assert frames(errors)[0] == str(tmp_path / "program.py")
+    assert len(frames(errors)) <= 1 + MAX_ENGINE_FRAMES
+    assert errors[-1].startswith(f"flowlet.rpc.http.RpcConnectError: JobManager 127.0.0.1:{port}: ")
 
 
 def test_an_object_that_refuses_to_be_sent_shows_its_own_lines_first(tmp_path: Path) -> None:
