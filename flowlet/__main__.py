@@ -1,9 +1,30 @@
-"""``python -m flowlet``: the command ``flowlet``, see ``flowlet.cli.main``.
+"""``python -m flowlet``, and the command ``flowlet``: see ``flowlet.cli.main``.
 
 Side: shared.
 """
 
-from flowlet.cli.main import main
+import os
+import signal
+import sys
+from types import FrameType
+
+
+def main() -> None:
+    """Run the command; Ctrl-C while it is imported is one line, as it is later."""
+    is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in the background of a shell
+    if is_interruptible:
+        signal.signal(signal.SIGINT, _end)
+    from flowlet.cli.main import run_command
+
+    if is_interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(run_command())
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    os.write(2, b"flowlet: interrupted\n")
+    os._exit(130)  # as a shell reports a program that SIGINT ended
+
 
 if __name__ == "__main__":
     main()

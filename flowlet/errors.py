@@ -21,7 +21,18 @@ class JobSubmissionError(FlowletError):
 
 
 class JobExecutionError(FlowletError):
-    """A submitted job failed or was cancelled; the message holds the root cause as the task reported it."""
+    """A submitted job failed or was cancelled.
+
+    The message names the task, the record and the root cause in a line each.  ``__cause__`` is the ``RemoteTraceback`` of the root cause,
+    if it has one, so that Python shows the user's frames first.
+    """
+
+
+class RemoteTraceback(FlowletError):  # noqa: N818 - as in concurrent.futures and multiprocessing
+    """The traceback of what failed in a task, as text; the cause of a ``JobExecutionError``, never raised itself."""
+
+    def __str__(self) -> str:
+        return f"\n{super().__str__()}"  # a line of its own behind the name of this class
 
 
 class KeyTypeError(FlowletError):

@@ -1,7 +1,8 @@
 """The command ``flowlet``: look at a cluster, cancel jobs, start the processes.
 
 Side:   shared.
-Rules:  every error is one line on standard error, exit code 2; ``jm`` and ``tm`` replace this process: signals and output are theirs.
+Rules:  every error is one line on standard error, exit code 2; so is Ctrl-C, exit code 130.  ``jm`` and ``tm`` replace this process:
+        signals and output are theirs.
 """
 
 import os
@@ -24,6 +25,7 @@ from flowlet.tm.command import parse_address
 T = TypeVar("T")
 
 _EXIT_ERROR: Final = 2
+_EXIT_INTERRUPTED: Final = 130  # as a shell reports a program that SIGINT ended
 _PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _METRICS: Final = {
     "records in": "num_records_in",
@@ -49,24 +51,27 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The console script."""
+    """The command, from modules that are imported already; ``flowlet.__main__`` minds signals before that."""
     sys.exit(run_command())
 
 
 def run_command(arguments: list[str] | None = None) -> int:
     """Parse a command line (None: of this process) and run it; the exit code."""
     try:
-        app(arguments, standalone_mode=False)
+        # Commands return nothing; an exit code is that of typer, such as the one that it makes of Ctrl-C.
+        code = app(arguments, standalone_mode=False) or 0
     except typer.TyperException as error:
-        message = error.format_message()
+        return _complain(error.format_message(), _EXIT_ERROR)
     except (FlowletError, OSError) as error:
-        message = str(error)
-    except typer.Abort:
-        message = "interrupted"
-    else:
-        return 0
+        return _complain(str(error), _EXIT_ERROR)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _EXIT_INTERRUPTED
+    return _complain("interrupted", code) if code == _EXIT_INTERRUPTED else code
+
+
+def _complain(message: str, code: int) -> int:
     print(f"flowlet: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
-    return _EXIT_ERROR
+    return code
 
 
 @app.callback(invoke_without_command=True)

@@ -41,7 +41,7 @@ class JobHandle(Protocol):
         """The job's name."""
 
     def explain(self, error: Exception) -> JobExecutionError:
-        """The failure of the job that lies behind an error of the reader's."""
+        """The failure of the job that lies behind an error of the reader's; its cause is what the user should see first."""
 
     def cancel_quietly(self) -> None:
         """Ask for the job's end; a cluster that cannot be reached is no error."""
@@ -130,7 +130,8 @@ class CollectedValues(Iterator[Any]):
         except (NetstackError, _JobIsOverError) as error:
             self._is_ended = True
             self.release()
-            raise self._job.explain(error) from error
+            failure = self._job.explain(error)
+            raise failure from failure.__cause__
         except KeyboardInterrupt:
             self.close()
             raise

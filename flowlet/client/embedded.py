@@ -24,6 +24,7 @@ import structlog
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
 from flowlet.client.interrupts import DeferredSignals
 from flowlet.client.remote import ClusterClient
+from flowlet.client.user_frames import show_interrupts_in_one_line
 from flowlet.errors import ConfigError
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
@@ -100,10 +101,12 @@ class EmbeddedCluster(ClusterClient):
         Raises:
             FlowletError: a TaskManager could not be started.
         """
+        show_interrupts_in_one_line()
         configure_embedded_logging()
-        with DeferredSignals():
-            cluster = cls._start_empty(secrets.token_bytes(SECRET_BYTES))
+        cluster = None
         try:
+            with DeferredSignals():
+                cluster = cls._start_empty(secrets.token_bytes(SECRET_BYTES))
             if in_process:
                 config = config or TaskExecutorConfig()
                 network = replace(config.network, security=SecurityConfig.hmac(cluster.secret))
@@ -111,7 +114,8 @@ class EmbeddedCluster(ClusterClient):
             else:
                 cluster._start_children(num_task_managers, num_slots)
         except BaseException:
-            cluster.close()
+            if cluster is not None:  # else it was interrupted before there was anything
+                cluster.close()
             raise
         return cluster
 

@@ -9,8 +9,9 @@ from typing import Protocol
 from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
+from flowlet.client.user_frames import from_user_frame
 from flowlet.connectors.remote_gate_source import RemoteGateSource
-from flowlet.errors import JobSubmissionError
+from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
@@ -29,22 +30,40 @@ class Target(Protocol):
 
 
 def execute(job_graph: JobGraph, target: Target) -> RunningJob:
-    """Start a job; returns when the JobManager has taken it.
+    """Start a job; returns when the JobManager has taken it.  Ctrl-C before that takes it back.
 
     Raises:
         JobGraphError: the graph is not valid.
         JobSubmissionError: the JobManager did not take it, or a function cannot be sent to a TaskManager.
         FlowletError: there is no cluster, or it could not be started.
     """
-    job_graph.validate()
-    message = to_message(job_graph)
-    client = target.open(needed_slots(job_graph))
+    try:
+        job_graph.validate()
+        message = to_message(job_graph)
+        client = target.open(needed_slots(job_graph))
+        try:
+            return _submit(message, client)
+        except BaseException:
+            client.close()
+            raise
+    except FlowletError as error:
+        raise error from _users_part(error.__cause__)
+
+
+def _submit(message: JobGraphMessage, client: ClusterClient) -> RunningJob:
+    job = RunningJob(client, message.job_id, message.name)
     try:
         client.call(lambda api: api.submit(message))
-    except BaseException:
-        client.close()
+    except KeyboardInterrupt:
+        job.cancel_after_interrupt()  # the JobManager may have taken it, and its answer is on the way
         raise
-    return RunningJob(client, job_graph.job_id, job_graph.name)
+    return job
+
+
+def _users_part(cause: BaseException | None) -> BaseException | None:
+    """What led to an error, from the user's code on, such as a ``__getstate__`` that raised; the rest is ours, and the error says it."""
+    trace = None if cause is None else from_user_frame(cause.__traceback__)
+    return None if cause is None or trace is None else cause.with_traceback(trace)
 
 
 def to_message(job_graph: JobGraph) -> JobGraphMessage:

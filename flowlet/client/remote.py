@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from flowlet.client.interrupts import DeferredSignals, Latch
+from flowlet.client.user_frames import show_interrupts_in_one_line
 from flowlet.errors import ConfigError, FlowletError, JobSubmissionError
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.http import RpcClient, RpcStatusError
@@ -32,6 +33,7 @@ _log = structlog.get_logger(__name__)
 LONG_POLL_S: Final = 10.0
 _ANSWER_MARGIN_S: Final = 10.0
 _SUBMIT_TIMEOUT_S: Final = 60.0
+_CANCEL_TIMEOUT_S: Final = 30.0
 _DISCONNECT_TIMEOUT_S: Final = 5.0  # it takes milliseconds
 _NO_CONTENT, _NOT_FOUND, _CONFLICT = 204, 404, 409
 
@@ -95,10 +97,10 @@ class JobManagerApi:
         except RpcStatusError as error:
             raise JobSubmissionError(f"job {job.name!r} was refused: {error}") from error
 
-    async def cancel(self, job_id: str) -> None:
+    async def cancel(self, job_id: str, timeout_s: float = _CANCEL_TIMEOUT_S) -> None:
         """Ask for the end of a job; one that has ended already stays as it is."""
         try:
-            (await self._rpc.request("PATCH", f"/jobs/{job_id}?mode=cancel")).raise_for_status()
+            (await self._rpc.request("PATCH", f"/jobs/{job_id}?mode=cancel", timeout_s=timeout_s)).raise_for_status()
         except RpcStatusError as error:
             if error.status != _CONFLICT:
                 raise
@@ -172,9 +174,17 @@ class ClusterClient:
     @classmethod
     def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
         """A client with a loop thread of its own; nothing is sent yet."""
-        with DeferredSignals():
-            loop = EventLoopThread.start("flowlet-client")
-            return cls(loop, loop.submit(create_rpc_client(host, port, secret)).result(_DISCONNECT_TIMEOUT_S), secret)
+        show_interrupts_in_one_line()
+        client = None
+        try:
+            with DeferredSignals():
+                loop = EventLoopThread.start("flowlet-client")
+                client = cls(loop, loop.submit(create_rpc_client(host, port, secret)).result(_DISCONNECT_TIMEOUT_S), secret)
+        except BaseException:  # an interrupt at the end of the block: nobody else knows the client
+            if client is not None:
+                client.close()
+            raise
+        return client
 
     def __repr__(self) -> str:
         return f"<ClusterClient of {self._rpc.authority}{' closed' if self._is_closed else ''}>"

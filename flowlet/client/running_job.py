@@ -16,7 +16,7 @@ from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
-from flowlet.errors import FlowletError, JobExecutionError
+from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import FailureInfo
 
@@ -79,18 +79,21 @@ class RunningJob:
         """Wait until the job has finished.  Ctrl-C cancels it.
 
         Raises:
-            JobExecutionError: it failed or was cancelled; the text shows task, record and the user's traceback.
+            JobExecutionError: it failed or was cancelled; the text shows task, record and error, the cause the user's traceback.
+            RpcConnectError: the JobManager is gone.
             TimeoutError: it has not ended within ``timeout``.
         """
         try:
             document = self._wait_terminal(timeout)
         except KeyboardInterrupt:
-            self._cancel_after_interrupt()
+            self.cancel_after_interrupt()
             raise
+        except FlowletError as error:  # such as a JobManager that is gone; the libraries' errors that led to it say no more
+            raise error from None
         if document is None:
             raise TimeoutError(f"job {self._name!r} has not ended within {timeout:g} s")
         if document["state"] != JobStatus.FINISHED.name:
-            raise JobExecutionError(describe_end(document))
+            raise failure_of(document)
         self.release_readers()  # a job that finished was read to its end
         return JobExecutionResult(JobID(self._job_id), max(0, int(document["duration"])))
 
@@ -106,9 +109,10 @@ class RunningJob:
         try:
             channels = self._client.call(lambda api: api.wait_channels(self._job_id, edge_id))
         except JobEndedError as error:
-            raise self.explain(error) from error
+            failure = self.explain(error)
+            raise failure from failure.__cause__
         except KeyboardInterrupt:
-            self._cancel_after_interrupt()
+            self.cancel_after_interrupt()
             raise
         with DeferredSignals():
             values = CollectedValues(self._client, channels, self)
@@ -117,19 +121,29 @@ class RunningJob:
         return values
 
     def explain(self, error: Exception) -> JobExecutionError:
-        """The failure of the job that lies behind an error of the client's."""
+        """The failure of the job that lies behind an error of the client's; its cause is what the user should see first."""
         try:
             document = self._wait_terminal(_EXPLANATION_GRACE_S)
         except FlowletError as second:
-            return JobExecutionError(f"job {self._name!r}: {error}; and then: {second}")
-        if document is None or document["state"] == JobStatus.FINISHED.name:
-            return JobExecutionError(f"job {self._name!r}: its results could not be read: {error}")
-        return JobExecutionError(describe_end(document))
+            failure = JobExecutionError(f"job {self._name!r}: {error}; and then: {second}")
+        else:
+            if document is not None and document["state"] != JobStatus.FINISHED.name:
+                return failure_of(document)
+            failure = JobExecutionError(f"job {self._name!r}: its results could not be read: {error}")
+        failure.__cause__ = error  # the job does not explain it, so the client's own frames matter
+        return failure
 
     def cancel_quietly(self) -> None:
         """``cancel``, but a cluster that cannot be reached is no error."""
         with contextlib.suppress(FlowletError):  # the cluster is gone, and the job with it or beyond our reach
             self.cancel()
+
+    def cancel_after_interrupt(self) -> None:
+        """``cancel`` and wait for the end, a moment at most; a second Ctrl-C does not want to wait for this."""
+        with contextlib.suppress(FlowletError, KeyboardInterrupt):
+            if self._last_document is None:
+                self._client.call(lambda api: api.cancel(self._job_id, _INTERRUPT_GRACE_S))
+            self._wait_terminal(_INTERRUPT_GRACE_S)
 
     def close(self) -> None:
         """Give back the connection, and the embedded cluster if there is one; more than once does nothing."""
@@ -158,27 +172,41 @@ class RunningJob:
             self._last_document = document
         return document
 
-    def _cancel_after_interrupt(self) -> None:
-        with contextlib.suppress(FlowletError, KeyboardInterrupt):  # a second Ctrl-C does not want to wait for this
-            self.cancel()
-            self._wait_terminal(_INTERRUPT_GRACE_S)
+
+def failure_of(document: JobDocument) -> JobExecutionError:
+    """The error of a job that did not finish.  Its cause is the traceback of what failed, which Python therefore shows first."""
+    failure = _failure_in(document)
+    error = JobExecutionError("\n".join(_end_lines(document, failure, None if failure is None else _reason(failure))))
+    error.__cause__ = RemoteTraceback(failure.traceback.rstrip()) if failure is not None and failure.traceback else None
+    return error
 
 
 def describe_end(document: JobDocument) -> str:
     """Why a job did not finish, for people: task, operator, subtask, TaskManager, record, and the traceback as text."""
+    failure = _failure_in(document)
+    return "\n".join(_end_lines(document, failure, None if failure is None else failure.traceback.rstrip() or _reason(failure)))
+
+
+def _failure_in(document: JobDocument) -> FailureInfo | None:
+    is_cancelled = document["state"] == JobStatus.CANCELED.name
+    return None if is_cancelled or document.get("failure") is None else msgspec.convert(document["failure"], FailureInfo)
+
+
+def _end_lines(document: JobDocument, failure: FailureInfo | None, reason: str | None) -> list[str]:
     name = document["name"]
-    failure = None if document.get("failure") is None else msgspec.convert(document["failure"], FailureInfo)
-    if document["state"] == JobStatus.CANCELED.name:
-        return f"job {name!r} was cancelled"
-    if failure is None:
-        return f"job {name!r} ended as {document['state']}"
+    if failure is None or reason is None:
+        is_cancelled = document["state"] == JobStatus.CANCELED.name
+        return [f"job {name!r} was cancelled" if is_cancelled else f"job {name!r} ended as {document['state']}"]
     if not failure.task_name:
-        return "\n".join([f"job {name!r} failed: {failure.message}", *_still_running(document)])
+        return [f"job {name!r} failed: {failure.message}", *_still_running(document)]
     lines = [f"job {name!r} failed: {_where(document, failure)}"]
     if failure.record_preview is not None:
         lines.append(f"while processing the record {failure.record_preview}")
-    lines.append(failure.traceback.rstrip() or f"{failure.exception_type}: {failure.message}")
-    return "\n".join(lines + _still_running(document))
+    return [*lines, reason, *_still_running(document)]
+
+
+def _reason(failure: FailureInfo) -> str:
+    return f"{failure.exception_type}: {failure.message}" if failure.message else failure.exception_type
 
 
 def _still_running(document: JobDocument) -> list[str]:

@@ -132,15 +132,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
                 retry_strategy=step.retry_strategy,
                 name=node.name,
             )
-        case ReduceTransformation():
-            emitted = _emitted(is_batch=is_batch, emits_batches=step.emits_batches)
-            return KeyedReduceOperator(step.key_selector, step.function, name=node.name, **emitted)
-        case SumTransformation():
-            emitted = _emitted(is_batch=is_batch, emits_batches=step.emits_batches)
-            return KeyedSumOperator(step.key_selector, step.position, name=node.name, **emitted)
-        case CountTransformation():
-            emitted = _emitted(is_batch=is_batch, emits_batches=step.emits_batches)
-            return KeyedCountOperator(step.key_selector, field_names=step.field_names, name=node.name, **emitted)
+        case ReduceTransformation() | SumTransformation() | CountTransformation():
+            return _aggregation_of(step, node.name, is_batch=is_batch)
         case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
             return _column_operator(step, node.name)
         case ProcessTransformation():
@@ -158,23 +151,37 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case OperatorTransformation():
             operator: StreamOperator = step.make_operator(node.name)
             return operator
-        case PrintTransformation():
-            return PrintSink(step.identifier, name=node.name)
-        case SinkTransformation() if isinstance(step.sink, DiscardingSink):
-            return DiscardSink(name=node.name)
-        case SinkTransformation(sink=FileSink(base_path=path, writer_factory=ParquetWriterFactory() as files)):
-            from flowlet.connectors.parquet_sink import ParquetSink  # with it comes pyarrow, which most jobs do without
-
-            return ParquetSink(path, files.row_type, utc_timestamp=files.utc_timestamp, name=node.name)
-        case SinkTransformation():
-            known = "DiscardingSink(), a FileSink or print()"
-            raise JobGraphError(f"operator {node.name!r}: a {type(step.sink).__name__} cannot be run; use {known}")
+        case PrintTransformation() | SinkTransformation():
+            return _sink_of(step, node.name)
         case _:
             raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
 
 
-def _emitted(*, is_batch: bool, emits_batches: bool) -> dict[str, bool]:
-    return {"emit_on_finish": is_batch, "emits_batches": emits_batches and not is_batch}
+def _aggregation_of(step: ReduceTransformation | SumTransformation | CountTransformation, name: str, *, is_batch: bool) -> StreamOperator:
+    """Keyed aggregations give running results, or final ones in BATCH mode."""
+    emitted = {"emit_on_finish": is_batch, "emits_batches": step.emits_batches and not is_batch}
+    match step:
+        case ReduceTransformation():
+            return KeyedReduceOperator(step.key_selector, step.function, name=name, **emitted)
+        case SumTransformation():
+            return KeyedSumOperator(step.key_selector, step.position, name=name, **emitted)
+        case CountTransformation():
+            return KeyedCountOperator(step.key_selector, field_names=step.field_names, name=name, **emitted)
+
+
+def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> StreamOperator:
+    match step:
+        case PrintTransformation():
+            return PrintSink(step.identifier, name=name)
+        case SinkTransformation(sink=DiscardingSink()):
+            return DiscardSink(name=name)
+        case SinkTransformation(sink=FileSink(base_path=path, writer_factory=ParquetWriterFactory() as files)):
+            from flowlet.connectors.parquet_sink import ParquetSink  # with it comes pyarrow, which most jobs do without
+
+            return ParquetSink(path, files.row_type, utc_timestamp=files.utc_timestamp, name=name)
+        case _:
+            known = "DiscardingSink(), a FileSink or print()"
+            raise JobGraphError(f"operator {name!r}: a {type(step.sink).__name__} cannot be run; use {known}")
 
 
 def _column_operator(step: MapBatchesTransformation | ToColumnsTransformation | ToRecordsTransformation, name: str) -> StreamOperator:

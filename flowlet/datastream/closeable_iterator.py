@@ -32,8 +32,12 @@ class CloseableIterator:
         (edge_id,) = submitted.external_edges
         self._job = submitted.job
         self._on_end = on_end
-        self._values = submitted.job.collect(edge_id)
         self._is_closed = False
+        try:
+            self._values = submitted.job.collect(edge_id)
+        except BaseException:  # such as a job that failed before its tasks ran: nobody gets this iterator to close it
+            on_end(submitted.job)
+            raise
 
     def __iter__(self) -> Self:
         return self

@@ -8,7 +8,8 @@ Absent: checkpointing, state backends, restart strategies, Python dependency man
 import contextlib
 import importlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from flowlet.common.checks import is_name, is_whole_number
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamExecutionEnvironment"]
 
 DEFAULT_JOB_NAME = "Flink Streaming Job"  # PyFlink's
-_CLIENT_MODULE = "flowlet.client.translate"
+_CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.user_frames"
 
 # What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this process.
 Submit = Callable[[StreamGraph, tuple[str, int] | None, bool], SubmittedJob]
@@ -55,7 +56,11 @@ class StreamExecutionEnvironment:
     """Makes streams and runs the job that they form.
 
     Threading: one thread.
-    Life cycle: after each ``execute`` the environment is empty again, and more streams may be made; ``close`` ends what still runs.
+    Life cycle: a job that was started, whatever becomes of it, takes its operators out of the environment, as in PyFlink, and more streams
+    may be made.  A job that could not be started (the graph was wrong, a function could not be sent, there was no JobManager, or it
+    refused the job) can be tried again: the same call with nothing added runs the same operators.  Once operators are added, or another
+    stream is collected, the next job has only these and what they read; the operators of the failed attempt are forgotten.  (PyFlink
+    keeps them all if the graph was wrong, and forgets them all otherwise.)  ``close`` ends what still runs.
 
     Args:
         configuration: options; see ``configure``.
@@ -70,7 +75,8 @@ class StreamExecutionEnvironment:
         self._runtime_mode = RuntimeExecutionMode.STREAMING
         self._job_name: str | None = None
         self._default_local_parallelism = len(os.sched_getaffinity(0))
-        self._operators: list[Transformation] = []
+        self._operators: list[Transformation] = []  # those added since the last attempt to start a job
+        self._unstarted = _Attempt()  # the last attempt, if it failed
         self._jobs: list[RunningJob] = []  # those that were not released yet
         self._submit_graph = submit or _submit_with_client
         if configuration is not None:
@@ -304,16 +310,19 @@ class StreamExecutionEnvironment:
         return ColumnStream(self, transformation, known)
 
     def get_execution_plan(self) -> str:
-        """The operators added so far as JSON, for people and for Flink's plan visualizer; nothing runs and nothing is forgotten."""
+        """What ``execute`` would run now as JSON, for people and for Flink's plan visualizer; nothing runs and nothing is forgotten."""
         return execution_plan(self._stream_graph(None, None))
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
         """Run the job and wait for its end.  An interrupt (Ctrl-C) cancels it.
 
+        If the job could not be started, see the class for what the next call runs.
+
         Raises:
             JobGraphError: the program is not valid.
-            JobSubmissionError: the JobManager did not take it.
-            JobExecutionError: it failed or was cancelled.
+            JobSubmissionError: the JobManager did not take it, or a function cannot be sent to it.
+            RpcConnectError: there is no JobManager, or it is gone before the end of the job.
+            JobExecutionError: it failed or was cancelled.  The traceback of a user's function is its ``__cause__``.
         """
         job = self._submit(job_name).job
         try:
@@ -322,6 +331,8 @@ class StreamExecutionEnvironment:
             with contextlib.suppress(FlowletError):  # the cluster is gone, and the job with it
                 job.cancel()
             raise
+        except FlowletError as error:
+            raise error.with_traceback(None) from error.__cause__  # without the frames of the client
         finally:
             self._release(job)
 
@@ -345,6 +356,11 @@ class StreamExecutionEnvironment:
     def _add_operator(self, transformation: Transformation) -> None:
         self._operators.append(transformation)
 
+    def _next_attempt(self, collect: CollectTransformation | None) -> "_Attempt":
+        """What was added since the last attempt; the last attempt again if it failed and this is the same call."""
+        is_same_call = not self._operators and (collect is None or collect.input is self._unstarted.collected)
+        return _Attempt(self._unstarted.operators if is_same_call else self._operators, collect)
+
     def _stream_graph(self, job_name: str | None, collect: CollectTransformation | None) -> StreamGraph:
         max_parallelism = self._config.get_max_parallelism()
         settings = StreamGraphSettings(
@@ -355,13 +371,16 @@ class StreamExecutionEnvironment:
             auto_watermark_interval_ms=self._config.get_auto_watermark_interval(),
             latency_tracking_interval_ms=self._config.get_latency_tracking_interval(),
         )
-        operators = [*self._operators, *([] if collect is None else [collect])]
-        return build_stream_graph(operators, job_name or self._job_name or DEFAULT_JOB_NAME, settings)
+        return build_stream_graph(self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings)
 
     def _submit(self, job_name: str | None, collect: CollectTransformation | None = None) -> SubmittedJob:
-        """Start a job with all operators added so far; they are kept when it could not be started."""
-        submitted = self._submit_graph(self._stream_graph(job_name, collect), self._address(), is_in_process(os.environ))
-        self._operators.clear()
+        """Start the next job; see the class for what that is."""
+        self._unstarted, self._operators = self._next_attempt(collect), []
+        try:
+            submitted = self._submit_graph(self._stream_graph(job_name, collect), self._address(), is_in_process(os.environ))
+        except FlowletError as error:
+            raise error.with_traceback(None) from error.__cause__  # without the frames of the client
+        self._unstarted = _Attempt()
         self._jobs.append(submitted.job)
         return submitted
 
@@ -379,7 +398,25 @@ class StreamExecutionEnvironment:
             raise missing_attribute(self, name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """The program of one attempt to start a job."""
+
+    operators: Sequence[Transformation] = ()
+    collect: CollectTransformation | None = None
+
+    @property
+    def collected(self) -> Transformation | None:
+        """The end of the stream that the client reads."""
+        return None if self.collect is None else self.collect.input
+
+    def roots(self) -> list[Transformation]:
+        """What the graph is built from."""
+        return [*self.operators, *([] if self.collect is None else [self.collect])]
+
+
 def _submit_with_client(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # Submit
+    importlib.import_module(_FRAMES_MODULE).show_interrupts_in_one_line()  # before the imports, which take a third of a second
     submitted: SubmittedJob = importlib.import_module(_CLIENT_MODULE).submit(stream_graph, address, in_process)
     return submitted
 
@@ -401,4 +438,4 @@ def _shaped(index: int, element: Any, type_info: TypeInformation) -> Any:
     try:
         return to_declared_shape(element, type_info)
     except TypeError as error:
-        raise JobGraphError(f"from_collection(): element {index} is not a {type_info!r}: {error}") from error
+        raise JobGraphError(f"from_collection(): element {index} is not a {type_info!r}: {error}") from None

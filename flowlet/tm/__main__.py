@@ -6,15 +6,15 @@ Side: shared.
 import atexit
 import contextlib
 import os
-import signal
 import sys
 from typing import NoReturn
 
+from flowlet.rpc.early_signals import end_at_signals
+
 
 def main() -> None:
-    """Until the event loop handles signals (a third of a second of imports), they end the process at once and silently."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: os._exit(0))
+    """Take over signals, then import the rest and run."""
+    end_at_signals("python -m flowlet.tm")
     from flowlet.tm.command import run_command
 
     _leave(run_command())

@@ -14,8 +14,7 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass, field
 from io import TextIOWrapper
-from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Final, NoReturn
 
 import structlog
 import typer
@@ -23,17 +22,35 @@ import uvloop
 
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
+from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
+from flowlet.tm.command_options import (
+    BusyPollUs,
+    CongestionControl,
+    DataPort,
+    Driver,
+    GcThreshold,
+    Host,
+    JobManagerAddress,
+    KeepsAwake,
+    LatencyMode,
+    LogFormat,
+    LogLevel,
+    MaxProducersPerGate,
+    NetworkMemory,
+    ParentPid,
+    PinCpu,
+    ProducerMemoryPercent,
+    Scheduling,
+    SecretFile,
+    Slots,
+    SwitchIntervalMs,
+)
 from flowlet.tm.latency.busy_tasks import TaskLoad
 from flowlet.tm.latency.keep_awake import KeepAwake
-from flowlet.tm.latency.latency_policy import LATENCY_BUSY_POLL_US, Goal, LatencyPolicy, TaskDriver
-from flowlet.tm.latency.switch_interval import (
-    CROWDED_SWITCH_INTERVAL_MS,
-    DEFAULT_SWITCH_INTERVAL_MS,
-    LATENCY_SWITCH_INTERVAL_MS,
-    SwitchInterval,
-)
+from flowlet.tm.latency.latency_policy import Goal, LatencyPolicy, TaskDriver
+from flowlet.tm.latency.switch_interval import SwitchInterval
 from flowlet.tm.process_model import DEFAULT_GC_THRESHOLD, GarbageCollectorTuning, ParentWatch, TaskScheduling, pin_to_cpu
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
@@ -47,7 +64,6 @@ _PROGRAM: Final = "python -m flowlet.tm"
 _EXIT_FAILURE: Final = 2
 STOP_S: Final = 1.8  # of the promised 2 s
 _TASKS_STOP_S: Final = 1.3
-_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -67,64 +83,26 @@ class ProcessOptions:
 
 @app.command()
 def taskmanager(
-    jobmanager: Annotated[str, typer.Option(help="Where the JobManager listens, host:port.")],
-    slots: Annotated[int, typer.Option(min=1, help="How many subtasks of one slot sharing group may run here.")] = 1,
-    host: Annotated[str, typer.Option(help="The address of the data port.")] = "127.0.0.1",
-    data_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 0,
-    network_memory: Annotated[str, typer.Option(help="Memory for network buffers: bytes, or with k, m or g.")] = "64m",
-    max_producers_per_gate: Annotated[int, typer.Option(min=1, help="How many producers may push into a remote gate at once.")] = 64,
-    producer_memory_percent: Annotated[
-        int, typer.Option(min=1, max=100, help="How much of the network memory the producers of all remote gates may hold.")
-    ] = 50,
-    congestion_control: Annotated[
-        str | None,
-        typer.Option(
-            help="The kernel's congestion control of data connections, by its name there, such as cubic; kernel: whatever the kernel "
-            "chooses.  [default: reno where both ends are on one machine, else kernel]"
-        ),
-    ] = None,
-    parent_pid: Annotated[int | None, typer.Option(help="End when this process, our parent, ends.")] = None,
-    pin_cpu: Annotated[int | None, typer.Option(help="Run on this core only.")] = None,
-    switch_interval_ms: Annotated[
-        float | None,
-        typer.Option(
-            help=f"sys.setswitchinterval.  [default: {DEFAULT_SWITCH_INTERVAL_MS}, and {CROWDED_SWITCH_INTERVAL_MS:.0f} while several "
-            f"tasks are at work and no other one does anything, not with --task-driver loop; "
-            f"{LATENCY_SWITCH_INTERVAL_MS} with --latency-mode]"
-        ),
-    ] = None,
-    task_scheduling: Annotated[
-        TaskScheduling, typer.Option(help="How the kernel treats task threads; idle or nice: lower latency beside CPU-bound tasks.")
-    ] = TaskScheduling.NORMAL,
-    keep_awake: Annotated[  # noqa: FBT002 - an option of the command line
-        bool, typer.Option("--keep-awake", help="Keep the core from halting, for lower latency; the CPU is then always busy.")
-    ] = False,
-    task_driver: Annotated[
-        TaskDriver, typer.Option(help="loop: light tasks run where their data arrives; users' functions must not block then.")
-    ] = TaskDriver.THREAD,
-    busy_poll_us: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="How long the loop looks for more data, without sleeping, after the last came, while no task is busy; 0: not at all.  "
-            f"[default: 0, or {LATENCY_BUSY_POLL_US} with --latency-mode]",
-        ),
-    ] = None,
-    latency_mode: Annotated[  # noqa: FBT002 - an option of the command line
-        bool,
-        typer.Option(
-            "--latency-mode",
-            envvar="FLOWLET_LATENCY_MODE",
-            help="What makes single records quick, alone and beside busy tasks: --keep-awake, --task-driver loop, --busy-poll-us, short "
-            "time slices, and task threads that turn out busy at nice 19.",
-        ),
-    ] = False,
-    gc_threshold: Annotated[
-        int, typer.Option(help="How many more objects than were freed are made before the garbage collector runs; 0: never.")
-    ] = DEFAULT_GC_THRESHOLD,
-    secret_file: Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "info",
-    log_format: Annotated[str, typer.Option(help="auto, console or json.")] = "auto",
+    jobmanager: JobManagerAddress,
+    slots: Slots = 1,
+    host: Host = "127.0.0.1",
+    data_port: DataPort = 0,
+    network_memory: NetworkMemory = "64m",
+    max_producers_per_gate: MaxProducersPerGate = 64,
+    producer_memory_percent: ProducerMemoryPercent = 50,
+    congestion_control: CongestionControl = None,
+    parent_pid: ParentPid = None,
+    pin_cpu: PinCpu = None,
+    switch_interval_ms: SwitchIntervalMs = None,
+    task_scheduling: Scheduling = TaskScheduling.NORMAL,
+    keep_awake: KeepsAwake = False,  # noqa: FBT002 - an option of the command line
+    task_driver: Driver = TaskDriver.THREAD,
+    busy_poll_us: BusyPollUs = None,
+    latency_mode: LatencyMode = False,  # noqa: FBT002 - an option of the command line
+    gc_threshold: GcThreshold = DEFAULT_GC_THRESHOLD,
+    secret_file: SecretFile = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
 ) -> None:
     """Run a TaskManager until a signal comes."""
     configure_logging(log_level, log_format)
@@ -149,12 +127,7 @@ def taskmanager(
         security=SecurityConfig.hmac(secret),
     )
     config = TaskExecutorConfig(
-        num_slots=slots,
-        host=host,
-        data_port=data_port,
-        network=network,
-        task_scheduling=task_scheduling,
-        latency=policy,
+        num_slots=slots, host=host, data_port=data_port, network=network, task_scheduling=task_scheduling, latency=policy
     )
     with policy.keeper() as keeper:
         run(process, config, keeper)
@@ -207,7 +180,7 @@ class _Process:
     async def run(self) -> str | None:
         """Returns why it could not go on; None after a signal."""
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
         parent_pid = self._options.parent_pid
         watch = None if parent_pid is None else ParentWatch(loop, parent_pid, self._parent_died)

@@ -1,13 +1,25 @@
-"""The embedded cluster of a test sets up logging, and hears Ctrl-C, as it does in a user's program."""
+"""Clusters that the tests of a module share.  One sets up logging, and hears Ctrl-C, as it does in a user's program.
+
+Tests that take a TaskManager away, or that look at the start or the end of a cluster, have one of their own.
+"""
 
 import signal
 from collections.abc import Iterator
 
 import pytest
 
-from tests.flowlet.client.quiet_logging import unconfigured_logging
+from flowlet.client.remote import JobManagerApi, RemoteTarget
+from flowlet.client.running_job import RunningJob
+from flowlet.common.job_status import JobStatus
+from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream.connectors import DiscardingSink
+from flowlet.graph.job_graph import JobGraph
+from flowlet.testing.mini_cluster import MiniCluster
+from tests.flowlet.client.jobs import reached, released
+from tests.flowlet.client.quiet_logging import unconfigured_logging_of_module
+from tests.waiting import PATIENCE_S
 
-__all__ = ["unconfigured_logging"]
+__all__ = ["unconfigured_logging_of_module"]
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +28,74 @@ def interruptible() -> Iterator[None]:
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
+
+
+@pytest.fixture(scope="module")
+def one_task_manager(unconfigured_logging_of_module: None) -> Iterator[MiniCluster]:
+    """With two slots: everything stays in one TaskManager."""
+    with MiniCluster(num_task_managers=1, slots_per_task_manager=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def two_task_managers(unconfigured_logging_of_module: None) -> Iterator[MiniCluster]:
+    """With a slot each: what two subtasks exchange crosses TCP.  They know each other: their connections stay from job to job."""
+    with MiniCluster() as cluster:
+        both_ways = cluster.environment()
+        both_ways.from_collection([1]).map(abs).rebalance().map(abs).sink_to(DiscardingSink())
+        both_ways.execute()
+        yield cluster
+
+
+class SharedCluster:
+    """The cluster of a module during one test, whose jobs end with the test."""
+
+    def __init__(self, cluster: MiniCluster) -> None:
+        self._cluster = cluster
+        self._jobs: list[RunningJob] = []
+
+    @property
+    def target(self) -> RemoteTarget:
+        return self._cluster.target
+
+    def environment(self) -> StreamExecutionEnvironment:
+        return self._cluster.environment()
+
+    def execute(self, job_graph: JobGraph) -> RunningJob:
+        self._jobs.append(self._cluster.execute(job_graph))
+        return self._jobs[-1]
+
+    def end_jobs(self) -> None:
+        """Those that the test has let go, too."""
+        for held in released.values():
+            held.set()
+        client = self.target.open(0)
+        for document in client.call(JobManagerApi.list_jobs):
+            if not JobStatus[document["state"]].is_globally_terminal_state():
+                client.call(lambda api, job_id=document["jid"]: api.cancel(job_id))  # type: ignore[misc]  # the default binds it
+                assert client.call(lambda api, job_id=document["jid"]: api.wait_terminal(job_id, PATIENCE_S))  # type: ignore[misc]
+        client.close()
+        for job in self._jobs:
+            job.close()
+
+
+def _for_one_test(cluster: MiniCluster) -> Iterator[SharedCluster]:
+    reached.clear()
+    released.clear()
+    shared = SharedCluster(cluster)
+    yield shared
+    shared.end_jobs()
+
+
+@pytest.fixture
+def cluster(two_task_managers: MiniCluster) -> Iterator[SharedCluster]:
+    yield from _for_one_test(two_task_managers)
+
+
+@pytest.fixture
+def environment(one_task_manager: MiniCluster) -> Iterator[StreamExecutionEnvironment]:
+    """Of a program without parallelism; its jobs end with the test."""
+    for shared in _for_one_test(one_task_manager):
+        made = shared.environment().set_parallelism(1)
+        yield made
+        made.close()

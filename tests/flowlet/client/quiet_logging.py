@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import structlog
@@ -9,8 +10,8 @@ import structlog
 _LOGGERS = ("flowlet", "netstack", "aiohttp")
 
 
-@pytest.fixture(autouse=True)
-def unconfigured_logging() -> Iterator[None]:
+@contextmanager
+def _unconfigured() -> Iterator[None]:
     structlog.reset_defaults()
     yield
     structlog.reset_defaults()
@@ -19,3 +20,16 @@ def unconfigured_logging() -> Iterator[None]:
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def unconfigured_logging() -> Iterator[None]:
+    with _unconfigured():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unconfigured_logging_of_module() -> Iterator[None]:
+    """For modules whose tests share a cluster, which sets logging up when it starts."""
+    with _unconfigured():
+        yield

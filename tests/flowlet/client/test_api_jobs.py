@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.common import Configuration, WatermarkStrategy
+from flowlet.common import WatermarkStrategy
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
     CoFlatMapFunction,
@@ -25,13 +25,9 @@ from flowlet.datastream import (
 from flowlet.errors import JobExecutionError
 
 
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamExecutionEnvironment]:
-    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
-    made = StreamExecutionEnvironment.get_execution_environment(Configuration())
-    made.set_parallelism(2)
-    yield made
-    made.close()
+@pytest.fixture(autouse=True)
+def two_subtasks(environment: StreamExecutionEnvironment) -> None:
+    environment.set_parallelism(2)
 
 
 def collected(stream: Any) -> list[Any]:

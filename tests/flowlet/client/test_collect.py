@@ -3,7 +3,6 @@
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +15,7 @@ from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Forward
 from flowlet.io.record_writer import MAX_PENDING_RECORDS
 from flowlet.operators.map_operator import MapOperator
-from flowlet.testing.mini_cluster import MiniCluster
+from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import (
     ctrl_c_inside,
     endless,
@@ -32,19 +31,11 @@ from tests.flowlet.client.jobs import (
 from tests.waiting import PATIENCE_S
 
 
-@pytest.fixture
-def cluster() -> Iterator[MiniCluster]:
-    reached.clear()
-    released.clear()
-    with MiniCluster() as cluster:
-        yield cluster
-
-
 def records_out(job: RunningJob) -> int:
     return sum(each["metrics"]["num_records_out"] for vertex in job.metrics()["vertices"] for each in vertex["subtasks"])
 
 
-def test_the_values_of_all_producers_come_and_then_the_job_has_finished(cluster: MiniCluster) -> None:
+def test_the_values_of_all_producers_come_and_then_the_job_has_finished(cluster: SharedCluster) -> None:
     job_graph, edge_id = word_count()
     job = cluster.execute(job_graph)
 
@@ -55,7 +46,7 @@ def test_the_values_of_all_producers_come_and_then_the_job_has_finished(cluster:
     assert len(values) == len(expected_counts())
 
 
-def test_one_producers_values_keep_their_order_and_their_types(cluster: MiniCluster) -> None:
+def test_one_producers_values_keep_their_order_and_their_types(cluster: SharedCluster) -> None:
     values = [1, "two", 3.0, None, (4, [5]), b"six", True, {"seven": 7}] * 1000
     job_graph, edge_id = mapped(values, lambda value: value)
 
@@ -65,14 +56,14 @@ def test_one_producers_values_keep_their_order_and_their_types(cluster: MiniClus
     assert [type(value) for value in collected] == [type(value) for value in values]
 
 
-def test_values_larger_than_a_buffer_arrive_whole(cluster: MiniCluster) -> None:
+def test_values_larger_than_a_buffer_arrive_whole(cluster: SharedCluster) -> None:
     sizes = [200_000, 1, 1_000_000]
     job_graph, edge_id = mapped(sizes, lambda size: "a" * size)
 
     assert [len(value) for value in cluster.execute(job_graph).collect(edge_id)] == sizes
 
 
-def test_a_job_without_results_just_ends(cluster: MiniCluster) -> None:
+def test_a_job_without_results_just_ends(cluster: SharedCluster) -> None:
     job_graph, edge_id = mapped([], lambda value: value)
     results = cluster.execute(job_graph).collect(edge_id)
 
@@ -80,7 +71,7 @@ def test_a_job_without_results_just_ends(cluster: MiniCluster) -> None:
     assert next(results, "end") == "end"
 
 
-def test_values_come_while_the_job_runs(cluster: MiniCluster) -> None:
+def test_values_come_while_the_job_runs(cluster: SharedCluster) -> None:
     """Not only at its end: the source is still held when the first value is here."""
     num_values = 10 * MAX_PENDING_RECORDS  # so many wait for each other before they are written
     job_graph, edge_id = mapped(range(num_values), lambda value: hold("late", value) if value == num_values - 1 else value)
@@ -94,7 +85,7 @@ def test_values_come_while_the_job_runs(cluster: MiniCluster) -> None:
     assert list(results) == list(range(1, num_values))  # the task would have failed if the test had released it too late
 
 
-def test_a_reader_that_pauses_makes_the_job_pause(cluster: MiniCluster) -> None:
+def test_a_reader_that_pauses_makes_the_job_pause(cluster: SharedCluster) -> None:
     """Backpressure reaches the source: the job's output stops growing while nothing is taken, and goes on when something is."""
     job_graph, edge_id = endless()
     job = cluster.execute(job_graph)
@@ -126,7 +117,7 @@ def wait_for_waiting(job: RunningJob) -> None:
     raise AssertionError("the task never waited")
 
 
-def test_closing_early_cancels_the_job_and_gives_everything_back(cluster: MiniCluster) -> None:
+def test_closing_early_cancels_the_job_and_gives_everything_back(cluster: SharedCluster) -> None:
     job_graph, edge_id = endless()
     job = cluster.execute(job_graph)
     results = job.collect(edge_id)
@@ -140,7 +131,7 @@ def test_closing_early_cancels_the_job_and_gives_everything_back(cluster: MiniCl
     assert next(results, "end") == "end"
 
 
-def test_closing_after_the_end_does_not_cancel(cluster: MiniCluster) -> None:
+def test_closing_after_the_end_does_not_cancel(cluster: SharedCluster) -> None:
     job_graph, edge_id = mapped([1], lambda value: value)
     job = cluster.execute(job_graph)
     results = job.collect(edge_id)
@@ -152,7 +143,7 @@ def test_closing_after_the_end_does_not_cancel(cluster: MiniCluster) -> None:
     assert job.status() is JobStatus.FINISHED
 
 
-def test_a_failure_while_reading_is_the_users_not_the_networks(cluster: MiniCluster) -> None:
+def test_a_failure_while_reading_is_the_users_not_the_networks(cluster: SharedCluster) -> None:
     """The values before it may or may not have come; the error names the function, not the connection."""
     job_graph, edge_id = mapped(range(10_000), lambda value: 1 // (9_000 - value) if value else hold("first", value))
     results = cluster.execute(job_graph).collect(edge_id)
@@ -162,7 +153,7 @@ def test_a_failure_while_reading_is_the_users_not_the_networks(cluster: MiniClus
         list(results)
 
 
-def test_a_failure_before_reading_is_reported_at_once(cluster: MiniCluster) -> None:
+def test_a_failure_before_reading_is_reported_at_once(cluster: SharedCluster) -> None:
     """Its partitions are gone; waiting for them would take ten seconds."""
     job_graph, edge_id = mapped([0], lambda value: 1 // value)
     job = cluster.execute(job_graph)
@@ -173,7 +164,7 @@ def test_a_failure_before_reading_is_reported_at_once(cluster: MiniCluster) -> N
         list(job.collect(edge_id))
 
 
-def test_a_cancellation_by_somebody_else_ends_the_reading(cluster: MiniCluster) -> None:
+def test_a_cancellation_by_somebody_else_ends_the_reading(cluster: SharedCluster) -> None:
     job_graph, edge_id = endless()
     job = cluster.execute(job_graph)
     results = job.collect(edge_id)
@@ -185,12 +176,12 @@ def test_a_cancellation_by_somebody_else_ends_the_reading(cluster: MiniCluster) 
         deque(results, maxlen=0)
 
 
-def test_ctrl_c_while_reading_cancels_the_job(cluster: MiniCluster) -> None:
+def test_ctrl_c_while_reading_cancels_the_job(cluster: SharedCluster) -> None:
     job_graph, edge_id = mapped(range(2), lambda value: hold("map", value))
     job = cluster.execute(job_graph)
     results = job.collect(edge_id)
 
-    with ctrl_c_inside(CollectedValues._read_more, Latch.wait, after=reached["map"]), pytest.raises(KeyboardInterrupt):
+    with ctrl_c_inside(CollectedValues.__next__, Latch.wait, after=reached["map"]), pytest.raises(KeyboardInterrupt):
         next(results)
     released["map"].set()
 
@@ -198,7 +189,7 @@ def test_ctrl_c_while_reading_cancels_the_job(cluster: MiniCluster) -> None:
         job.wait(PATIENCE_S)
 
 
-def test_two_edges_of_one_job_can_be_read_one_after_the_other(cluster: MiniCluster) -> None:
+def test_two_edges_of_one_job_can_be_read_one_after_the_other(cluster: SharedCluster) -> None:
     """Though the task ends only when both were read to their ends."""
     head = vertex("head", source(range(5)), MapOperator(lambda value: value * 10))
     plain, tenfold = JobEdge(head.id, 0, None, Forward()), JobEdge(head.id, 1, None, Forward())
@@ -211,7 +202,7 @@ def test_two_edges_of_one_job_can_be_read_one_after_the_other(cluster: MiniClust
     job.wait(PATIENCE_S)
 
 
-def test_closing_the_job_ends_a_reader_with_an_error(cluster: MiniCluster) -> None:
+def test_closing_the_job_ends_a_reader_with_an_error(cluster: SharedCluster) -> None:
     job_graph, edge_id = mapped(range(2), lambda value: hold("map", value))
     job = cluster.execute(job_graph)
     results = job.collect(edge_id)

@@ -3,7 +3,6 @@
 import os
 import signal
 import stat
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,9 +18,8 @@ from flowlet.errors import ConfigError, FlowletError, JobExecutionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
 from tests.flowlet.client.jobs import endless_shuffle, expected_counts, source, vertex, word_count
+from tests.flowlet.client.programs import Program, running
 from tests.waiting import PATIENCE_S, Stopwatch
-
-REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def test_parallelism_one_stays_in_this_process() -> None:
@@ -181,28 +179,18 @@ from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.executor import execute, to_message
 from tests.flowlet.client.jobs import endless_shuffle
 job = execute(endless_shuffle(), EmbeddedTarget(2, num_task_managers=2, in_process=False))
-print(*job._client.pids(), flush=True)
+print("running", flush=True)
 if sys.argv[1] == "wait":
     job.wait()
 """
 
 
-def start_program(mode: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    """A user's program with an embedded cluster, and its TaskManagers."""
-    # Without asyncio's debug mode, which is on in tests: its lines about slow callbacks are no business of the program's standard error.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
-    program = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, mode],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        env=environment,
-    )
-    assert program.stdout is not None
-    children = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
+def started(program: Program) -> list[psutil.Process]:
+    """The TaskManagers of the program, once its job was submitted."""
+    program.wait_for_output("running")
+    children = psutil.Process(program.process.pid).children()
     assert len(children) == 2
-    return program, children
+    return children
 
 
 def assert_all_end(children: list[psutil.Process]) -> None:
@@ -212,36 +200,32 @@ def assert_all_end(children: list[psutil.Process]) -> None:
 
 @pytest.mark.slow
 def test_a_program_that_forgets_to_close_leaves_no_process() -> None:
-    program, children = start_program("forget")
+    with running("-c", _PROGRAM, "forget") as program:
+        children = started(program)
+        code, _, errors = program.end()
 
-    _, err = program.communicate(timeout=PATIENCE_S)
-
-    assert program.returncode == 0
-    assert "Traceback" not in err
+    assert (code, errors) == (0, [])
     assert_all_end(children)
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_program_and_children() -> None:
-    program, children = start_program("wait")
+    with running("-c", _PROGRAM, "wait") as program:
+        children = started(program)
+        program.interrupt()
+        code, _, errors = program.end()
 
-    program.send_signal(signal.SIGINT)
-    _, err = program.communicate(timeout=PATIENCE_S)
-
-    assert program.returncode == -signal.SIGINT
-    # On a busy machine asyncio's debug mode adds its warnings about slow callbacks.
-    lines = [line for line in err.rstrip().splitlines() if '"logger": "asyncio"' not in line]
-    assert lines[-1] == "KeyboardInterrupt"
+    assert (code, errors) == (-signal.SIGINT, ["KeyboardInterrupt"])
     assert_all_end(children)
 
 
 @pytest.mark.slow
 def test_children_of_a_killed_program_end() -> None:
     """Nothing can run in it any more; they notice by themselves."""
-    program, children = start_program("wait")
-
-    program.kill()
-    program.communicate(timeout=PATIENCE_S)
+    with running("-c", _PROGRAM, "wait") as program:
+        children = started(program)
+        program.process.kill()
+        program.end()
 
     assert_all_end(children)
 

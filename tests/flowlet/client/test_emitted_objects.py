@@ -40,9 +40,7 @@ SUMMINGS: dict[str, Callable[[DataStream], DataStream]] = {
 
 @pytest.mark.parametrize("name", SUMMINGS)
 @pytest.mark.parametrize("is_chained", [True, False])
-def test_each_result_is_what_it_was_when_it_was_emitted(name: str, is_chained: bool) -> None:
-    environment = StreamExecutionEnvironment.get_execution_environment()
-    environment.set_parallelism(1)
+def test_each_result_is_what_it_was_when_it_was_emitted(environment: StreamExecutionEnvironment, name: str, is_chained: bool) -> None:
     if not is_chained:
         environment.disable_operator_chaining()
     sums = SUMMINGS[name](environment.from_collection([[1], [2], [3]]))
@@ -60,10 +58,7 @@ def gather(so_far: Any, number: int) -> list[int]:
     return numbers
 
 
-def test_a_reduce_function_may_give_something_that_can_change_where_records_cannot() -> None:
-    environment = StreamExecutionEnvironment.get_execution_environment()
-    environment.set_parallelism(1)
-
+def test_a_reduce_function_may_give_something_that_can_change_where_records_cannot(environment: StreamExecutionEnvironment) -> None:
     results = environment.from_collection([1, 2, 3, 4]).key_by(lambda record: 0).reduce(gather).execute_and_collect()
     assert isinstance(results, CloseableIterator)
     with results:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.common import Configuration, Duration, WatermarkStrategy
+from flowlet.common import Duration, WatermarkStrategy
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import KeyedProcessFunction, ProcessFunction, RuntimeContext, StreamExecutionEnvironment, TimeDomain
 from flowlet.datastream.connectors import DiscardingSink, Source
@@ -16,15 +16,6 @@ from tests.waiting import PATIENCE_S, spin_until
 
 WINDOW_MS = 10
 NUM_LAST = 50
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamExecutionEnvironment]:
-    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
-    made = StreamExecutionEnvironment.get_execution_environment(Configuration())
-    made.set_parallelism(1)
-    yield made
-    made.close()
 
 
 class Stage:
@@ -231,7 +222,7 @@ def test_a_fast_source_waits_for_a_slow_one_of_its_group(environment: StreamExec
     client = environment.execute_async("aligned")
 
     def sources() -> dict[str, Any]:
-        document = client._job.metrics()
+        document = client.metrics()
         return {vertex["name"].split(" ")[1]: vertex["subtasks"][0]["metrics"] for vertex in document["vertices"][:2]}
 
     spin_until(lambda: "alignment group" in (sources()["fast"]["waiting_for"] or ""))
@@ -252,7 +243,7 @@ def test_latency_markers_and_watermarks_are_in_the_job_document(environment: Str
     client = environment.execute_async("latencies")
 
     def operators() -> dict[str, Any]:
-        vertices = client._job.metrics()["vertices"]
+        vertices = client.metrics()["vertices"]
         return {each["name"]: each for vertex in vertices for each in vertex["subtasks"][0]["metrics"]["operators"]}
 
     spin_until(lambda: operators() and any(each["latencies"] for each in operators().values()))

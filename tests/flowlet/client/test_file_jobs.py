@@ -26,22 +26,14 @@ from flowlet.datastream import (
 from flowlet.datastream.connectors import DiscardingSink, FileSource, StreamFormat
 from flowlet.errors import JobExecutionError
 from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.testing.mini_cluster import MiniCluster
 from netstack.availability import AvailabilityFuture
+from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import hold, reached, released
 from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
-def cluster() -> Iterator[MiniCluster]:
-    with MiniCluster(num_task_managers=2) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def environment(cluster: MiniCluster) -> StreamExecutionEnvironment:
-    reached.clear()
-    released.clear()
+def environment(cluster: SharedCluster) -> StreamExecutionEnvironment:
     return cluster.environment()
 
 

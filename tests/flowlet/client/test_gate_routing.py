@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from flowlet.client.gate_routing import routed_at_producers
+from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
@@ -16,11 +19,29 @@ def first(record: Any) -> Any:
     return record[0]
 
 
+class SubmittedError(Exception):
+    """Carries the graph out of ``execute``."""
+
+    def __init__(self, graph: StreamGraph) -> None:
+        super().__init__()
+        self.graph = graph
+
+
+def submit(graph: StreamGraph, address: object, in_process: object) -> SubmittedJob:
+    raise SubmittedError(graph)
+
+
+def submitted(env: StreamExecutionEnvironment) -> StreamGraph:
+    with pytest.raises(SubmittedError) as caught:
+        env.execute("job")
+    return caught.value.graph
+
+
 def graph_of(build: Callable[[StreamExecutionEnvironment, DataStream], object]) -> StreamGraph:
-    env = StreamExecutionEnvironment()
+    env = StreamExecutionEnvironment(submit=submit)
     env.set_parallelism(1)
     build(env, env.from_remote_gate("clicks"))
-    return routed_at_producers(env._stream_graph("job", None))
+    return routed_at_producers(submitted(env))
 
 
 def gate_in(graph: StreamGraph) -> tuple[RemoteGate, int, int]:
@@ -60,8 +81,8 @@ def test_readers_of_different_keys_or_parallelism_or_none_leave_the_shuffle() ->
 
 
 def test_what_is_no_gate_stays_as_it_is() -> None:
-    env = StreamExecutionEnvironment()
+    env = StreamExecutionEnvironment(submit=submit)
     env.from_collection([(1, 2)]).key_by(first).sum(1).print()
-    graph = env._stream_graph("job", None)
+    graph = submitted(env)
 
     assert routed_at_producers(graph) is graph

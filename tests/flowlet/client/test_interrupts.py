@@ -7,18 +7,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from flowlet.client import interrupts
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
 from flowlet.client.interrupts import DeferredSignals, Latch
-from flowlet.client.remote import ClusterClient, JobManagerApi
+from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from tests.flowlet.client.jobs import endless, mapped
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, spin_until
 
 # This file and the stacks that asyncio's debug mode takes have no places that matter; and what a finalizer of a weak reference raises, the
 # interpreter swallows, whoever runs it.
@@ -29,13 +31,15 @@ _MAX_PLACES = 20_000  # far more than there are
 class _CtrlCAtCall:
     """Sends SIGINT when the main thread enters its ``number``th Python function; that is where the interpreter looks for signals."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, folder: str) -> None:
         self._number = number
+        self._folder = folder
         self._num_calls = 0
         self.is_sent = False
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
-        if self.is_sent or event != "call" or frame.f_code.co_filename in _NO_PLACES:
+        file = frame.f_code.co_filename
+        if self.is_sent or event != "call" or file in _NO_PLACES or not file.startswith(self._folder):
             return
         self._num_calls += 1
         if self._num_calls == self._number:
@@ -43,9 +47,9 @@ class _CtrlCAtCall:
             signal.raise_signal(signal.SIGINT)
 
 
-def ctrl_c_at(number: int, action: Callable[[], object]) -> bool:
-    """Interrupt ``action`` at one place; whether there is that place."""
-    ctrl_c, before = _CtrlCAtCall(number), sys.gettrace()
+def ctrl_c_at(number: int, action: Callable[[], object], folder: str = "") -> bool:
+    """Interrupt ``action`` at one place, in a module below ``folder``; whether there is that place."""
+    ctrl_c, before = _CtrlCAtCall(number, folder), sys.gettrace()
     is_interrupted = False
     sys.settrace(ctrl_c)
     try:
@@ -58,10 +62,10 @@ def ctrl_c_at(number: int, action: Callable[[], object]) -> bool:
     return ctrl_c.is_sent
 
 
-def ctrl_c_everywhere(action: Callable[[], object], check: Callable[[], None], stride: int = 1) -> int:
+def ctrl_c_everywhere(action: Callable[[], object], check: Callable[[], None], stride: int = 1, folder: str = "") -> int:
     """Interrupt ``action`` at one place after the other, and ``check`` each time; returns at how many places."""
     for number in range(1, _MAX_PLACES, stride):
-        if not ctrl_c_at(number, action):
+        if not ctrl_c_at(number, action, folder):
             return number - 1
         check()
     raise AssertionError(f"{action} does not come to its end")
@@ -130,6 +134,27 @@ def test_closing_can_be_interrupted_anywhere_and_still_ends_everything() -> None
         job.close()  # the interrupt may have come before the first step
 
         assert not any(thread.name.startswith("flowlet") for thread in threading.enumerate())
+
+
+@pytest.mark.slow
+def test_submitting_can_be_interrupted_anywhere_and_no_job_runs_on(cluster: EmbeddedCluster) -> None:
+    """On a cluster that outlives the program: it may have taken a job whose client has not heard of it yet."""
+    target = RemoteTarget(cluster.host, cluster.port, secret=cluster.secret)
+
+    submitted: list[RunningJob] = []
+
+    def submit() -> None:
+        submitted.append(execute(endless()[0], target))
+
+    def assert_nothing_runs() -> None:
+        spin_until(lambda: all(job["state"] in ("CANCELED", "FAILED") for job in cluster.call(JobManagerApi.list_jobs)))
+
+    num_places = ctrl_c_everywhere(submit, assert_nothing_runs, folder=str(Path(interrupts.__file__).parent))
+    for job in submitted:
+        job.cancel()
+        job.close()
+
+    assert (len(submitted), num_places > 20) == (1, True)
 
 
 class _InProcess:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from flowlet.common import Configuration
 from flowlet.datastream import KeyedCoProcessFunction, KeyedProcessFunction, KeyedStream, StreamExecutionEnvironment
 from flowlet.errors import JobExecutionError
 from flowlet.keys.exact_keys import exact_key
@@ -16,13 +15,9 @@ KEYS = [key for key, _ in GOLDEN]
 Kind = Callable[[Callable[[], KeyedStream]], Any]
 
 
-@pytest.fixture(params=[1, 2])
-def environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamExecutionEnvironment]:
-    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
-    made = StreamExecutionEnvironment.get_execution_environment(Configuration())
-    made.set_parallelism(request.param)
-    yield made
-    made.close()
+@pytest.fixture(params=[1, 2], autouse=True)
+def parallelism(request: pytest.FixtureRequest, environment: StreamExecutionEnvironment) -> None:
+    environment.set_parallelism(request.param)
 
 
 class Session:

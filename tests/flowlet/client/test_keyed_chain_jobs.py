@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from flowlet.common import Configuration, WatermarkStrategy
+from flowlet.common import WatermarkStrategy
 from flowlet.common.types import Row
 from flowlet.common.watermark_generator import WatermarkGenerator
 from flowlet.common.watermark_strategy import TimestampAssigner
@@ -24,15 +24,6 @@ NUM_RECORDS = 5_000  # a run of a loop has at most 1,000
 SIDE = OutputTag("side")
 SHOWN: list[int] = []  # to the generator of the test that runs; the job is in this process
 SCHEMA = pa.schema([("number", pa.int64())])
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamExecutionEnvironment]:
-    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
-    made = StreamExecutionEnvironment.get_execution_environment(Configuration())
-    made.set_parallelism(1)
-    yield made
-    made.close()
 
 
 def collected(stream: Any) -> list[Any]:

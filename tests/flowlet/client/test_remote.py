@@ -14,19 +14,13 @@ from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, R
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcConnectError, RpcStatusError
-from flowlet.testing.mini_cluster import MiniCluster
+from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import endless_shuffle, word_count
 from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
-def cluster() -> Iterator[MiniCluster]:
-    with MiniCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster: MiniCluster) -> Iterator[ClusterClient]:
+def client(cluster: SharedCluster) -> Iterator[ClusterClient]:
     client = cluster.target.open(1)
     yield client
     client.close()
@@ -38,14 +32,14 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
         RemoteTarget("127.0.0.1", 1, secret=bytes(32)).open(1)
 
 
-def test_another_secret_is_told_apart_from_a_missing_cluster(cluster: MiniCluster) -> None:
+def test_another_secret_is_told_apart_from_a_missing_cluster(cluster: SharedCluster) -> None:
     target = RemoteTarget(cluster.target.host, cluster.target.port, secret=secrets.token_bytes(32))
 
     with pytest.raises(AuthenticationError, match="same secret file"):
         target.open(1)
 
 
-def test_the_secret_may_come_from_a_file(cluster: MiniCluster, tmp_path: Path) -> None:
+def test_the_secret_may_come_from_a_file(cluster: SharedCluster, tmp_path: Path) -> None:
     path = tmp_path / "secret"
     assert cluster.target.secret is not None
     path.write_text(cluster.target.secret.hex() + "\n", encoding="ascii")
@@ -67,7 +61,7 @@ def test_an_unknown_job_is_answered_with_the_servers_words(client: ClusterClient
         client.call(lambda api: api.job("ab" * 16))
 
 
-def test_a_refused_job_says_why(client: ClusterClient, cluster: MiniCluster) -> None:
+def test_a_refused_job_says_why(client: ClusterClient, cluster: SharedCluster) -> None:
     job_graph, _ = word_count()
     execute(job_graph, cluster.target).close()
 
@@ -75,13 +69,13 @@ def test_a_refused_job_says_why(client: ClusterClient, cluster: MiniCluster) -> 
         execute(job_graph, cluster.target)
 
 
-def test_waiting_ends_at_the_timeout(client: ClusterClient, cluster: MiniCluster) -> None:
+def test_waiting_ends_at_the_timeout(client: ClusterClient, cluster: SharedCluster) -> None:
     job = cluster.execute(endless_shuffle())
 
     assert client.call(lambda api: api.wait_terminal(job.job_id, 0.01)) is None
 
 
-def test_channels_of_a_job_that_has_ended_are_an_error_of_their_own(client: ClusterClient, cluster: MiniCluster) -> None:
+def test_channels_of_a_job_that_has_ended_are_an_error_of_their_own(client: ClusterClient, cluster: SharedCluster) -> None:
     job_graph, edge_id = word_count(split=lambda line: [(line, 1 // 0)])
     job = cluster.execute(job_graph)
     with pytest.raises(JobExecutionError):
@@ -91,7 +85,7 @@ def test_channels_of_a_job_that_has_ended_are_an_error_of_their_own(client: Clus
         client.call(lambda api: api.wait_channels(job.job_id, edge_id))
 
 
-def test_closing_ends_a_call_that_waits_on_another_thread(client: ClusterClient, cluster: MiniCluster) -> None:
+def test_closing_ends_a_call_that_waits_on_another_thread(client: ClusterClient, cluster: SharedCluster) -> None:
     job = cluster.execute(endless_shuffle())
     errors: list[FlowletError] = []
     waiting = threading.Event()
@@ -124,7 +118,7 @@ def test_a_closed_client_says_so(client: ClusterClient) -> None:
         client.call(JobManagerApi.overview)
 
 
-def test_ctrl_c_ends_a_call_at_once(client: ClusterClient, cluster: MiniCluster) -> None:
+def test_ctrl_c_ends_a_call_at_once(client: ClusterClient, cluster: SharedCluster) -> None:
     job = cluster.execute(endless_shuffle())
 
     async def interrupt_and_wait(api: JobManagerApi) -> None:

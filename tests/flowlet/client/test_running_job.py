@@ -1,6 +1,5 @@
 """The handle of a job: its end, its failure in words, its counters, its cancellation."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -10,11 +9,12 @@ from flowlet.client.interrupts import Latch
 from flowlet.client.running_job import RunningJob, describe_end
 from flowlet.common.job_status import JobStatus
 from flowlet.connectors.sinks import DiscardSink
-from flowlet.errors import FlowletError, JobExecutionError
+from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
 from flowlet.rpc.control_messages import FailureInfo
 from flowlet.testing.mini_cluster import MiniCluster
+from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import (
     ctrl_c_inside,
     endless_shuffle,
@@ -29,14 +29,6 @@ from tests.flowlet.client.jobs import (
 from tests.waiting import PATIENCE_S
 
 
-@pytest.fixture
-def cluster() -> Iterator[MiniCluster]:
-    reached.clear()
-    released.clear()
-    with MiniCluster() as cluster:
-        yield cluster
-
-
 def discarding() -> JobGraph:
     head, tail = vertex("head", source(range(100))), vertex("tail", DiscardSink(), parallelism=2)
     return JobGraph("discarding", vertices=[head, tail], edges=[JobEdge(head.id, 0, tail.id, Rebalance())])
@@ -46,7 +38,7 @@ def failing_split(line: str) -> list[tuple[str, int]]:
     return [(word, int(word)) for word in line.split()]
 
 
-def test_waiting_for_a_job_gives_its_id_and_its_duration(cluster: MiniCluster) -> None:
+def test_waiting_for_a_job_gives_its_id_and_its_duration(cluster: SharedCluster) -> None:
     job = cluster.execute(discarding())
 
     result = job.wait(PATIENCE_S)
@@ -56,7 +48,7 @@ def test_waiting_for_a_job_gives_its_id_and_its_duration(cluster: MiniCluster) -
     assert job.status() is JobStatus.FINISHED
 
 
-def test_the_counters_of_every_subtask_are_in_the_document_also_after_close(cluster: MiniCluster) -> None:
+def test_the_counters_of_every_subtask_are_in_the_document_also_after_close(cluster: SharedCluster) -> None:
     job = cluster.execute(discarding())
     job.wait(PATIENCE_S)
     job.close()
@@ -70,7 +62,7 @@ def test_the_counters_of_every_subtask_are_in_the_document_also_after_close(clus
     assert sum(each["metrics"]["num_bytes_in_local"] for each in tail["subtasks"]) > 0
 
 
-def test_a_timeout_leaves_the_job_alone(cluster: MiniCluster) -> None:
+def test_a_timeout_leaves_the_job_alone(cluster: SharedCluster) -> None:
     job = cluster.execute(endless_shuffle())
 
     with pytest.raises(TimeoutError, match=r"job 'endless' has not ended within 0\.01 s"):
@@ -79,7 +71,7 @@ def test_a_timeout_leaves_the_job_alone(cluster: MiniCluster) -> None:
     assert job.status() in (JobStatus.CREATED, JobStatus.RUNNING)
 
 
-def test_a_failed_job_shows_task_operator_record_and_the_users_traceback(cluster: MiniCluster) -> None:
+def test_a_failed_job_shows_task_operator_record_and_the_users_traceback(cluster: SharedCluster) -> None:
     """All that a user needs, without looking into any log."""
     job_graph, edge_id = word_count(["1 2", "3 four"], split=failing_split)
     job = cluster.execute(job_graph)
@@ -89,19 +81,21 @@ def test_a_failed_job_shows_task_operator_record_and_the_users_traceback(cluster
     with pytest.raises(JobExecutionError) as again:
         job.wait(PATIENCE_S)
 
-    text = str(caught.value)
-    first, second, *frames = text.splitlines()
+    first, second, third = str(caught.value).splitlines()
     assert first.startswith("job 'word count' failed: task 'split', operator 'flat map', subtask 1/1 on tm-")
     assert second == "while processing the record '3 four'"
+    assert third == "ValueError: invalid literal for int() with base 10: 'four'"
+    frames = str(caught.value.__cause__).strip().splitlines()
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
     assert frames[0] == "Traceback (most recent call last):"
-    assert "in failing_split" in text
-    assert "flowlet/operators" not in text
-    assert frames[-1] == "ValueError: invalid literal for int() with base 10: 'four'"
-    assert str(again.value) == text
+    assert any("in failing_split" in frame for frame in frames)
+    assert not any("flowlet/operators" in frame for frame in frames)
+    assert frames[-1] == third
+    assert (str(again.value), str(again.value.__cause__)) == (str(caught.value), str(caught.value.__cause__))
     assert job.status() is JobStatus.FAILED
 
 
-def test_a_cancelled_job_ends_as_cancelled(cluster: MiniCluster) -> None:
+def test_a_cancelled_job_ends_as_cancelled(cluster: SharedCluster) -> None:
     job = cluster.execute(endless_shuffle())
 
     job.cancel()
@@ -113,7 +107,7 @@ def test_a_cancelled_job_ends_as_cancelled(cluster: MiniCluster) -> None:
     job.cancel()
 
 
-def test_cancelling_a_finished_job_changes_nothing(cluster: MiniCluster) -> None:
+def test_cancelling_a_finished_job_changes_nothing(cluster: SharedCluster) -> None:
     job = cluster.execute(discarding())
     job.wait(PATIENCE_S)
 
@@ -122,7 +116,7 @@ def test_cancelling_a_finished_job_changes_nothing(cluster: MiniCluster) -> None
     assert job.status() is JobStatus.FINISHED
 
 
-def test_ctrl_c_while_waiting_cancels_the_job(cluster: MiniCluster) -> None:
+def test_ctrl_c_while_waiting_cancels_the_job(cluster: SharedCluster) -> None:
     """The user wants the job to end, not only their program."""
     job = cluster.execute(endless_shuffle(lambda value: hold("map", value)))
     released["map"].set()
@@ -133,19 +127,22 @@ def test_ctrl_c_while_waiting_cancels_the_job(cluster: MiniCluster) -> None:
     assert job.status() is JobStatus.CANCELED
 
 
-def test_a_lost_task_manager_fails_the_job_by_name(cluster: MiniCluster) -> None:
-    job = cluster.execute(endless_shuffle(lambda value: hold("map", value)))
-    assert reached["map"].wait(PATIENCE_S)
-    released["map"].set()
-    lost = cluster.task_executors[1].tm_id
+def test_a_lost_task_manager_fails_the_job_by_name() -> None:
+    reached.clear()
+    released.clear()
+    with MiniCluster() as cluster:
+        job = cluster.execute(endless_shuffle(lambda value: hold("map", value)))
+        assert reached["map"].wait(PATIENCE_S)
+        released["map"].set()
+        lost = cluster.task_executors[1].tm_id
 
-    cluster.stop_task_manager(1)
+        cluster.stop_task_manager(1)
 
-    with pytest.raises(JobExecutionError, match=lost):
-        job.wait(PATIENCE_S)
+        with pytest.raises(JobExecutionError, match=lost):
+            job.wait(PATIENCE_S)
 
 
-def test_a_job_that_is_too_wide_for_the_cluster_waits_for_more(cluster: MiniCluster) -> None:
+def test_a_job_that_is_too_wide_for_the_cluster_waits_for_more(cluster: SharedCluster) -> None:
     """Until the JobManager's own timeout; the client sees it as created."""
     wide = vertex("wide", source(range(100)), DiscardSink(), parallelism=3)
     job = cluster.execute(JobGraph("wide", vertices=[wide]))
@@ -153,7 +150,7 @@ def test_a_job_that_is_too_wide_for_the_cluster_waits_for_more(cluster: MiniClus
     assert job.status() is JobStatus.CREATED
 
 
-def test_closing_twice_is_no_error_and_ends_what_can_be_asked(cluster: MiniCluster) -> None:
+def test_closing_twice_is_no_error_and_ends_what_can_be_asked(cluster: SharedCluster) -> None:
     job = cluster.execute(endless_shuffle())
 
     job.close()
@@ -163,7 +160,7 @@ def test_closing_twice_is_no_error_and_ends_what_can_be_asked(cluster: MiniClust
         job.status()
 
 
-def test_two_jobs_run_one_after_the_other_on_one_cluster(cluster: MiniCluster) -> None:
+def test_two_jobs_run_one_after_the_other_on_one_cluster(cluster: SharedCluster) -> None:
     """The first one gives its slots and buffers back."""
     for _ in range(2):
         job_graph, edge_id = word_count()

@@ -1,0 +1,77 @@
+"""The JobManager as a program: options, signals and the event loop.
+
+Side:   loop.
+Rules:  one line on standard output when it is ready, log lines on standard error.  SIGINT, SIGTERM and SIGHUP end it with exit code 0;
+        a bad option ends it with one line on standard error and exit code 2.
+Source: Flink ``ClusterEntrypoint``.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from flowlet.errors import ConfigError
+from flowlet.jm.job_manager import JobManager
+from flowlet.jm.job_manager_config import JobManagerConfig
+from flowlet.logs import configure_logging
+from flowlet.rpc.early_signals import STOP_SIGNALS
+from flowlet.rpc.secret import load_or_create_secret
+
+_PROGRAM = "python -m flowlet.jm"
+_EXIT_BAD_OPTION = 2
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def jobmanager(
+    host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65_535)] = 8081,
+    slot_request_timeout: Annotated[float, typer.Option(help="Seconds that a job waits for its slots.")] = 30.0,
+    secret_file: Annotated[
+        Path | None, typer.Option(help="File with the cluster's secret; default $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "info",
+    log_format: Annotated[str, typer.Option(help="auto, console or json.")] = "auto",
+) -> None:
+    """Run a JobManager until it is interrupted."""
+    configure_logging(log_level, log_format)
+    config = JobManagerConfig(secret=load_or_create_secret(secret_file), slot_request_timeout_s=slot_request_timeout)
+    uvloop.run(serve(config, host, port))
+
+
+async def serve(config: JobManagerConfig, host: str, port: int) -> None:
+    """Run a JobManager until a signal comes.
+
+    Raises:
+        ConfigError: it cannot listen there.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stopped.set)
+    job_manager = JobManager(config)
+    bound_host, bound_port = await job_manager.start(host, port)
+    try:
+        name = f"[{bound_host}]" if ":" in bound_host else bound_host
+        print(f"JobManager listening on http://{name}:{bound_port}", flush=True)  # noqa: T201 - the process's one line of output
+        await stopped.wait()
+    finally:
+        await job_manager.close()
+
+
+def run_command() -> int:
+    """Parse the command line and run; the exit code."""
+    try:
+        app(standalone_mode=False)
+    except ConfigError as error:
+        message = str(error)
+    except typer.TyperException as error:
+        message = error.format_message()
+    else:
+        return 0
+    print(f"{_PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - one line, no traceback
+    return _EXIT_BAD_OPTION

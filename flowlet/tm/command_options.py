@@ -1,0 +1,77 @@
+"""The options of ``python -m flowlet.tm``: their types, limits and help.  Defaults stand in the command.
+
+Side: shared.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowlet.tm.latency.latency_policy import LATENCY_BUSY_POLL_US, TaskDriver
+from flowlet.tm.latency.switch_interval import CROWDED_SWITCH_INTERVAL_MS, DEFAULT_SWITCH_INTERVAL_MS, LATENCY_SWITCH_INTERVAL_MS
+from flowlet.tm.process_model import TaskScheduling
+
+# The cluster.
+JobManagerAddress = Annotated[str, typer.Option(help="Where the JobManager listens, host:port.")]
+SecretFile = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
+Slots = Annotated[int, typer.Option(min=1, help="How many subtasks of one slot sharing group may run here.")]
+
+# The network stack.
+Host = Annotated[str, typer.Option(help="The address of the data port.")]
+DataPort = Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")]
+NetworkMemory = Annotated[str, typer.Option(help="Memory for network buffers: bytes, or with k, m or g.")]
+MaxProducersPerGate = Annotated[int, typer.Option(min=1, help="How many producers may push into a remote gate at once.")]
+ProducerMemoryPercent = Annotated[
+    int, typer.Option(min=1, max=100, help="How much of the network memory the producers of all remote gates may hold.")
+]
+CongestionControl = Annotated[
+    str | None,
+    typer.Option(
+        help="The kernel's congestion control of data connections, by its name there, such as cubic; kernel: whatever the kernel "
+        "chooses.  [default: reno where both ends are on one machine, else kernel]"
+    ),
+]
+
+# The process.
+ParentPid = Annotated[int | None, typer.Option(help="End when this process, our parent, ends.")]
+PinCpu = Annotated[int | None, typer.Option(help="Run on this core only.")]
+GcThreshold = Annotated[
+    int, typer.Option(help="How many more objects than were freed are made before the garbage collector runs; 0: never.")
+]
+LogLevel = Annotated[str, typer.Option(help="debug, info, warning, error or critical.")]
+LogFormat = Annotated[str, typer.Option(help="auto, console or json.")]
+
+# Throughput or latency.
+LatencyMode = Annotated[
+    bool,
+    typer.Option(
+        "--latency-mode",
+        envvar="FLOWLET_LATENCY_MODE",
+        help="What makes single records quick, alone and beside busy tasks: --keep-awake, --task-driver loop, --busy-poll-us, short "
+        "time slices, and task threads that turn out busy at nice 19.",
+    ),
+]
+SwitchIntervalMs = Annotated[
+    float | None,
+    typer.Option(
+        help=f"sys.setswitchinterval.  [default: {DEFAULT_SWITCH_INTERVAL_MS}, and {CROWDED_SWITCH_INTERVAL_MS:.0f} while several "
+        f"tasks are at work and no other one does anything, not with --task-driver loop; "
+        f"{LATENCY_SWITCH_INTERVAL_MS} with --latency-mode]"
+    ),
+]
+Scheduling = Annotated[
+    TaskScheduling, typer.Option(help="How the kernel treats task threads; idle or nice: lower latency beside CPU-bound tasks.")
+]
+KeepsAwake = Annotated[
+    bool, typer.Option("--keep-awake", help="Keep the core from halting, for lower latency; the CPU is then always busy.")
+]
+Driver = Annotated[TaskDriver, typer.Option(help="loop: light tasks run where their data arrives; users' functions must not block then.")]
+BusyPollUs = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="How long the loop looks for more data, without sleeping, after the last came, while no task is busy; 0: not at all.  "
+        f"[default: 0, or {LATENCY_BUSY_POLL_US} with --latency-mode]",
+    ),
+]

@@ -1,0 +1,80 @@
+"""Users' programs as processes: what they print, and how they end."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.waiting import PATIENCE_S
+
+_LOG_LINE = re.compile(r'"level": "warning"|\[warning ')
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+class Program:
+    """A running one.  Its children are part of what it must clean up."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def wait_for_output(self, text: str) -> None:
+        assert self.process.stdout is not None
+        _wait_for_line(self.process.stdout, text)
+
+    def wait_for_error(self, text: str) -> None:
+        assert self.process.stderr is not None
+        _wait_for_line(self.process.stderr, text)
+
+    def answer(self) -> None:
+        """Let a ``sys.stdin.readline()`` return."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> tuple[int, str, list[str]]:
+        """Wait for it and its children: exit code, what it printed since, the lines of its errors.
+
+        Without log lines: on a busy machine a process may give up on another one, or lose its connection, and warns of that.
+        """
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
+        return self.process.returncode, out, [line for line in err.splitlines() if not _LOG_LINE.search(line)]
+
+
+def _wait_for_line(lines: Iterator[str], text: str) -> None:
+    for line in lines:
+        if text in line:
+            return
+    raise AssertionError(f"it ended without {text!r}")
+
+
+@contextmanager
+def running(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
+    """``python ARGUMENTS`` with Ctrl-C as in a terminal; killed at the end if it still runs."""
+    # Without asyncio's debug mode, which is on in tests: its lines about slow callbacks are no business of the program's standard error.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONASYNCIODEBUG", "PYTHONPATH")}
+    paths = {"PYTHONPATH": os.pathsep.join([*filter(None, [(environment or {}).get("PYTHONPATH")]), str(REPOSITORY)])}
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**inherited, **(environment or {}), **paths},
+    )
+    with process:
+        try:
+            yield Program(process)
+        finally:
+            if process.poll() is None:
+                process.kill()

@@ -1,0 +1,167 @@
+"""What a user's program that ends with an error leaves on the terminal: the user's frames first, then at most a few of ours."""
+
+import os
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flowlet.client.remote import JobManagerApi, RemoteTarget
+from tests.flowlet.client.programs import REPOSITORY, running
+from tests.waiting import spin_until
+
+ENGINE = str(REPOSITORY / "flowlet") + os.sep
+MAX_ENGINE_FRAMES = 4
+
+_FAILING = """\
+import sys
+from flowlet.datastream import StreamExecutionEnvironment
+
+def divide(value):
+    return 10 // value
+
+env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(int(sys.argv[1]))
+stream = env.from_collection([0]).map(divide)
+"""
+_ENDS = {
+    "execute": "stream.print()\nenv.execute('dividing')\n",
+    "execute_async": "stream.print()\nenv.execute_async('dividing').get_job_execution_result().result()\n",
+    "collect": "with stream.execute_and_collect('dividing') as results:\n    list(results)\n",
+}
+
+
+def errors_of(folder: Path, text: str, *arguments: str) -> list[str]:
+    """Run a program from a file; the lines that it leaves on standard error."""
+    file = folder / "program.py"
+    file.write_text(text)
+    with running(str(file), *arguments) as program:
+        code, _, errors = program.end()
+    assert code == 1
+    return errors
+
+
+def error_of(folder: Path, text: str) -> list[str]:
+    """Run a program in this process, which is quicker; the lines that Python would show."""
+    file = folder / "program.py"
+    file.write_text(text)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - which one it is, the lines say
+        exec(compile(text, str(file), "exec"), {"__name__": "program"})
+    assert caught.value.__traceback__ is not None
+    shown = traceback.TracebackException(type(caught.value), caught.value, caught.value.__traceback__.tb_next)
+    return "".join(shown.format()).splitlines()
+
+
+def frames(errors: Sequence[str]) -> list[str]:
+    """The files of all frames, in the order in which they are shown."""
+    return [line.split('"')[1] for line in errors if line.startswith('  File "')]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "parallelism"), [("execute", "1"), ("execute", "2"), ("execute_async", "1"), ("collect", "2")])
+def test_a_function_that_raises_is_shown_first(how: str, parallelism: str, tmp_path: Path) -> None:
+    """Its own traceback, whole and alone; then where the job was run, and what became of it."""
+    errors = errors_of(tmp_path, _FAILING + _ENDS[how], parallelism)
+
+    program = str(tmp_path / "program.py")
+    assert errors[0] == "flowlet.errors.RemoteTraceback: "
+    assert errors[1] == "Traceback (most recent call last):"
+    assert errors[2] == f'  File "{program}", line 5, in divide'
+    end = errors.index("ZeroDivisionError: integer division or modulo by zero")
+    assert frames(errors[:end]) == [program]
+    assert frames(errors[end:])[0] == program
+    assert len(frames(errors[end:])) <= 1 + MAX_ENGINE_FRAMES
+    assert errors[-3].startswith("flowlet.errors.JobExecutionError: job 'dividing' failed: task ")
+    assert errors[-2:] == ["while processing the record 0", errors[end]]
+
+
+_BUILDING = """\
+import threading
+from flowlet.common import Types
+from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream.connectors import DiscardingSink
+env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+stream = env.from_collection([1])
+lock = threading.Lock()
+"""
+_SUBMITTED = ".sink_to(DiscardingSink()); env.execute()"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("stream.map(3)", "JobGraphError: map() needs a callable or a MapFunction, got 3 of type int"),
+        ("stream.map(lambda first, second: first)", "JobGraphError: map() calls its function with one record, but <lambda>(first, second)"),
+        ("stream.key_by('word')", "JobGraphError: key_by() needs a callable or a KeySelector, got 'word' of type str"),
+        ("stream.sum(0)", "NotKeyedError: sum() needs a keyed stream: call key_by(...) before it"),
+        ("stream.mapp(abs)", "AttributeError: "),
+        ("stream.sink_to(print)", "JobGraphError: sink_to() needs a sink such as DiscardingSink(), got <built-in function print>"),
+        ("env.from_collection(5)", "JobGraphError: from_collection() needs a list of elements, got 5 of type int"),
+        ("env.from_collection(['a'], Types.INT())", "JobGraphError: from_collection(): element 0 is not a Integer: 'a' is of type str"),
+        ("env.set_parallelism('2')", "JobGraphError: the environment's parallelism must be a whole number of 1 or more, got '2'"),
+        ("env.execute()", "JobGraphError: job 'Flink Streaming Job' has no operators"),
+        (f"stream.map(lambda value: lock){_SUBMITTED}", "JobSubmissionError: vertex "),
+        (f"stream.map(abs).forward().map(abs).set_parallelism(2){_SUBMITTED}", "JobGraphError: forward() from 'Map' (parallelism 1)"),
+    ],
+)
+def test_a_mistake_is_shown_with_the_users_line_first_and_one_message(mistake: str, message: str, tmp_path: Path) -> None:
+    errors = error_of(tmp_path, _BUILDING + mistake + "\n")
+
+    program = str(tmp_path / "program.py")
+    assert errors[:2] == ["Traceback (most recent call last):", f'  File "{program}", line 8, in <module>']
+    assert frames(errors)[0] == program
+    assert all(file.startswith(ENGINE) for file in frames(errors)[1:])
+    assert len(frames(errors)) <= 1 + MAX_ENGINE_FRAMES
+    assert message in errors[-1]
+
+
+def test_a_cluster_that_is_not_there_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the three errors of the libraries that lead to it."""
+    monkeypatch.setenv("FLOWLET_JOBMANAGER", "127.0.0.1:1")
+    monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
+
+    errors = error_of(tmp_path, f"{_BUILDING}stream.map(abs){_SUBMITTED}\n")
+
+    assert frames(errors)[0] == str(tmp_path / "program.py")
+    assert len(frames(errors)) <= 1 + MAX_ENGINE_FRAMES
+    assert errors[-1] == "flowlet.rpc.http.RpcConnectError: JobManager 127.0.0.1:1: Connection refused"
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_lost_is_one_message(tmp_path: Path) -> None:
+    """While the job waits for slots or runs."""
+    secret_file = tmp_path / "secret"
+    with running("-m", "flowlet.jm", "--port", "0", "--secret-file", str(secret_file), "--log-level", "error") as job_manager:
+        assert job_manager.process.stdout is not None
+        port = int(job_manager.process.stdout.readline().rpartition(":")[2])
+        (tmp_path / "program.py").write_text(_FAILING + _ENDS["execute"])
+        environment = {"FLOWLET_SECRET_FILE": str(secret_file), "FLOWLET_JOBMANAGER": f"127.0.0.1:{port}"}
+        client = RemoteTarget("127.0.0.1", port, secret_file).open(1)
+        with running(str(tmp_path / "program.py"), "1", environment=environment) as program:
+            spin_until(lambda: client.call(JobManagerApi.list_jobs))
+            job_manager.process.kill()
+            code, _, errors = program.end()
+        client.close()
+
+    assert code == 1
+    assert frames(errors)[0] == str(tmp_path / "program.py")
+    assert len(frames(errors)) <= 1 + MAX_ENGINE_FRAMES
+    assert errors[-1].startswith(f"flowlet.rpc.http.RpcConnectError: JobManager 127.0.0.1:{port}: ")
+
+
+def test_an_object_that_refuses_to_be_sent_shows_its_own_lines_first(tmp_path: Path) -> None:
+    """They are the user's, and they alone say why."""
+    text = """\
+class Refusing:
+    def __getstate__(self):
+        raise ValueError("not me")
+    def __call__(self, value):
+        return value
+"""
+    errors = error_of(tmp_path, text + _BUILDING + f"stream.map(Refusing()){_SUBMITTED}\n")
+
+    program = str(tmp_path / "program.py")
+    assert errors[:2] == ["Traceback (most recent call last):", f'  File "{program}", line 3, in __getstate__']
+    assert "ValueError: not me" in errors
+    assert frames(errors)[1] == program
+    assert len(frames(errors)) <= 2 + MAX_ENGINE_FRAMES
