@@ -3,6 +3,7 @@
 Source: Flink ``StreamTaskTest``, ``StreamTaskNetworkInputTest``: also scenarios that take a whole task.
 """
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -53,6 +54,26 @@ class TestFinishHandshake:
         reader.read()
         assert reader.events[1:] == [EndOfPartition()]
         reader.view.release()
+
+    def test_every_partition_has_to_be_acknowledged(self, network: LocalNetwork, tasks: Tasks) -> None:
+        """In any order: no end of partition before the slowest consumer has processed all data."""
+        for order in itertools.permutations(range(3)):
+            partitions = [network.partition() for _ in order]
+            readers = [network.reader(partition) for partition in partitions]
+            task = tasks.restored(tasks.source(source([1]), outputs=[edge(partition) for partition in partitions]))
+            step_until_idle(task)
+
+            for index in order:
+                assert "to process all data" in (task.waiting_for or ""), f"{index} of {order}"
+                readers[index].read()
+                readers[index].view.acknowledge_all_data_processed()
+                step_until_idle(task)
+            tasks.finish(task)
+
+            for reader in readers:
+                reader.read()
+                assert reader.events == [EndOfData(StopMode.DRAIN), EndOfPartition()]
+                reader.view.release()
 
     def test_a_consumer_waits_for_the_end_of_its_partitions(self, network: LocalNetwork, tasks: Tasks) -> None:
         """Its own end of data goes out before, its own end of partition after."""
