@@ -129,7 +129,7 @@ def lock_owners(path: Path) -> set[str]:
 
     def visit(node: ast.AST, owner: str) -> None:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Call) and ast.unparse(child.func) in LOCKS:
+            if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute) and ast.unparse(child.func) in LOCKS:
                 found.add(owner)
             visit(child, child.name if isinstance(child, ast.ClassDef) else owner)
 
