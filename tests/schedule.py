@@ -15,7 +15,7 @@ MAX_CLUSTERS: Final = 2
 # Spark starts once per worker and kind, and its local clusters of one machine share a folder, which the fixture empties at its end.
 SPARK: Final = "tests/spark"
 # What starts processes, the longest first.
-_CLUSTERS: Final = (
+CLUSTERS: Final = (
     SPARK,
     "tests/integration/test_bench.py",
     "tests/integration/test_processes.py",
@@ -28,7 +28,7 @@ _CLUSTERS: Final = (
     "tests/flowlet/cli/test_main.py",
 )
 # What computes for long, in few tests.
-_LONG: Final = ("tests/sim/test_sim.py", "tests/differential/test_differential.py", "tests/flowlet/operators/test_chunks_or_records.py")
+LONG: Final = ("tests/sim/test_sim.py", "tests/differential/test_differential.py", "tests/flowlet/operators/test_chunks_or_records.py")
 
 
 def scope_of(nodeid: str) -> str:
@@ -38,7 +38,7 @@ def scope_of(nodeid: str) -> str:
 
 def starts_clusters(scope: str) -> bool:
     """Whether its tests start processes that compute."""
-    return scope.startswith(_CLUSTERS)
+    return scope.startswith(CLUSTERS)
 
 
 def next_scope(num_tests: Mapping[str, int], running: Collection[str]) -> str:
@@ -52,7 +52,7 @@ def next_scope(num_tests: Mapping[str, int], running: Collection[str]) -> str:
 
     def rank(scope: str) -> tuple[bool, int, int]:
         is_cluster = starts_clusters(scope)
-        first = _CLUSTERS if is_cluster else _LONG
+        first = CLUSTERS if is_cluster else LONG
         place = next((place for place, prefix in enumerate(first) if scope.startswith(prefix)), len(first))
         return is_cluster is not may_start_clusters, place, -num_tests[scope]
 

@@ -543,20 +543,6 @@ class TestDeserializers:
     def num_open_files() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    def test_the_deserializer_of_a_channel_goes_with_its_data(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """testReleasingDeserializerTimely: not when the task ends, and not those of the other channels."""
-        producers = [network.partition(owner=f"producer {number}") for number in range(3)]
-        environment = network.environment("sink", gates=[network.gate(*producers)])
-        task = OneInputStreamTask(environment, chain(Recorder()))
-        tasks.restored(task)
-        alive = []
-        for producer in producers:
-            producer.notify_end_of_data(StopMode.DRAIN)
-            step_until_idle(task)
-            alive.append([each is not None for each in task._input._deserializers])  # type: ignore[union-attr]  # it has one input
-
-        assert alive == [[False, True, True], [False, False, True], [False, False, False]]
-
     @pytest.mark.parametrize("num_inputs", [1, 2])
     def test_a_task_that_ends_early_leaves_no_file_of_a_half_record(
         self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, num_inputs: int
