@@ -257,6 +257,7 @@ TASK = '"""A.\n\nSide:  task\n"""\n'
 SHARED = '"""A.\n\nSide: shared.  Any thread.\n"""\n'
 
 
+@pytest.mark.slow
 def test_the_packages_keep_the_import_rules() -> None:
     """No module of netstack or flowlet breaks one of the rules below."""
     assert Checker(*sources_of(ROOT)).complaints() == []

@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -19,6 +21,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "word_count.py"
 USER_JOB = Path(__file__).resolve().parent / "user_job.py"
 STOP_S = 2.0
 LOST_S = 10.0
+StartJob = Callable[..., Process]
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +37,26 @@ def is_listening(address: str) -> bool:
 
 def user_job(cluster: Cluster, name: str, signals: Signals, *args: str) -> Process:
     return cluster.start(str(USER_JOB), name, "--jobmanager", cluster.address, "--signals", str(signals.path), *args, name=name)
+
+
+@pytest.fixture(scope="module")
+def lasting_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all tests that leave it as they found it: with two TaskManagers and two free slots."""
+    with Cluster(tmp_path_factory.mktemp("lasting")) as running:
+        yield running
+
+
+@pytest.fixture
+def lasting_job(lasting_cluster: Cluster, tmp_path: Path) -> Iterator[StartJob]:
+    """Starts a client of the lasting cluster, which ends with the test."""
+    with ExitStack() as stack:
+
+        def start(name: str, signals: Signals, *args: str) -> Process:
+            command = [sys.executable, str(USER_JOB), name, "--jobmanager", lasting_cluster.address, "--signals", str(signals.path), *args]
+            process = Process(command, log=tmp_path / f"{name}.log", environment=lasting_cluster.environment)
+            return stack.enter_context(process)
+
+        yield start
 
 
 def test_the_example_runs_on_processes_started_by_hand_and_control_c_ends_each_of_them(cluster: Cluster, tmp_path: Path) -> None:
@@ -126,10 +149,10 @@ def test_an_address_that_others_can_reach_is_refused_in_one_line(tmp_path: Path,
         assert "0.0.0.0" in process.stderr
 
 
-def test_a_failing_function_is_shown_to_the_client(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_failing_function_is_shown_to_the_client(lasting_job: StartJob, tmp_path: Path) -> None:
     """The user's own traceback, the operator, the subtask and the record; the cluster takes the next job."""
     with Signals(tmp_path / "signals") as signals:
-        client = user_job(cluster, "failing", signals)
+        client = lasting_job("failing", signals)
         code = client.wait(PATIENCE_S)
 
     assert code == 1
@@ -140,7 +163,7 @@ def test_a_failing_function_is_shown_to_the_client(cluster: Cluster, tmp_path: P
     assert re.search(r"subtask \d", client.stderr)
     assert re.search(r"record\D+7\b", client.stderr)
     with Signals(tmp_path / "again") as signals:
-        assert user_job(cluster, "succeeding", signals).wait(PATIENCE_S) == 0
+        assert lasting_job("succeeding", signals).wait(PATIENCE_S) == 0
 
 
 def test_a_lost_taskmanager_fails_the_job_within_ten_seconds_and_is_named(cluster: Cluster, tmp_path: Path) -> None:
@@ -193,20 +216,20 @@ def test_a_frozen_taskmanager_is_lost_too(cluster: Cluster, tmp_path: Path) -> N
     assert f"pid {pid}) was lost" in client.stderr
 
 
-def test_cancel_ends_a_running_job_and_frees_its_slots(cluster: Cluster, tmp_path: Path) -> None:
+def test_cancel_ends_a_running_job_and_frees_its_slots(lasting_job: StartJob, tmp_path: Path) -> None:
     with Signals(tmp_path / "signals") as signals:
-        client = user_job(cluster, "endless", signals, "--cancel-after-signal")
+        client = lasting_job("endless", signals, "--cancel-after-signal")
 
         assert client.wait_for_line(r"^status (\w+)$").group(1) == "CANCELED"
         assert client.wait(PATIENCE_S) == 0
     with Signals(tmp_path / "again") as signals:
-        assert user_job(cluster, "succeeding", signals).wait(PATIENCE_S) == 0
+        assert lasting_job("succeeding", signals).wait(PATIENCE_S) == 0
 
 
-def test_a_job_that_waits_for_slots_can_be_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_that_waits_for_slots_can_be_cancelled(lasting_job: StartJob, tmp_path: Path) -> None:
     """It needs three, the cluster has two."""
     with Signals(tmp_path / "signals") as signals:
-        client = user_job(cluster, "succeeding", signals, "--parallelism", "3", "--cancel-at-once")
+        client = lasting_job("succeeding", signals, "--parallelism", "3", "--cancel-at-once")
 
         assert client.wait_for_line(r"^status (\w+)$").group(1) == "CANCELED"
         assert client.wait(PATIENCE_S) == 0

@@ -12,6 +12,8 @@ _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_ste
 _RUNS: Final = "tests/netstack/handlers/test_handler_runs.py"
 
 _DIRECT: Final = "tests/netstack/handlers/test_direct_sending.py"
+_TASK: Final = "tests/flowlet/task/test_stream_task"
+_SPLITS: Final = "tests/flowlet/watermarks/test_watermark_multiplexer.py"
 
 OWN_BUGS: Final = (
     # ---------------------------------------------------------------- threads that send past the loop: bugs of this stack's own
@@ -338,5 +340,42 @@ OWN_BUGS: Final = (
         "        buffer, backlog, next_data_type, sequence_number = next_one\n        credit = reader.credit\n"
         "        if next_data_type is not _NONE and credit.granted > credit.spent:\n",
         "tests/netstack/handlers/test_partition_request_queue.py::test_events_need_no_credit",
+    ),
+    # ---------------------------------------------------------------- tasks and their event time: bugs that no test noticed once
+    Mutant(
+        "the_first_partition_speaks_for_all",
+        "end",
+        "a task ends although a consumer of its second partition still processes data",
+        "flowlet.task.stream_task",
+        "        for partition in self._partitions:\n            future = partition.all_data_processed\n",
+        "        for partition in self._partitions[:1]:\n            future = partition.all_data_processed\n",
+        f"{_TASK}.py::TestFinishHandshake::test_every_partition_has_to_be_acknowledged",
+    ),
+    Mutant(
+        "barriers_overtake_on_pointwise_edges",
+        "unaligned",
+        "data in flight of a pointwise edge gets into a checkpoint, which no other parallelism can restore",
+        "flowlet.task.checkpoint_wiring",
+        "supports_unaligned=not edge.partitioner.is_pointwise",
+        "supports_unaligned=True",
+        f"{_TASK}_checkpoints.py::test_an_unaligned_barrier_stays_behind_the_data_of_a_pointwise_edge",
+    ),
+    Mutant(
+        "two_idle_splits_make_the_source_idle",
+        "idle",
+        "one active split among several idle ones does not count",
+        "flowlet.watermarks.watermark_multiplexer",
+        "        if active:\n",
+        "        if active and len(active) >= len(self._parts) - 1:\n",
+        f"{_SPLITS}::test_of_three_parts_the_slowest_active_one_counts",
+    ),
+    Mutant(
+        "idle_splits_hold_the_third_back",
+        "idle",
+        "an idle split counts again as soon as there are more than two",
+        "flowlet.watermarks.watermark_multiplexer",
+        "for part in self._parts.values() if not part.is_idle]",
+        "for part in self._parts.values() if not part.is_idle or len(self._parts) > 2]",
+        f"{_SPLITS}::test_the_whole_is_what_its_parts_say",
     ),
 )

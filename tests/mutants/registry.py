@@ -138,7 +138,7 @@ FLINK_BUGS: Final = (
         "netstack.handlers.partition_request_queue",
         "        elif backlog > 0 and reader.needs_backlog_announcement:",
         "        elif backlog < 0 and reader.needs_backlog_announcement:",
-        "tests/netstack/handlers/test_flink_request_queue.py::test_announce_backlog",
+        "tests/netstack/handlers/test_partition_request_queue.py::test_announce_backlog",
     ),
     Mutant(
         "blocked_channel_hoards",
@@ -295,7 +295,7 @@ FLINK_BUGS: Final = (
         "netstack.connection_manager",
         "        self._attempt = None\n        waiting, self._waiting = self._waiting, []\n",
         "        waiting, self._waiting = self._waiting, []\n",
-        "tests/netstack/test_flink_connection_manager.py::test_hist_20615_a_failed_connect_is_not_cached",
+        "tests/netstack/test_connection_manager.py::test_hist_20615_a_failed_connect_is_not_cached",
     ),
     Mutant(
         "one_channel_fails_all",

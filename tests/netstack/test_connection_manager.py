@@ -1,15 +1,21 @@
-"""``ConnectionManager``: one connection per peer, and what becomes of channels when it is not there."""
+"""``ConnectionManager``: one connection per peer, and what becomes of channels when it is not there; over real sockets.
+
+Source: Flink ``NettyPartitionRequestClientTest``, ``PartitionRequestClientFactoryTest``: the sections of these names.
+"""
 
 import asyncio
+import dataclasses
 import socket
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.client import connect
-from netstack.channel.protocol import NetworkChannel
+from netstack.channel.protocol import HandlersFactory, NetworkChannel
+from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConnectError, ConnectionLostError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
@@ -17,10 +23,47 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID
 from netstack.wire.events import OtherEvent, serialize_event
-from netstack.wire.messages import CancelPartitionRequest, ErrorCode, ErrorResponse, NewBufferSize, PartitionRequest, TaskEventRequest
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    CancelPartitionRequest,
+    CloseRequest,
+    ErrorCode,
+    ErrorResponse,
+    NewBufferSize,
+    PartitionRequest,
+    ResumeConsumption,
+    TaskEventRequest,
+)
 from tests.netstack.connections import CONFIG, SEGMENT, Consumer, Peer, no_listener, requests, serve, until
+from tests.netstack.gate.manual_timers import ManualStateChecker
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 from tests.waiting import PATIENCE_S
+
+NOT_REUSED = dataclasses.replace(CONFIG, reuse_connections=False)
+RETRYING = dataclasses.replace(CONFIG, connect_retries=2)
+both = pytest.mark.parametrize("config", [CONFIG, NOT_REUSED], ids=["reused", "not reused"])
+
+Connect = Callable[..., Awaitable[NetworkChannel]]
+
+
+def remote(gate: object) -> RemoteInputChannel:
+    [channel] = gate.channels  # type: ignore[attr-defined]  # a gate of these tests has one channel
+    assert isinstance(channel, RemoteInputChannel)
+    return channel
+
+
+def failing_connect(num_failures: int, attempts: list[int]) -> Connect:
+    """Refuses so often, then connects."""
+
+    async def attempt(
+        config: NetstackConfig, connection_id: ConnectionID, handlers_factory: HandlersFactory, timeout_s: float
+    ) -> NetworkChannel:
+        attempts.append(1)
+        if len(attempts) <= num_failures:
+            raise ConnectError(f"cannot connect to {connection_id}: attempt {len(attempts)}")
+        return await connect(config, connection_id, handlers_factory, timeout_s)
+
+    return attempt
 
 
 async def test_requests_made_while_connecting_share_the_connection() -> None:
@@ -357,5 +400,406 @@ async def test_a_cancel_reaches_the_peer_once() -> None:
     await until(lambda: len(requests(peer)) == 2)
 
     assert peer.received[1:-1] == [CancelPartitionRequest(receiver_of(1))]
+    await consumer.close()
+    await server.close()
+
+
+# ---------------------------------------------------------------- NettyPartitionRequestClientTest
+
+
+async def test_partition_request_client_reuse() -> None:
+    """NettyPartitionRequestClientTest: reuse.  An idle connection is kept, with a Cancel and no CloseRequest; an error ends it."""
+    consumer, peer = Consumer(), Peer()
+    server, address = await serve(peer)
+    first = consumer.gate(address, 1)
+    await until(lambda: len(peer.received) == 1)
+
+    first.close()
+    last = consumer.gate(address, 2)
+    await until(lambda: len(peer.received) == 3)
+
+    assert peer.received[1] == CancelPartitionRequest(receiver_of(1))
+    assert len(peer.contexts) == 1
+    peer.contexts[0].write_and_flush(ErrorResponse(ErrorCode.INTERNAL, "boom", None))
+    await consumer.error_of(last)
+    await until(lambda: consumer.manager.num_connections == 0)
+    await consumer.close()
+    await server.close()
+
+
+@both
+async def test_retrigger_partition_request(config: NetstackConfig) -> None:
+    """NettyPartitionRequestClientTest: retrigger.  The same request again, twice, after a delay; with the same credit.
+
+    Unlike in Flink's test only once the peer said that it does not know the partition: before, the request is still out.
+    """
+    consumer, peer = Consumer(config), Peer()
+    server, address = await serve(peer)
+    checker = ManualStateChecker()
+    gate = consumer.gate(address, state_checker=checker)
+    await until(lambda: len(peer.received) == 1)
+    client = consumer.manager.client(address)
+
+    for number in (1, 2):
+        client.request_subpartition(remote(gate))
+        peer.contexts[0].write_and_flush(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, "not here", receiver_of(1)))
+        await until(lambda: len(checker.asked) == number)  # noqa: B023 - awaited in its own round
+        client.request_subpartition(remote(gate), number)
+        await until(lambda: len(peer.received) == 1 + number)  # noqa: B023 - as above
+
+    assert peer.received == [PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), 2)] * 3
+    await consumer.close()
+    await server.close()
+
+
+async def test_a_delayed_request_of_a_channel_that_left_is_not_sent() -> None:
+    """Neither its timer nor its place among the users of the connection stays."""
+    consumer, peer = Consumer(NOT_REUSED), Peer()
+    server, address = await serve(peer)
+    gate = consumer.gate(address, 1)
+    await until(lambda: len(peer.received) == 1)
+    consumer.manager.client(address).request_subpartition(remote(gate), 3_600_000)
+    await until(lambda: "1 delayed" in repr(consumer.manager))
+
+    gate.close()
+    await until(lambda: consumer.manager.num_connections == 0)
+
+    assert len(requests(peer)) == 1
+    await consumer.close()
+    await server.close()
+
+
+async def test_a_delayed_request_connects_again_if_it_has_to() -> None:
+    """The connection of the first request was lost while it waited."""
+    consumer, peer = Consumer(), Peer()
+    server, address = await serve(peer)
+    first, later = consumer.gate(address, 1), consumer.gate(address, 2, is_requested=False)
+    await until(lambda: len(peer.received) == 1)
+    peer.contexts[0].close()
+    await consumer.error_of(first)
+
+    consumer.manager.client(address).request_subpartition(remote(later), 1)
+    await until(lambda: len(peer.received) == 2)
+
+    assert requests(peer) == [receiver_of(1), receiver_of(2)]
+    assert len(peer.contexts) == 2
+    await consumer.close()
+    await server.close()
+
+
+async def test_a_delayed_request_ends_with_the_manager() -> None:
+    """Whoever waits for its turn learns that it will not come."""
+    consumer = Consumer()
+    gate = consumer.gate(ConnectionID("127.0.0.1", 1), is_requested=False)
+    consumer.manager.client(ConnectionID("127.0.0.1", 1)).request_subpartition(remote(gate), 3_600_000)
+    await until(lambda: "1 delayed" in repr(consumer.manager))
+
+    await consumer.manager.close()
+
+    assert isinstance(await consumer.error_of(gate), ResourceClosedError)
+    await consumer.close()
+
+
+async def test_a_new_connection_waits_until_the_old_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the old one lingers: a peer never sees two."""
+    consumer, peer = Consumer(NOT_REUSED), Peer()
+    server, address = await serve(peer)
+    made: list[NetworkChannel] = []
+    were_closed: list[bool] = []
+
+    async def recording(
+        config: NetstackConfig, connection_id: ConnectionID, handlers_factory: HandlersFactory, timeout_s: float
+    ) -> NetworkChannel:
+        were_closed.extend("closed" in repr(channel) for channel in made)
+        made.append(await connect(config, connection_id, handlers_factory, timeout_s))
+        return made[-1]
+
+    monkeypatch.setattr("netstack.connection_manager.connect", recording)
+    first = consumer.gate(address, 1)
+    await until(lambda: len(peer.received) == 1)
+
+    first.close()
+    await until(lambda: not made[0].is_active)
+    consumer.gate(address, 2)
+    await until(lambda: receiver_of(2) in requests(peer))
+
+    assert were_closed == [True]
+    await consumer.close()
+    await server.close()
+
+
+@both
+async def test_double_partition_request(config: NetstackConfig) -> None:
+    """NettyPartitionRequestClientTest: double request.  A channel asks once, however often its gate is told to."""
+    consumer, peer = Consumer(config), Peer()
+    server, address = await serve(peer)
+
+    gate = consumer.gate(address)
+    gate.request_partitions()
+    remote(gate).request_subpartition()
+    consumer.gate(address, 2)
+    await until(lambda: len(peer.received) >= 2)
+
+    assert requests(peer) == [receiver_of(1), receiver_of(2)]
+    await consumer.close()
+    await server.close()
+
+
+@both
+async def test_orders_of_a_channel(config: NetstackConfig) -> None:
+    """NettyPartitionRequestClientTest: resume consumption, acknowledge all records; also size and task event.  In their order."""
+    consumer, peer = Consumer(config), Peer()
+    server, address = await serve(peer)
+    channel = remote(consumer.gate(address))
+    client = consumer.manager.client(address)
+    await until(lambda: len(peer.received) == 1)
+    event = serialize_event(OtherEvent("org.example.Superstep", b""))
+
+    client.resume_consumption(channel)
+    client.notify_new_buffer_size(channel, 333)
+    client.send_task_event(channel, event)
+    client.acknowledge_all_records_processed(channel)
+    await until(lambda: len(peer.received) == 5)
+
+    me = receiver_of(1)
+    assert peer.received[1:] == [
+        ResumeConsumption(me),
+        NewBufferSize(me, 333),
+        TaskEventRequest(event, partition_id_of(1), me),
+        AckAllUserRecordsProcessed(me),
+    ]
+    await consumer.close()
+    await server.close()
+
+
+# ---------------------------------------------------------------- PartitionRequestClientFactoryTest
+
+
+async def test_interrupts_are_not_cached() -> None:
+    """PartitionRequestClientFactoryTest: interrupts not cached.  An attempt that was cancelled leaves nothing behind."""
+    consumer, peer = Consumer(), Peer()
+    server, address = await serve(peer)
+    gate = consumer.gate(address, 1)
+    await asyncio.sleep(0)  # one turn: the request is at the manager, the attempt has not made its first step
+    [attempt] = [task for task in asyncio.all_tasks() if task.get_name() == f"connect to {address}"]
+
+    attempt.cancel()
+    error = await consumer.error_of(gate)
+    assert consumer.manager.num_connections == 0
+    consumer.gate(address, 2)
+    await until(lambda: bool(peer.received))
+
+    assert isinstance(error, ResourceClosedError)
+    assert requests(peer) == [receiver_of(2)]
+    await consumer.close()
+    await server.close()
+
+
+async def test_hist_20615_a_failed_connect_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PartitionRequestClientFactoryTest: exceptions are not cached.  The first connect is refused, the second one works."""
+    consumer, peer = Consumer(), Peer()
+    server, address = await serve(peer)
+    attempts: list[int] = []
+    monkeypatch.setattr("netstack.connection_manager.connect", failing_connect(1, attempts))
+
+    error = await consumer.error_of(consumer.gate(address, 1))
+    assert consumer.manager.num_connections == 0
+    consumer.gate(address, 2)
+    await until(lambda: bool(peer.received))
+
+    assert isinstance(error, ConnectError)
+    assert requests(peer) == [receiver_of(2)]
+    await consumer.close()
+    await server.close()
+
+
+@both
+async def test_reuse_when_the_remote_closed(config: NetstackConfig) -> None:
+    """PartitionRequestClientFactoryTest: reuse network connection when remote is closed.  A new one is made, the old one is not kept."""
+    consumer, peer = Consumer(config), Peer()
+    server, address = await serve(peer)
+    gate = consumer.gate(address, 1)
+    await until(lambda: bool(peer.received))
+
+    peer.contexts[0].close()
+    error = await consumer.error_of(gate)
+    await until(lambda: consumer.manager.num_connections == 0)
+    consumer.gate(address, 2)
+    await until(lambda: len(peer.received) == 2)
+
+    assert isinstance(error, ConnectionLostError)
+    assert len(peer.contexts) == 2
+    gate.close()  # of the lost one; says nothing to the new one
+    consumer.gate(address, 3)
+    await until(lambda: receiver_of(3) in requests(peer))
+    assert consumer.manager.num_connections == 1
+    assert [each for each in peer.received if isinstance(each, CancelPartitionRequest | CloseRequest)] == []
+    await consumer.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("num_failures", [1, 2])
+async def test_retry_n_times_then_succeed(monkeypatch: pytest.MonkeyPatch, num_failures: int) -> None:
+    """PartitionRequestClientFactoryTest: connect retries, n or fewer failures.  The request is sent, no error is seen."""
+    consumer, peer = Consumer(RETRYING), Peer()
+    server, address = await serve(peer)
+    attempts: list[int] = []
+    monkeypatch.setattr("netstack.connection_manager.connect", failing_connect(num_failures, attempts))
+
+    consumer.gate(address)
+    await until(lambda: bool(peer.received))
+
+    assert len(attempts) == num_failures + 1
+    await consumer.close()
+    await server.close()
+
+
+async def test_retry_n_times_then_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PartitionRequestClientFactoryTest: failure after n retries.  n + 1 attempts, then the last error."""
+    consumer = Consumer(RETRYING)
+    attempts: list[int] = []
+    monkeypatch.setattr("netstack.connection_manager.connect", failing_connect(1000, attempts))
+
+    error = await consumer.error_of(consumer.gate(ConnectionID("127.0.0.1", 1)))
+
+    assert isinstance(error, ConnectError)
+    assert "attempt 3" in str(error)
+    assert len(attempts) == 3
+    await consumer.close()
+
+
+async def test_concurrent_retries_share_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PartitionRequestClientFactoryTest: retry concurrently.  Ten channels, two failures: three attempts, one connection, ten requests."""
+    consumer, peer = Consumer(RETRYING), Peer()
+    server, address = await serve(peer)
+    attempts: list[int] = []
+    monkeypatch.setattr("netstack.connection_manager.connect", failing_connect(2, attempts))
+
+    for number in range(1, 11):
+        consumer.gate(address, number)
+    await until(lambda: len(peer.received) == 10)
+
+    assert len(attempts) == 3
+    assert server.num_channels == 1
+    await consumer.close()
+    await server.close()
+
+
+async def test_eight_threads_make_one_connection() -> None:
+    """PartitionRequestClientFactoryTest: concurrent callers wait on one connecting channel.  Eight task threads, one TCP connect."""
+    consumer, peer = Consumer(), Peer()
+    server, address = await serve(peer)
+    start = threading.Barrier(8)
+    gates = [consumer.gate(address, number, is_requested=False) for number in range(1, 9)]
+
+    def ask(index: int) -> None:
+        start.wait(PATIENCE_S)
+        gates[index].request_partitions()
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    await until(lambda: len(peer.received) == 8)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+    assert len(peer.contexts) == 1
+    assert sorted(requests(peer)) == sorted(receiver_of(number) for number in range(1, 9))
+    await consumer.close()
+    await server.close()
+
+
+# ---------------------------------------------------------------- reference counting (D55, F36)
+
+
+async def test_the_last_channel_closes_a_connection_that_is_not_reused() -> None:
+    """Every channel counts once, also if it asked twice; at none CloseRequest is sent, and the socket is closed."""
+    consumer, peer = Consumer(NOT_REUSED), Peer()
+    server, address = await serve(peer)
+    first, second = consumer.gate(address, 1), consumer.gate(address, 2)
+    await until(lambda: len(peer.received) == 2)
+    consumer.manager.client(address).request_subpartition(remote(first))
+
+    first.close()
+    await until(lambda: len(peer.received) == 3)
+    assert server.num_channels == 1
+    second.close()
+    await until(lambda: server.num_channels == 0)
+
+    assert peer.received[2:] == [CancelPartitionRequest(receiver_of(1)), CloseRequest()]
+    await until(lambda: consumer.manager.num_connections == 0)
+    await consumer.close()
+    await server.close()
+
+
+async def test_a_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_made() -> None:
+    """The only channel left while it was being connected."""
+    consumer, peer = Consumer(NOT_REUSED), Peer()
+    server, address = await serve(peer)
+
+    gate = consumer.gate(address)
+    await asyncio.sleep(0)  # one turn: the request is at the manager, the attempt has not made its first step
+    gate.close()
+    await until(lambda: bool(peer.contexts) and server.num_channels == 0)
+
+    assert requests(peer) == []
+    await until(lambda: consumer.manager.num_connections == 0)
+    await consumer.close()
+    await server.close()
+
+
+async def test_a_channel_that_left_before_its_request_arrived_connects_to_nobody() -> None:
+    """There is nothing to cancel, and no connection is made for it."""
+    consumer = Consumer()
+
+    consumer.gate(ConnectionID("127.0.0.1", 1)).close()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert consumer.manager.num_connections == 0
+    await consumer.close()
+
+
+async def test_a_request_while_an_unused_connection_closes_gets_a_new_one() -> None:
+    """Nobody is told of the end of the old one."""
+    consumer, peer = Consumer(NOT_REUSED), Peer()
+    server, address = await serve(peer)
+    consumer.gate(address, 1)
+    await until(lambda: len(peer.received) == 1)
+
+    consumer.gates[0].close()
+    gate = consumer.gate(address, 2)
+    await until(lambda: receiver_of(2) in requests(peer))
+
+    assert gate.poll_next() is None
+    assert len(peer.contexts) == 2
+    await consumer.close()
+    await server.close()
+
+
+async def test_hist_15416_a_peer_that_does_not_answer_keeps_nobody_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One connect hangs for ever; a request to another peer made after it is served."""
+    consumer, peer = Consumer(), Peer()
+    server, address = await serve(peer)
+    blackhole = ConnectionID("192.0.2.1", 9)
+    is_stuck = asyncio.Event()
+
+    async def hang(
+        config: NetstackConfig, connection_id: ConnectionID, handlers_factory: HandlersFactory, timeout_s: float
+    ) -> NetworkChannel:
+        if connection_id == blackhole:
+            is_stuck.set()
+            await asyncio.Event().wait()
+        return await connect(config, connection_id, handlers_factory, timeout_s)
+
+    monkeypatch.setattr("netstack.connection_manager.connect", hang)
+    stuck = consumer.gate(blackhole, 1)
+    await asyncio.wait_for(is_stuck.wait(), PATIENCE_S)
+
+    consumer.gate(address, 2)
+    await until(lambda: bool(peer.received))
+
+    assert requests(peer) == [receiver_of(2)]
+    assert stuck.poll_next() is None
     await consumer.close()
     await server.close()

@@ -418,6 +418,7 @@ def test_a_crowd_of_producers_leaves_network_memory_to_others(make_cluster: Call
 # ---------------------------------------------------------------- nobody reads
 
 
+@pytest.mark.slow
 def test_a_stall_parks_the_producer_and_is_warned_of(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than both sides' buffers is under way; the warning names the gate; afterwards everything comes out."""
     monkeypatch.setattr(stall, "WARN_AFTER_S", 0.05)

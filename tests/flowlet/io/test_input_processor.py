@@ -425,3 +425,17 @@ def test_a_little_buffer_is_given_back_also_when_its_records_fail(network: Local
 
     with pytest.raises(ValueError, match="of a user's function"):
         rig.process()
+
+
+def test_the_deserializer_of_a_channel_goes_with_its_data(network: LocalNetwork) -> None:
+    """StreamTaskNetworkInputTest, testReleasingDeserializerTimely: not when the task ends, and not those of the other channels."""
+    rig = Rig(network, 3)
+    rig.process()
+    alive = []
+
+    for producer in range(3):
+        rig.end_data(producer)
+        rig.process()
+        alive.append([each is not None for each in rig.processor._deserializers])
+
+    assert alive == [[False, True, True], [False, False, True], [False, False, False]]

@@ -5,7 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -13,20 +14,18 @@ import pytest
 
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
+from tests.forked_processes import ForkServer, Outcome, fork_server
 from tests.waiting import PATIENCE_S, Stopwatch
 
 pytestmark = pytest.mark.slow
 READY = re.compile(r"JobManager listening on http://127\.0\.0\.1:(\d+)\n")
 
 
-def command(tmp_path: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "flowlet.jm", "--secret-file", str(tmp_path / "secret"), *options]
-
-
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A JobManager on a free port, not ready yet."""
-    process = subprocess.Popen(command(tmp_path, "--port", "0"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "flowlet.jm", "--secret-file", str(tmp_path / "secret"), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
         yield process
         if process.poll() is None:
@@ -67,8 +66,18 @@ async def test_it_serves_who_knows_the_secret(process: subprocess.Popen[str], tm
     assert (answer.status, status) == (200, 401)
 
 
-def run(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(tmp_path, *options), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+@pytest.fixture(scope="module")
+def forked() -> Iterator[ForkServer]:
+    with fork_server("flowlet.jm.job_manager", "typer", "uvloop") as server:
+        yield server
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(forked: ForkServer, tmp_path: Path) -> Run:
+    return partial(forked.run, "flowlet.jm", "--secret-file", str(tmp_path / "secret"))
 
 
 @pytest.mark.parametrize(
@@ -82,31 +91,32 @@ def run(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
         (["--log-level", "loud"], "loud"),
     ],
 )
-def test_a_bad_option_is_one_line_and_exit_code_2(tmp_path: Path, options: list[str], message: str) -> None:
-    done = run(tmp_path, *options)
+def test_a_bad_option_is_one_line_and_exit_code_2(run: Run, options: list[str], message: str) -> None:
+    code, output, errors = run(*options)
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("python -m flowlet.jm: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
+    assert (code, output) == (2, "")
+    assert errors.startswith("python -m flowlet.jm: ")
+    assert errors.count("\n") == 1
+    assert message in errors
 
 
-def test_a_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_line_and_exit_code_2(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 
-        done = run(tmp_path, "--port", str(port))
+        code, output, errors = run("--port", str(port))
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"python -m flowlet.jm: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert (code, output) == (2, "")
+    assert errors == f"python -m flowlet.jm: cannot listen on 127.0.0.1:{port}: Address already in use\n"
 
 
-def test_a_secret_that_others_can_read_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_secret_that_others_can_read_is_one_line_and_exit_code_2(run: Run, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("ab" * 32)
     (tmp_path / "secret").chmod(0o644)
 
-    done = run(tmp_path, "--port", "0")
+    code, output, errors = run("--port", "0")
 
-    assert done.returncode == 2
-    assert "chmod 600" in done.stderr
-    assert "abab" not in done.stderr
+    assert (code, output) == (2, "")
+    assert errors.count("\n") == 1
+    assert "chmod 600" in errors
+    assert "abab" not in errors

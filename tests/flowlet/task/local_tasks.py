@@ -1,9 +1,14 @@
 """Makes, runs and single-steps tasks over a local network."""
 
+from typing import Any
+
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.source_operator import SourceOperator
+from flowlet.records import Chunk, StreamElement, Watermark
+from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.create_stream_task import OutputEdge, StreamTask, create_stream_task
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
@@ -24,6 +29,29 @@ def chain(*operators: StreamOperator) -> list[ChainedOperator]:
 
 def source(*script: object) -> SourceOperator:
     return SourceOperator(ScriptedSource(*script))  # type: ignore[arg-type]  # checked by the source itself
+
+
+class Noting(MultipleInputStreamOperator):
+    """Notes what it sees, and from which input."""
+
+    def __init__(self, num_inputs: int = 2) -> None:
+        self.name = "noting"
+        self.num_inputs = num_inputs
+        self.seen: list[Any] = []
+
+    def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
+        self.seen += [(input_id, value) for value in chunk.values]
+        self.output.collect(chunk)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        self.seen.append(watermark)
+        super().process_watermark(watermark)
+
+    def end_input(self, input_id: int) -> None:
+        self.seen.append(f"end {input_id}")
+
+    def finish(self) -> None:
+        self.seen.append("finish")
 
 
 class Tasks:
@@ -70,3 +98,14 @@ def is_parked(task: StreamTask) -> bool:
 def step_until_idle(task: StreamTask) -> None:
     while task.mailbox_processor.run_mailbox_step():
         pass
+
+
+def serialized(element: StreamElement) -> bytes:
+    return bytes(StreamElementSerializer().serialize(element))
+
+
+def send(partition: ResultPartition, *elements: StreamElement) -> None:
+    """Write the elements to the first subpartition, readable at once."""
+    for element in elements:
+        partition.emit_record(serialized(element), 0)
+    partition.flush_all()

@@ -5,38 +5,13 @@ from typing import Any
 import pytest
 
 from flowlet.operators.input_selection import FIRST, SECOND, InputSelection
-from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, Watermark
-from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.one_input_stream_task import MultipleInputStreamTask
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, edge
-from tests.flowlet.task.local_tasks import Tasks, chain, run, source, step_until_idle
-
-
-class Noting(MultipleInputStreamOperator):
-    """Notes what it sees, and from which input."""
-
-    def __init__(self, num_inputs: int = 2) -> None:
-        self.name = "noting"
-        self.num_inputs = num_inputs
-        self.seen: list[Any] = []
-
-    def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
-        self.seen += [(input_id, value) for value in chunk.values]
-        self.output.collect(chunk)
-
-    def process_watermark(self, watermark: Watermark) -> None:
-        self.seen.append(watermark)
-        super().process_watermark(watermark)
-
-    def end_input(self, input_id: int) -> None:
-        self.seen.append(f"end {input_id}")
-
-    def finish(self) -> None:
-        self.seen.append("finish")
+from tests.flowlet.task.local_tasks import Noting, Tasks, chain, run, send, source, step_until_idle
 
 
 class Alternating(Noting):
@@ -48,12 +23,6 @@ class Alternating(Noting):
     @property
     def records(self) -> list[Any]:
         return [item for item in self.seen if isinstance(item, tuple)]
-
-
-def emit(partition: ResultPartition, *elements: Any) -> None:
-    for element in elements:
-        partition.emit_record(bytes(StreamElementSerializer().serialize(element)), 0)
-    partition.flush_all()
 
 
 def fed_task(
@@ -71,9 +40,9 @@ def test_each_gate_feeds_its_input_and_ends_it(network: LocalNetwork, tasks: Tas
     operator = Noting()
     task, producers = fed_task(network, operator, [1, 2, 1])
     tasks.restored(task)
-    emit(producers[0], Chunk(["a"]))
-    emit(producers[1], Chunk(["b"]), LatencyMarker(1, bytes(16), 0))
-    emit(producers[2], Chunk(["c"]))
+    send(producers[0], Chunk(["a"]))
+    send(producers[1], Chunk(["b"]), LatencyMarker(1, bytes(16), 0))
+    send(producers[2], Chunk(["c"]))
     step_until_idle(task)
     assert sorted(operator.seen) == [(1, "a"), (1, "c"), (2, "b")]
     operator.seen.clear()
@@ -91,7 +60,7 @@ def test_watermarks_of_the_inputs_become_one(network: LocalNetwork, tasks: Tasks
     tasks.restored(task)
 
     for number, timestamp in ((0, 5), (1, 3), (1, 9)):
-        emit(producers[number], Watermark(timestamp))
+        send(producers[number], Watermark(timestamp))
         step_until_idle(task)
 
     assert operator.seen == [Watermark(3), Watermark(5)]
@@ -122,10 +91,10 @@ def test_an_operator_that_selects_its_inputs_gets_one_record_at_a_time(network: 
     task, producers = fed_task(network, operator, [1, 2])
     tasks.restored(task)
 
-    emit(producers[0], Chunk([1, 2, 3]))
+    send(producers[0], Chunk([1, 2, 3]))
     step_until_idle(task)
     assert operator.seen == [(1, 1)]
-    emit(producers[1], Chunk(["a", "b"]))
+    send(producers[1], Chunk(["a", "b"]))
     step_until_idle(task)
 
     assert operator.seen == [(1, 1), (2, "a"), (1, 2), (2, "b"), (1, 3)]
@@ -137,8 +106,8 @@ def test_a_busy_input_does_not_starve_the_other(network: LocalNetwork, tasks: Ta
     task, producers = fed_task(network, operator, [1, 2])
     tasks.restored(task)
     for _ in range(12):
-        emit(producers[0], Chunk(["x" * (SEGMENT_BYTES * 3 // 4)]))  # one buffer each
-    emit(producers[1], Chunk(["other"]))
+        send(producers[0], Chunk(["x" * (SEGMENT_BYTES * 3 // 4)]))  # one buffer each
+    send(producers[1], Chunk(["other"]))
 
     step_until_idle(task)
 
@@ -163,3 +132,18 @@ def test_two_tasks_feed_a_third_to_the_end(network: LocalNetwork, tasks: Tasks) 
 def test_an_input_without_a_gate_is_refused(network: LocalNetwork) -> None:
     with pytest.raises(ValueError, match="has 3 inputs, but the gates are for"):
         fed_task(network, Noting(3), [1, 2])
+
+
+def test_a_task_takes_63_inputs_and_not_one_more() -> None:
+    """MultipleInputSelectionHandlerTest: rejected when the task is made, before anything runs."""
+    with LocalNetwork(num_segments=256) as network:
+
+        def make(num_inputs: int) -> MultipleInputStreamTask:
+            gates = [network.gate(network.partition(max_buffers=2)) for _ in range(num_inputs)]
+            environment = network.environment("many", gates=gates)
+            environment.gate_inputs = list(range(1, num_inputs + 1))
+            return MultipleInputStreamTask(environment, chain(Noting(num_inputs)))
+
+        make(63)
+        with pytest.raises(ValueError, match="1 to 63 inputs, got 64"):
+            make(64)

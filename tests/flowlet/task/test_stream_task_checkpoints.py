@@ -7,16 +7,16 @@ import pytest
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.graph.partitioner import Broadcast, Forward, Partitioner, Rebalance, Rescale
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk
-from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition
-from netstack.wire.events import CheckpointBarrier, CheckpointOptions, EndOfData, StopMode
+from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, StopMode, deserialize_event
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
-from tests.flowlet.task.local_tasks import Tasks, chain, source, step_until_idle
+from tests.flowlet.task.local_tasks import Tasks, chain, send, source, step_until_idle
 
 VERTEX = "2" * 32
 
@@ -89,23 +89,18 @@ def rig(network: LocalNetwork) -> Rig:
     return Rig(network)
 
 
-def send(partition: ResultPartition, *values: str) -> None:
-    partition.emit_record(bytes(StreamElementSerializer().serialize(Chunk(list(values)))), 0)
-    partition.flush_all()
-
-
 def test_a_task_aligns_its_gates_snapshots_and_passes_the_barrier_on(network: LocalNetwork, tasks: Tasks, rig: Rig) -> None:
     """What came behind the first barrier is not in the snapshot, and comes behind the barrier."""
     operator, first, second = Remembering(), network.partition(), network.partition()
     task = tasks.restored(rig.task(operator, producers=[first, second]))
     barrier = CheckpointBarrier(1, 0, CheckpointOptions())
-    send(first, "a")
+    send(first, Chunk(["a"]))
     first.broadcast_event(barrier)
-    send(first, "behind")
+    send(first, Chunk(["behind"]))
     step_until_idle(task)
     assert operator.values == ["a"]
 
-    send(second, "b")
+    send(second, Chunk(["b"]))
     second.broadcast_event(barrier)
     step_until_idle(task)
     rig.run_async()
@@ -175,4 +170,41 @@ def test_the_end_of_data_behind_a_barrier_is_passed_on_once(network: LocalNetwor
     assert operator.calls[-1] == "finish"
     assert rig.reader.events == [barrier, EndOfData(StopMode.DRAIN)]
     assert not rig.store.state_of(1, VERTEX, 0).is_finished
+    rig.reader.view.release()
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "alignment"),
+    [
+        (Forward(), Alignment.FORCED_ALIGNED),
+        (Rescale(), Alignment.FORCED_ALIGNED),
+        (Rebalance(), Alignment.UNALIGNED),
+        (Broadcast(), Alignment.UNALIGNED),
+    ],
+)
+def test_an_unaligned_barrier_stays_behind_the_data_of_a_pointwise_edge(
+    network: LocalNetwork, tasks: Tasks, rig: Rig, partitioner: Partitioner, alignment: Alignment
+) -> None:
+    """Its data in flight could not be given to another parallelism; on other edges the barrier overtakes the data."""
+    environment = network.environment("source", outputs=[edge(rig.partition, partitioner)])
+    environment.checkpointing = rig.checkpointing()
+    task = tasks.restored(create_stream_task(environment, chain(source(["a"]))))
+    task.mailbox_processor.run_mailbox_step()
+    assert task.checkpoints is not None
+
+    begun = task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(7, 0, 0), CheckpointOptions(alignment=Alignment.UNALIGNED))
+    task.mailbox_processor.run_mailbox_step()
+    rig.run_async()
+    first = rig.reader.view.next_buffer()
+    assert first is not None
+    is_behind = first.buffer.is_buffer
+    event = None if is_behind else deserialize_event(first.buffer.view)
+    first.buffer.recycle()
+    rig.reader.read()
+
+    assert begun.result(timeout=0)
+    [barrier] = rig.reader.events if event is None else [event]
+    assert isinstance(barrier, CheckpointBarrier)
+    assert barrier.options.alignment is alignment
+    assert is_behind is (alignment is Alignment.FORCED_ALIGNED)
     rig.reader.view.release()

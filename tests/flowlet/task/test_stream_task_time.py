@@ -12,21 +12,13 @@ from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MailOptions
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
-from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
-from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
 from flowlet.watermarks.watermark_watch import STALL_NS
-from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.operators.test_multiple_input_operator import Tagging
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
-from tests.flowlet.task.local_tasks import Tasks, chain, step_until_idle
-
-
-def send(partition: ResultPartition, *elements: Chunk | Watermark | WatermarkStatus | LatencyMarker) -> None:
-    for element in elements:
-        partition.emit_record(bytes(StreamElementSerializer().serialize(element)), 0)
-    partition.flush_all()
+from tests.flowlet.task.local_tasks import Tasks, chain, send, step_until_idle
 
 
 class Timers(KeyedProcessFunction):

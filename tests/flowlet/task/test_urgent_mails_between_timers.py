@@ -7,9 +7,8 @@ from flowlet.datastream import KeyedProcessFunction
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import Chunk, Watermark
-from flowlet.serde.element_serializer import StreamElementSerializer
 from tests.flowlet.task.local_network import LocalNetwork, edge
-from tests.flowlet.task.local_tasks import Tasks, step_until_idle
+from tests.flowlet.task.local_tasks import Tasks, send, step_until_idle
 
 
 class Timers(KeyedProcessFunction):
@@ -44,9 +43,7 @@ def test_an_urgent_checkpoint_does_not_wait_for_all_timers(network: LocalNetwork
         task.mailbox_processor.executor().execute(lambda: fired_before.append(len(fired)), "a barrier", options=MailOptions.URGENT)
 
     on_tenth[0] = barrier
-    for element in (Chunk(list(range(1, 201)), list(range(1, 201))), Watermark(200)):
-        upstream.emit_record(bytes(StreamElementSerializer().serialize(element)), 0)
-    upstream.flush_all()
+    send(upstream, Chunk(list(range(1, 201)), list(range(1, 201))), Watermark(200))
     step_until_idle(task)
 
     watermarks = [element.timestamp for element in reader.read() if isinstance(element, Watermark)]

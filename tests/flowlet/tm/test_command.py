@@ -16,6 +16,7 @@ from flowlet.client.executor import RemoteTarget, execute
 from flowlet.errors import ConfigError, JobExecutionError
 from flowlet.tm.command import parse_address, parse_memory_size
 from tests.flowlet.client.jobs import endless_shuffle, mapped
+from tests.forked_processes import ForkServer, fork_server
 from tests.waiting import PATIENCE_S, Stopwatch
 
 STOP_S = 2.0
@@ -49,6 +50,12 @@ class Process:
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.communicate()
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[ForkServer]:
+    with fork_server("flowlet.tm.command") as server:
+        yield server
 
 
 @pytest.fixture
@@ -124,8 +131,8 @@ def test_what_is_no_memory_size_names_the_option(text: str) -> None:
         ([], "--jobmanager"),
     ],
 )
-def test_a_wrong_option_is_one_line_and_exit_code_2(start: Start, arguments: list[str], message: str) -> None:
-    code, out, err = start("flowlet.tm", *arguments).result()
+def test_a_wrong_option_is_one_line_and_exit_code_2(forked: ForkServer, tmp_path: Path, arguments: list[str], message: str) -> None:
+    code, out, err = forked.run("flowlet.tm", *arguments, "--secret-file", str(tmp_path / "secret"))
 
     assert code == 2
     assert out == ""

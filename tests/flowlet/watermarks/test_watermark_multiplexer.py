@@ -1,5 +1,8 @@
 """Source: Flink ``WatermarkOutputMultiplexerTest``."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer
 
@@ -89,3 +92,47 @@ def test_deferred_changes_are_told_together() -> None:
     parts.update()
 
     assert heard.said == [1, 9]
+
+
+def test_of_three_parts_the_slowest_active_one_counts() -> None:
+    """One idle part holds nothing back, nor do two; the whole is idle only with the last one."""
+    heard = Heard()
+    parts = WatermarkMultiplexer(heard)
+    slow, middle, fast = parts.add("slow"), parts.add("middle"), parts.add("fast")
+    for part, timestamp in ((slow, 1), (middle, 10), (fast, 100)):
+        part.emit_watermark(timestamp)
+
+    slow.mark_idle()
+    middle.mark_idle()
+    fast.mark_idle()
+    fast.mark_active()
+    fast.emit_watermark(200)
+    middle.mark_active()
+    fast.emit_watermark(300)
+
+    assert heard.said == [1, 10, 100, "idle", "active", 200]
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5) | st.sampled_from(["idle", "active"])), max_size=30))
+def test_the_whole_is_what_its_parts_say(steps: list[tuple[int, int | str]]) -> None:
+    """After each step the watermark is the smallest among the parts that are not idle; the whole is idle exactly when all of them are."""
+    heard = Heard()
+    multiplexer = WatermarkMultiplexer(heard)
+    parts = [multiplexer.add(str(number)) for number in range(4)]
+    timestamps, idle, highest = [MIN_TIMESTAMP] * 4, [False] * 4, MIN_TIMESTAMP
+
+    for number, step in steps:
+        if step == "idle":
+            parts[number].mark_idle()
+            idle[number] = True
+        elif step == "active":
+            parts[number].mark_active()
+            idle[number] = False
+        else:
+            parts[number].emit_watermark(int(step))
+            if int(step) > timestamps[number]:
+                timestamps[number], idle[number] = int(step), False
+
+        active = [timestamp for timestamp, is_idle in zip(timestamps, idle, strict=True) if not is_idle]
+        highest = max([highest, min(active)] if active else [highest])
+        assert (heard.watermark, heard.is_idle) == (highest, not active), (number, step)

@@ -1,13 +1,16 @@
 """The end of a client's pipeline over an embedded channel, with gates of one channel each."""
 
+from collections.abc import Callable
+
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.channel.message_codec import MessageDecoder
 from netstack.channel.outbound_buffer import OutboundFrame
 from netstack.config import NetstackConfig
-from netstack.gate.channels.partition_state_checker import PartitionStateChecker
+from netstack.gate.channels.partition_state_checker import PartitionStateChecker, ProducerState
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
+from netstack.ids import ResultPartitionID
 from netstack.security import SecurityConfig
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
@@ -18,6 +21,18 @@ from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 SEGMENT = 1024
 CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=64 * SEGMENT, security=SecurityConfig.none())
 EXCLUSIVE = 2
+
+
+class ScriptedStateChecker:
+    """Answers at once, with what it was made with."""
+
+    def __init__(self, *answers: ProducerState) -> None:
+        self.answers = list(answers)
+        self.asked: list[ResultPartitionID] = []
+
+    def check(self, partition_id: ResultPartitionID, on_result: Callable[[ProducerState], None]) -> None:
+        self.asked.append(partition_id)
+        on_result(self.answers.pop(0))
 
 
 class Client:

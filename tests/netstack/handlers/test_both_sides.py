@@ -21,9 +21,8 @@ from netstack.wire.codec import SERVER_MESSAGE_IDS, encode
 from netstack.wire.decoder import FrameDecoder
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, OtherEvent, StopMode
 from netstack.wire.messages import BufferResponse, ErrorCode, ErrorResponse, PartitionRequest
-from tests.netstack.handlers.client_side import EXCLUSIVE, Client
+from tests.netstack.handlers.client_side import EXCLUSIVE, Client, ScriptedStateChecker
 from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, partition_id_of, receiver_of
-from tests.netstack.handlers.test_flink_request_client import StateChecker
 
 EVENT = OtherEvent("org.example.Superstep", b"\7")
 
@@ -197,7 +196,7 @@ def test_a_buffer_size_that_the_consumer_announces_is_kept_by_the_producer(both:
 
 def test_a_request_is_repeated_until_the_partition_is_there(both: BothSides) -> None:
     """Refused after the timeout, the consumer asks for the producer's state and requests again, under the same id."""
-    checker = StateChecker(ProducerState.READY, ProducerState.READY)
+    checker = ScriptedStateChecker(ProducerState.READY, ProducerState.READY)
     gate = SingleInputGate("consumer", state_checker=checker)
     backoff = RequestBackoff(100, 30_000, listener_timeout_ms=10_000)
     channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, both.client, backoff=backoff)

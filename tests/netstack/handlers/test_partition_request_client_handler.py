@@ -1,39 +1,53 @@
-"""``CreditBasedPartitionRequestClientHandler``: buffers in, credit out, errors at the right scope."""
+"""``CreditBasedPartitionRequestClientHandler``: buffers in, credit out, errors at the right scope.
+
+Source: Flink ``CreditBasedPartitionRequestClientHandlerTest``, ``ClientTransportErrorHandlingTest``: the sections of these names.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.channel.limits import MAX_WAITING_REPLIES
 from netstack.channel.message_codec import MessageDecoder
-from netstack.channel.outbound_buffer import OutboundFrame
 from netstack.errors import (
     ConnectionLostError,
     LocalProtocolError,
     NetstackError,
+    PartitionNotFoundError,
     ProducerFailedError,
     RemoteProtocolError,
     TransportError,
 )
+from netstack.gate.channels.partition_state_checker import ProducerState
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import input_channel_id
 from netstack.testing.embedded_channel import EmbeddedChannel
+from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.wire.codec import encode
+from netstack.wire.events import OtherEvent, serialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
     BacklogAnnouncement,
+    BufferResponse,
     CancelPartitionRequest,
     CloseRequest,
     DataType,
     ErrorCode,
     ErrorResponse,
+    NewBufferSize,
     PartitionRequest,
+    ResumeConsumption,
+    TaskEventRequest,
 )
+from tests.netstack.connections import Consumer, Peer, serve, until
 from tests.netstack.gate.manual_timers import ManualStateChecker
-from tests.netstack.handlers.client_side import CONFIG, EXCLUSIVE, SEGMENT, Client, response, take
+from tests.netstack.handlers.client_side import CONFIG, EXCLUSIVE, Client, ScriptedStateChecker, response, take
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 
 
@@ -42,6 +56,16 @@ def client() -> Iterator[Client]:
     one = Client()
     yield one
     one.close()
+
+
+@pytest.fixture
+def hopping() -> Iterator[Client]:
+    """Announcements of credit take the hop to the loop, as in production."""
+    one = Client(EmbeddedEventLoop())
+    yield one
+    one.close()
+    assert one.loop is not None
+    one.loop.close()
 
 
 def test_the_request_carries_the_exclusive_buffers_as_credit(client: Client) -> None:
@@ -57,8 +81,7 @@ def test_recycled_buffers_become_one_announcement(client: Client) -> None:
     client.sent()
     for number in range(EXCLUSIVE):
         client.connection.write_inbound(response(sequence_number=number))
-    client.connection.write(OutboundFrame((bytes(2 * SEGMENT + 1),), None))
-    assert not client.connection.is_writable
+    client.block()
 
     take(gate)
     take(gate)
@@ -113,18 +136,6 @@ def test_an_unknown_receiver_is_told_to_stop_once(client: Client) -> None:
     client.connection.write_inbound(response(9, 1))
 
     assert client.sent() == [CancelPartitionRequest(receiver_of(9))]
-
-
-def test_a_closed_gate_cancels_and_drops_what_still_comes(client: Client) -> None:
-    """After the close nothing is delivered, and all segments are back (checked at the end)."""
-    gate = client.open_gate()
-    client.sent()
-
-    gate.close()
-    client.connection.write_inbound(response())
-
-    assert client.sent() == [CancelPartitionRequest(receiver_of(1))]
-    assert client.handler.num_channels == 0
 
 
 def test_events_take_no_exclusive_buffer(client: Client) -> None:
@@ -203,17 +214,6 @@ def test_a_lost_connection_is_an_error_of_every_channel_that_reads(client: Clien
         reading.poll_next()
 
 
-def test_an_exception_of_the_pipeline_keeps_its_cause(client: Client) -> None:
-    """A foreign exception is translated once, with ``from``."""
-    gate = client.open_gate()
-
-    client.connection.pipeline.fire_exception_caught(OSError("reset by peer"))
-
-    with pytest.raises(TransportError, match="reset by peer") as caught:
-        gate.poll_next()
-    assert isinstance(caught.value.__cause__, OSError)
-
-
 def test_a_message_for_servers_ends_the_connection(client: Client) -> None:
     """A client never ignores what it does not understand."""
     gate = client.open_gate()
@@ -269,27 +269,6 @@ def test_a_channel_that_was_told_to_stop_acknowledges_nothing(client: Client) ->
     assert client.handler.num_channels == 0
 
 
-def test_a_request_that_cannot_be_written_fails_its_channel(client: Client) -> None:
-    """The encoder refuses it; the task learns that, and the connection goes on."""
-
-    class Refusing(ChannelHandler):
-        def write(self, ctx: ChannelHandlerContext, message: object) -> None:
-            if isinstance(message, PartitionRequest) and message.receiver == receiver_of(1):
-                raise LocalProtocolError("no such number")
-            ctx.write(message)
-
-    client.handler = CreditBasedPartitionRequestClientHandler()
-    client.connection = EmbeddedChannel(Refusing(), MessageDecoder.of(CONFIG, client.handler), client.handler, config=CONFIG)
-
-    refused, good = client.open_gate(1), client.open_gate(2)
-    client.connection.write_inbound(response(2))
-
-    with pytest.raises(LocalProtocolError, match="no such number"):
-        refused.poll_next()
-    assert take(good) == b"data"
-    assert client.handler.num_channels == 1
-
-
 def test_every_channel_learns_the_error_even_if_a_task_chokes_on_it(client: Client) -> None:
     """A callback that raises in the first gate does not leave the second one asleep."""
 
@@ -325,7 +304,7 @@ def test_a_cancelled_channel_is_left_out_when_credit_is_announced(client: Client
     for number in (1, 2):
         client.connection.write_inbound(response(number))
     client.sent()
-    client.connection.write(OutboundFrame((bytes(2 * SEGMENT + 1),), None))
+    client.block()
     take(leaving)
     take(staying)
 
@@ -403,3 +382,546 @@ def test_a_task_of_many_channels_may_leave_while_the_socket_takes_nothing(client
     assert take(other) == b"data"
     client.connection.flush_outbound()
     assert len([each for each in client.sent() if isinstance(each, CancelPartitionRequest)]) == 1201
+
+
+# ---------------------------------------------------------------- CreditBasedPartitionRequestClientHandlerTest
+
+
+def test_release_input_channel_during_decode(client: Client) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: release during decode (FLINK-1627).  The rest is dropped, the sender told to stop."""
+    gate = client.open_gate()
+    client.sent()
+    frame = response(payload=bytes(100))
+    client.connection.write_inbound(frame[:80])
+    client.is_deaf = True  # the order of the release is still under way
+
+    gate.close()
+    client.connection.write_inbound(frame[80:])
+
+    assert client.sent() == [CancelPartitionRequest(receiver_of(1))]
+
+
+def test_receive_empty_buffer(client: Client) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: receive empty buffer (FLINK-1761).  It counts in the sequence, and is no error."""
+    _, [channel] = client.open_channels(1)
+
+    client.connection.write_inbound(response(payload=b"", backlog=2))
+    client.connection.write_inbound(response(sequence_number=1))
+
+    assert channel.sender_backlog == 0
+    assert channel.num_queued_buffers == 1
+
+
+def test_receive_buffer(client: Client) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: receive buffer.  Queued, and the sender's backlog is remembered."""
+    _, [channel] = client.open_channels(1, num_floating=8)
+
+    client.connection.write_inbound(response(backlog=2))
+
+    assert channel.num_queued_buffers == 1
+    assert channel.sender_backlog == 2
+
+
+def test_receive_compressed_buffer(client: Client) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: receive compressed buffer.  The flag of the header reaches the channel."""
+    _, [channel] = client.open_channels(1, num_floating=8)
+
+    client.connection.write_inbound(response(payload=b"squeezed", backlog=2, is_compressed=True))
+
+    found = channel.next_buffer()
+    assert found is not None
+    assert found.buffer.is_compressed
+    assert bytes(found.buffer.view) == b"squeezed"
+    found.buffer.recycle()
+
+
+def test_receive_backlog_announcement(client: Client) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: backlog announcement.  2 exclusive, a pool of 8: 5 -> 7 of 7; 12 -> 10 of 14."""
+    _, [channel] = client.open_channels(1, num_floating=8)
+    manager = channel.buffer_manager
+    assert (manager.num_available_buffers, manager.num_floating_available) == (2, 0)
+
+    client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 5)))
+    first = (manager.num_available_buffers, manager.num_required, manager.num_floating_available, channel.sender_backlog)
+    client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 12)))
+    second = (manager.num_available_buffers, manager.num_required, manager.num_floating_available, channel.sender_backlog)
+
+    assert first == (7, 7, 5, 5)
+    assert second == (10, 14, 8, 12)
+
+
+def test_backlog_announcement_without_exclusive_buffers(client: Client) -> None:
+    """The request carries no credit; the announcement is answered with what the pool has."""
+    _, [channel] = client.open_channels(1, num_floating=4, num_exclusive=0)
+
+    client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 3)))
+
+    request = PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), 0)
+    sent = client.sent()
+    assert sent[0] == request
+    assert sum(each.credit for each in sent if isinstance(each, AddCredit)) == 3
+    assert channel.num_credits_available == 3
+
+
+def test_throw_exception_for_no_available_buffer(client: Client) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: no available buffer is an error of that channel."""
+    gate, [channel] = client.open_channels(1, num_floating=1, num_exclusive=0)
+    assert channel.buffer_manager.num_available_buffers == 0
+
+    client.connection.write_inbound(response(backlog=2))
+
+    with pytest.raises(RemoteProtocolError, match="no buffer available"):
+        gate.poll_next()
+    assert client.connection.is_open
+
+
+def test_receive_partition_not_found_exception(client: Client) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: partition not found asks for the producer's state; alive, it is requested again."""
+    checker = ScriptedStateChecker(ProducerState.READY, ProducerState.UNKNOWN)
+    gate = SingleInputGate("consumer", state_checker=checker)
+    channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, client, backoff=RequestBackoff(100, 1000))
+    channel.assign_exclusive_segments(client.pool, EXCLUSIVE)
+    gate.add_channel(channel)
+    client.gates.append(gate)
+    gate.request_partitions()
+    refusal = encode(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, "not registered within 10 s", receiver_of(1)))
+
+    client.connection.write_inbound(refusal)
+    assert client.sent() == [PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), EXCLUSIVE)] * 2
+    assert gate.poll_next() is None
+    client.connection.write_inbound(refusal)
+
+    with pytest.raises(PartitionNotFoundError, match="not registered within 10 s"):
+        gate.poll_next()
+    assert checker.asked == [partition_id_of(1)] * 2
+
+
+def test_cancel_before_active() -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: cancel before active.  Without a pipeline nothing happens, and nothing fails."""
+    client = Client()
+    _, [channel] = client.open_channels(1)
+    handler = CreditBasedPartitionRequestClientHandler()
+
+    handler.cancel(channel)
+    handler.request_subpartition(channel)
+    handler.resume_consumption(channel)
+    handler.notify_credit_available(channel)
+    handler.cancel(channel)
+    handler.close_unused()
+
+    assert handler.num_channels == 0
+    client.close()
+
+
+def test_notify_credit_available(hopping: Client) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: credit batching, the golden scenario.
+
+    Two channels each get a response with backlog 1: two credits each, in one AddCredit(2) each.  The socket takes nothing: a third response
+    makes one credit, and nothing is written.  When it takes bytes again exactly one AddCredit(1) leaves.
+    """
+    loop = hopping.loop
+    assert loop is not None
+    _, [first, second] = hopping.open_channels(1, 2, num_floating=6)
+    requests = [PartitionRequest(partition_id_of(number), 0, 0, receiver_of(number), 2) for number in (1, 2)]
+    assert hopping.sent() == requests
+
+    hopping.connection.write_inbound(response(1, 0, backlog=1))
+    hopping.connection.write_inbound(response(2, 0, backlog=1))
+    assert (first.unannounced_credit, second.unannounced_credit) == (2, 2)
+    loop.run_pending()
+    assert hopping.sent() == [AddCredit(receiver_of(1), 2), AddCredit(receiver_of(2), 2)]
+
+    hopping.block()
+    hopping.connection.write_inbound(response(1, 1, backlog=1))
+    assert (first.unannounced_credit, second.unannounced_credit) == (1, 0)
+    loop.run_pending()
+    assert hopping.sent() == []
+
+    hopping.unblock()
+    assert hopping.sent() == [AddCredit(receiver_of(1), 1)]
+    assert (first.unannounced_credit, second.unannounced_credit) == (0, 0)
+
+
+def test_notify_credit_available_after_released(hopping: Client) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: no credit is announced for a channel that was released after it got some."""
+    loop = hopping.loop
+    assert loop is not None
+    gate, [channel] = hopping.open_channels(1, num_floating=6)
+    hopping.sent()
+    hopping.connection.write_inbound(response(backlog=1))
+    assert channel.unannounced_credit == 2
+
+    gate.close()
+    loop.run_pending()
+
+    assert hopping.sent() == [CancelPartitionRequest(receiver_of(1))]
+
+
+@pytest.mark.parametrize("is_removed", [False, True], ids=["released", "removed"])
+@pytest.mark.parametrize("is_read_before", [True, False], ids=["response before", "response after"])
+def test_read_buffer_response_and_releasing_or_removing_channel(
+    client: Client,
+    is_removed: bool,
+    is_read_before: bool,
+) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: BufferResponse before/after releasing/removing the channel.  No buffer is lost."""
+    gate, [channel] = client.open_channels(1)
+    client.sent()
+    frame = response(payload=bytes(200))
+    client.connection.write_inbound(frame if is_read_before else frame[:100])
+
+    client.is_deaf = not is_removed
+    gate.close()
+    client.connection.write_inbound(b"" if is_read_before else frame[100:])
+    client.connection.write_inbound(response(sequence_number=1, payload=bytes(200)))
+
+    assert client.sent() == [CancelPartitionRequest(receiver_of(1))]
+    assert channel.num_queued_buffers == 0
+    assert client.handler.num_channels == 0
+    assert client.pool.num_available == client.pool.num_total
+
+
+def test_do_not_fail_handler_on_single_channel_failure(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: an exception while one channel takes its buffer is that channel's error only."""
+    failing, [channel] = client.open_channels(1)
+    good = client.open_gate(2)
+
+    def choke(message: BufferResponse) -> None:
+        assert isinstance(message.buffer, NetworkBuffer)
+        message.buffer.recycle()
+        raise OSError("test exception on buffer")
+
+    monkeypatch.setattr(channel.receiver, "on_response", choke)
+    client.connection.write_inbound(response(1) + response(2))
+
+    with pytest.raises(TransportError, match="test exception on buffer") as caught:
+        failing.poll_next()
+    assert isinstance(caught.value.__cause__, OSError)
+    assert take(good) == b"data"
+    late = client.open_gate(3)
+    client.connection.write_inbound(response(3))
+    assert take(late) == b"data", "the handler is not marked as failed"
+
+
+class Throwing(ChannelHandler):
+    """Fails at the first message."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "text"),
+    [
+        (Exception(), TransportError, "connection to embedded failed: Exception"),
+        (Exception("some error"), TransportError, "some error"),
+        (ConnectionResetError(104, "Connection reset by peer"), ConnectionLostError, "Lost connection to task manager 'embedded'"),
+        (OSError(104, "Connection reset by peer"), ConnectionLostError, "This indicates that the remote task manager was lost"),
+        (BrokenPipeError(32, "Broken pipe"), ConnectionLostError, "Lost connection to task manager"),
+    ],
+)
+def test_exception_wrap(cause: Exception, kind: type[NetstackError], text: str) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: exception wrap.  Local errors and lost peers are told apart, with the cause."""
+    client = Client()
+    client.connection = EmbeddedChannel(MessageDecoder.of(CONFIG, client.handler), Throwing(cause), client.handler, config=CONFIG)
+    gate = client.open_gate()
+
+    client.connection.write_inbound(response())
+
+    with pytest.raises(kind, match=text) as caught:
+        gate.poll_next()
+    assert type(caught.value) is kind
+    assert caught.value.__cause__ is cause
+    client.connection = EmbeddedChannel(MessageDecoder.of(CONFIG))
+    gate.close()
+
+
+def test_announce_buffer_size(client: Client) -> None:
+    """CreditBasedPartitionRequestClientHandlerTest: announce buffer size.  One message per channel, in order."""
+    gate, _ = client.open_channels(1, 2, num_floating=6)
+    client.sent()
+
+    gate.announce_buffer_size(333)
+
+    assert client.sent() == [NewBufferSize(receiver_of(1), 333), NewBufferSize(receiver_of(2), 333)]
+
+
+# ---------------------------------------------------------------- the order of orders
+
+
+def test_orders_wait_for_the_socket_and_keep_their_order(client: Client) -> None:
+    """Nothing overtakes; credit is summed up when it leaves, so the second announcement has nothing left to say."""
+    gate, [channel] = client.open_channels(1)
+    event = serialize_event(OtherEvent("org.example.Superstep", b""))
+    for number in range(EXCLUSIVE):
+        client.connection.write_inbound(response(sequence_number=number))
+    client.sent()
+    client.block()
+
+    take(gate)
+    client.handler.resume_consumption(channel)
+    take(gate)
+    client.handler.notify_credit_available(channel)
+    client.handler.notify_new_buffer_size(channel, 300)
+    client.handler.send_task_event(channel, event)
+    client.handler.acknowledge_all_records_processed(channel)
+    assert client.sent() == []
+    client.unblock()
+
+    me = receiver_of(1)
+    assert client.sent() == [
+        AddCredit(me, 2),
+        ResumeConsumption(me),
+        NewBufferSize(me, 300),
+        TaskEventRequest(event, partition_id_of(1), me),
+        AckAllUserRecordsProcessed(me),
+    ]
+
+
+def test_orders_of_a_channel_that_left_before_the_socket_took_them(client: Client) -> None:
+    """The cancel is the last word: behind it they would name a stranger."""
+    _, [leaving] = client.open_channels(1)
+    _, [staying] = client.open_channels(2)
+    client.sent()
+    client.block()
+    for channel in (leaving, staying):
+        client.handler.resume_consumption(channel)
+
+    client.handler.cancel(leaving)
+    client.unblock()
+
+    assert client.sent() == [CancelPartitionRequest(receiver_of(1)), ResumeConsumption(receiver_of(2))]
+
+
+def test_a_receiver_that_was_a_stranger_can_be_cancelled_later(client: Client) -> None:
+    """Told to stop before it asked, as after a lost order; as a channel it is told again."""
+    client.connection.write_inbound(response(1))
+    gate = client.open_gate(1)
+    client.connection.write_inbound(response(1, sequence_number=29))
+
+    with pytest.raises(RemoteProtocolError):
+        gate.poll_next()
+    cancel = CancelPartitionRequest(receiver_of(1))
+    assert client.sent() == [cancel, PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), EXCLUSIVE), cancel]
+
+
+def test_a_backlog_of_a_channel_that_was_released_is_ignored(client: Client) -> None:
+    """Its order to cancel is still under way; it takes no floating buffers any more."""
+    gate, [channel] = client.open_channels(1, num_floating=4)
+    client.is_deaf = True
+    gate.close()
+
+    client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 3)))
+
+    assert channel.sender_backlog == 0
+
+
+def test_orders_of_a_connection_that_ended_are_dropped(client: Client) -> None:
+    """They are neither sent nor kept."""
+    _, [channel] = client.open_channels(1)
+    client.block()
+    client.handler.resume_consumption(channel)
+
+    client.connection.lose_connection()
+    client.handler.resume_consumption(channel)
+    client.handler.close_unused()
+
+    assert client.handler.has_ended
+    assert not client.handler._orders
+
+
+def test_an_unused_connection_ends_with_a_close_request(client: Client) -> None:
+    """Behind everything that was written before."""
+    _, [channel] = client.open_channels(1)
+    client.sent()
+    client.handler.resume_consumption(channel)
+
+    client.handler.close_unused()
+
+    assert client.sent() == [ResumeConsumption(receiver_of(1)), CloseRequest()]
+    assert not client.connection.is_open
+
+
+def test_an_error_that_is_about_a_receiver_is_that_channels_only(client: Client) -> None:
+    """Flink's scope on the wire is the connection; our own server says whom it means."""
+    meant, good = client.open_gate(1), client.open_gate(2)
+    client.sent()
+
+    client.connection.write_inbound(encode(ErrorResponse(ErrorCode.SUBPARTITION_TAKEN, "taken", None, about=receiver_of(1))))
+    client.connection.write_inbound(encode(ErrorResponse(ErrorCode.UNKNOWN_RECEIVER, "who?", None, about=receiver_of(7))))
+    client.connection.write_inbound(response(2))
+
+    with pytest.raises(NetstackError, match="taken"):
+        meant.poll_next()
+    assert client.sent() == [CancelPartitionRequest(receiver_of(1))]
+    assert take(good) == b"data"
+
+
+def test_a_backlog_that_a_channel_chokes_on_is_its_own_error(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The neighbour gets its floating buffers."""
+    failing, [channel] = client.open_channels(1)
+    _, [good] = client.open_channels(2, num_floating=4)
+
+    def choke(backlog: int) -> None:
+        raise OSError("callback")
+
+    monkeypatch.setattr(channel.receiver, "on_sender_backlog", choke)
+    client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 3)) + encode(BacklogAnnouncement(receiver_of(2), 3)))
+
+    with pytest.raises(TransportError, match="callback"):
+        failing.poll_next()
+    assert good.sender_backlog == 3
+
+
+def test_a_state_check_that_fails_is_its_channels_error(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would otherwise wait for ever."""
+    gate, [channel] = client.open_channels(1)
+
+    def choke(error: PartitionNotFoundError) -> None:
+        raise OSError("no job manager")
+
+    monkeypatch.setattr(channel, "on_failed_partition_request", choke)
+    client.connection.write_inbound(encode(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, "gone", receiver_of(1))))
+
+    with pytest.raises(TransportError, match="no job manager"):
+        gate.poll_next()
+
+
+def test_a_server_that_sends_to_strangers_and_reads_nothing_is_cut_off(client: Client) -> None:
+    """Our cancels do not pile up without bound."""
+    gate = client.open_gate(1)
+    client.block()
+
+    num_sent = 0
+    while client.connection.is_open and num_sent < 5000:
+        num_sent += 1
+        client.connection.write_inbound(response(10 + num_sent))
+
+    assert num_sent == MAX_WAITING_REPLIES + 1
+    with pytest.raises(RemoteProtocolError, match="does not read our answers"):
+        gate.poll_next()
+
+
+def test_a_stranger_that_was_forgotten_is_told_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of them is bounded."""
+    monkeypatch.setattr("netstack.handlers.partition_request_client_handler._MAX_CANCELLED", 10)
+    for number in range(20):
+        client.connection.write_inbound(response(10 + number))
+        client.connection.flush_outbound()
+    client.sent()
+
+    client.connection.write_inbound(response(10 + 19, data_type=DataType.END_OF_DATA))
+    client.connection.write_inbound(response(10))
+
+    assert client.sent() == [CancelPartitionRequest(receiver_of(10))]
+
+
+# ---------------------------------------------------------------- ClientTransportErrorHandlingTest
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("error", [LocalProtocolError("expected"), RuntimeError("expected")])
+def test_exception_on_write(error: Exception, failing: int) -> None:
+    """ClientTransportErrorHandlingTest: exception on write.  Of two requests one fails; only its channel is notified."""
+
+    class Failing(ChannelHandler):
+        def write(self, ctx: ChannelHandlerContext, message: object) -> None:
+            if isinstance(message, PartitionRequest) and message.receiver == receiver_of(failing):
+                raise error
+            ctx.write(message)
+
+    client = Client()
+    client.connection = EmbeddedChannel(Failing(), MessageDecoder.of(CONFIG, client.handler), client.handler, config=CONFIG)
+
+    gates = {number: client.open_gate(number) for number in (1, 2)}
+    client.connection.write_inbound(response(3 - failing))
+
+    with pytest.raises(NetstackError, match="expected") as caught:
+        gates[failing].poll_next()
+    assert error in (caught.value, caught.value.__cause__)
+    assert take(gates[3 - failing]) == b"data"
+    assert client.connection.is_open
+    assert client.handler.num_channels == 1
+    client.close()
+
+
+def test_wrapping_of_remote_error_message(client: Client) -> None:
+    """ClientTransportErrorHandlingTest: wrapping of remote errors.  One for a channel is that channel's, one without is everybody's."""
+    gates = [client.open_gate(1), client.open_gate(2)]
+
+    client.connection.write_inbound(encode(ErrorResponse(ErrorCode.INTERNAL, "Expected test exception", receiver_of(1))))
+    with pytest.raises(TransportError, match="Error at remote task manager 'embedded': Expected test exception"):
+        gates[0].poll_next()
+    assert gates[1].poll_next() is None
+    client.connection.write_inbound(encode(ErrorResponse(ErrorCode.INTERNAL, "Expected test exception", None)))
+
+    with pytest.raises(TransportError, match=r"^Error at"):
+        gates[0].poll_next()
+    with pytest.raises(TransportError, match="Fatal error at remote task manager 'embedded': Expected test exception"):
+        gates[1].poll_next()
+    client.connection.check_exception()
+
+
+async def test_exception_on_remote_close() -> None:
+    """ClientTransportErrorHandlingTest: exception on remote close.  Both channels are told, with the peer's address."""
+    consumer, peer = Consumer(), Peer()
+    server, address = await serve(peer)
+    gates = [consumer.gate(address, 1), consumer.gate(address, 2)]
+    await until(lambda: len(peer.received) == 2)
+
+    peer.contexts[0].close()
+
+    for gate in gates:
+        error = await consumer.error_of(gate)
+        assert isinstance(error, ConnectionLostError)
+        assert str(error) == (
+            f"Connection unexpectedly closed by remote task manager '{address}'. This might indicate that the remote task manager was lost."
+        )
+    await consumer.close()
+    await server.close()
+
+
+def test_exception_caught(client: Client) -> None:
+    """ClientTransportErrorHandlingTest: exception caught.  It does not reach the end of the pipeline, and every channel gets it."""
+    gates = [client.open_gate(1), client.open_gate(2)]
+
+    client.connection.pipeline.fire_exception_caught(Exception())
+
+    client.connection.check_exception()
+    for gate in gates:
+        with pytest.raises(TransportError, match="connection to embedded failed"):
+            gate.poll_next()
+
+
+def test_connection_reset_by_peer(client: Client) -> None:
+    """ClientTransportErrorHandlingTest: connection reset by peer.  Another text, the system's word as the cause."""
+    gate = client.open_gate()
+    reset = ConnectionResetError(104, "Connection reset by peer")
+    lost = ConnectionLostError("lost the connection")
+    lost.__cause__ = reset
+
+    client.connection.lose_connection(lost)
+
+    with pytest.raises(ConnectionLostError) as caught:
+        gate.poll_next()
+    assert str(caught.value) == "Lost connection to task manager 'embedded'. This indicates that the remote task manager was lost."
+    assert caught.value.__cause__ is reset
+
+
+def test_channel_closed_on_exception_during_error_notification(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ClientTransportErrorHandlingTest: a channel that fails to take its error keeps neither the close nor the other channels' errors."""
+    _, [broken] = client.open_channels(1)
+    good = client.open_gate(2)
+
+    def choke(error: NetstackError) -> None:
+        raise RuntimeError("expected test exception")
+
+    monkeypatch.setattr(broken, "on_error", choke)
+    client.connection.pipeline.fire_exception_caught(Exception("first"))
+
+    assert not client.connection.is_open
+    with pytest.raises(TransportError, match="first"):
+        good.poll_next()

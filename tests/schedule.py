@@ -1,0 +1,59 @@
+"""Which file a worker of pytest-xdist runs next.
+
+A file is run by one worker.  Files that start clusters wait much and compute in bursts: they come first, the longest in front, and no
+more than ``MAX_CLUSTERS`` workers run them at a time, so that clusters do not starve each other while the other workers compute.  The short
+files at the end fill what is left: no worker waits long for the last one.
+
+Side:   any.
+Absent: measured durations.  They would differ by machine, and a new file would have none.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+MAX_CLUSTERS: Final = 2
+# Spark starts once per worker and kind, and its local clusters of one machine share a folder, which the fixture empties at its end.
+SPARK: Final = "tests/spark"
+# What starts processes, the longest first.
+CLUSTERS: Final = (
+    SPARK,
+    "tests/integration/test_bench.py",
+    "tests/integration/test_processes.py",
+    "tests/bench/test_nexmark.py",
+    "tests/integration/test_word_count.py",
+    "tests/integration/test_task_manager_leaks.py",
+    "tests/bench/test_programs.py",
+    "tests/integration/",
+    "tests/test_packaging.py",
+    "tests/flowlet/cli/test_main.py",
+)
+# What computes for long, in few tests.
+LONG: Final = ("tests/sim/test_sim.py", "tests/differential/test_differential.py", "tests/flowlet/operators/test_chunks_or_records.py")
+
+
+def scope_of(nodeid: str) -> str:
+    """What one worker runs as a whole: a file, or all of ``tests/spark``."""
+    return SPARK if nodeid.startswith(f"{SPARK}/") else nodeid.partition("::")[0]
+
+
+def starts_clusters(scope: str) -> bool:
+    """Whether its tests start processes that compute."""
+    return scope.startswith(CLUSTERS)
+
+
+def next_scope(num_tests: Mapping[str, int], running: Collection[str]) -> str:
+    """The scope that a free worker begins with.
+
+    Args:
+        num_tests: of each scope that nobody has begun; at least one.
+        running: what the other workers have not finished.
+    """
+    may_start_clusters = sum(map(starts_clusters, running)) < MAX_CLUSTERS
+
+    def rank(scope: str) -> tuple[bool, int, int]:
+        is_cluster = starts_clusters(scope)
+        first = CLUSTERS if is_cluster else LONG
+        place = next((place for place, prefix in enumerate(first) if scope.startswith(prefix)), len(first))
+        return is_cluster is not may_start_clusters, place, -num_tests[scope]
+
+    return min(num_tests, key=rank)
