@@ -1,8 +1,8 @@
 """``python -m flowlet.jm``: a JobManager as a process of its own.
 
 Side:   loop.
-Rules:  one line on standard output when it is ready, log lines on standard error.  SIGINT, SIGTERM and SIGHUP end it with exit code 0;
-        a bad option ends it with one line on standard error and exit code 2.
+Rules:  prints one line on standard output when it listens, and logs to standard error.  SIGINT, SIGTERM and SIGHUP end the process with
+        exit code 0.  A bad option ends it with one line on standard error and exit code 2.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ def main(
 
 
 async def serve(config: JobManagerConfig, host: str, port: int) -> None:
-    """Run a JobManager until a signal comes.
+    """Run a JobManager until SIGINT, SIGTERM or SIGHUP arrives.
 
     Raises:
-        ConfigError: it cannot listen there.
+        ConfigError: the JobManager cannot listen on this address.
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ async def serve(config: JobManagerConfig, host: str, port: int) -> None:
 
 
 def run() -> int:
-    """Parse the command line and run; the exit code."""
+    """Parse the command line and run; return the exit code."""
     try:
         app(standalone_mode=False)
     except ConfigError as error:
