@@ -160,15 +160,13 @@ class JobMaster:
 
     def source_watermark_reported(self, tm_id: str, message: SourceWatermarkReported) -> bool:
         """Record the watermark of an aligned source; False if that task does not run there, or is not aligned."""
-        location = self._locations.get(message.attempt)
-        if location is None or location.tm_id != tm_id or self.graph.executions[message.attempt].state.is_terminal:
+        if not self._is_running_on(tm_id, message.attempt):
             return False
         return self._alignment.report(self._source_subtask(message.attempt), message.timestamp)
 
     def splits_requested(self, tm_id: str, message: SplitsRequested) -> bool:
         """Answer a source that wants splits; False if that task does not run there, or has no enumerator."""
-        location = self._locations.get(message.attempt)
-        if location is None or location.tm_id != tm_id or self.graph.executions[message.attempt].state.is_terminal:
+        if not self._is_running_on(tm_id, message.attempt):
             return False
         vertex = self.graph.executions[message.attempt].vertex
         coordinator = self._sources.get(vertex.vertex_id)
@@ -220,13 +218,16 @@ class JobMaster:
 
     def gate_reported(self, tm_id: str, message: GateReported) -> bool:
         """Record the counts of a remote gate's subtask, and end the gate if it is complete; False if that task does not run there."""
-        location = self._locations.get(message.attempt)
-        if location is None or location.tm_id != tm_id or self.graph.executions[message.attempt].state.is_terminal:
+        if not self._is_running_on(tm_id, message.attempt):
             return False
         vertex = self.graph.executions[message.attempt].vertex
         if self._gates.report(vertex.vertex_id, vertex.subtask, message.counts):
             self._finish_gate(vertex.vertex_id)
         return True
+
+    def _is_running_on(self, tm_id: str, attempt: bytes) -> bool:
+        location = self._locations.get(attempt)
+        return location is not None and location.tm_id == tm_id and not self.graph.executions[attempt].state.is_terminal
 
     def finish_gate(self, name: str) -> None:
         """Tell a gate to accept no further producers and end after the open ones; call after ``start``; idempotent."""
