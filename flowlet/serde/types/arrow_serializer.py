@@ -106,19 +106,11 @@ class ArrowSerializer(TypeSerializer):
     """``pyarrow.RecordBatch`` of one schema.  Deserialized batches own their memory."""
 
     __slots__ = ("_schema",)
+    is_immutable = True
+    min_size_bytes = 4
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-
-    @property
-    def is_immutable(self) -> bool:
-        """True: Arrow's batches are."""
-        return True
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """As ``message_of_batch``, after its size."""

@@ -32,11 +32,7 @@ class ImmutableSerializer(TypeSerializer):
     """Base class for immutable values, which need no copies."""
 
     __slots__ = ()
-
-    @property
-    def is_immutable(self) -> bool:
-        """True."""
-        return True
+    is_immutable = True
 
 
 class IntegerSerializer(ImmutableSerializer):
@@ -122,11 +118,7 @@ class CharSerializer(ImmutableSerializer):
     """``str`` of one character that is one UTF-16 code unit."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """2."""
-        return 2
+    min_size_bytes = 2
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """The code unit."""
@@ -197,11 +189,7 @@ class BigIntegerSerializer(ImmutableSerializer):
     """``int`` of any size, or None."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
+    min_size_bytes = 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Size and bytes, or a code for None, 0, 1 and 10."""
@@ -218,11 +206,7 @@ class BigDecimalSerializer(ImmutableSerializer):
     """``decimal.Decimal``, finite, or None: the digits as a big integer, then the scale."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
+    min_size_bytes = 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Keeps trailing zeros.  Refuses -0, because Java's zero has no sign."""
@@ -278,11 +262,7 @@ class InstantSerializer(ImmutableSerializer):
 
     __slots__ = ()
     _NULL = (-(2**63), -(2**31))
-
-    @property
-    def min_size_bytes(self) -> int:
-        """12."""
-        return 12
+    min_size_bytes = 12
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """None is the smallest number in both fields."""
@@ -302,17 +282,13 @@ class MillisSerializer(ImmutableSerializer):
     """A date or a time of day as i64 milliseconds, or None."""
 
     __slots__ = ("_class", "_from_millis", "_name", "_to_millis")
+    min_size_bytes = 8
 
     def __init__(self, name: str, kind: type, to_millis: Callable[[Any], int], from_millis: Callable[[int], Any]) -> None:
         self._name = name
         self._class = kind
         self._to_millis = to_millis
         self._from_millis = from_millis
-
-    @property
-    def min_size_bytes(self) -> int:
-        """8."""
-        return 8
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """None is the smallest number."""
@@ -334,11 +310,7 @@ class TimestampSerializer(ImmutableSerializer):
     """``datetime.datetime`` without a zone, or None: i64 milliseconds, i32 nanoseconds of the second."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """12."""
-        return 12
+    min_size_bytes = 12
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """The milliseconds of the second are in both fields, as in Java."""

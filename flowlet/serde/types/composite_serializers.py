@@ -24,22 +24,14 @@ _ROW_KINDS: Final = tuple(RowKind)
 class TupleSerializer(TypeSerializer):
     """``tuple``: its fields in order.  A field may be None only if its own serializer has a format for None."""
 
-    __slots__ = ("_fields", "_is_immutable", "_min_size_bytes")
+    __slots__ = ("_fields", "is_immutable", "min_size_bytes")
+    is_immutable: bool
+    min_size_bytes: int
 
     def __init__(self, fields: Sequence[TypeSerializer]) -> None:
         self._fields = tuple(fields)
-        self._is_immutable = all(field.is_immutable for field in fields)
-        self._min_size_bytes = sum(field.min_size_bytes for field in fields)
-
-    @property
-    def is_immutable(self) -> bool:
-        """Whether all fields are."""
-        return self._is_immutable
-
-    @property
-    def min_size_bytes(self) -> int:
-        """That of all fields."""
-        return self._min_size_bytes
+        self.is_immutable = all(field.is_immutable for field in fields)
+        self.min_size_bytes = sum(field.min_size_bytes for field in fields)
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """The fields in order."""
@@ -157,16 +149,12 @@ class ListSerializer(TypeSerializer):
     """
 
     __slots__ = ("_element", "_has_null_flags", "_name")
+    min_size_bytes = 4
 
     def __init__(self, element: TypeSerializer, *, has_null_flags: bool = False, name: str = "ListSerializer") -> None:
         self._element = element
         self._has_null_flags = has_null_flags
         self._name = name
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Size and elements."""
@@ -206,15 +194,11 @@ class MapSerializer(TypeSerializer):
     """``dict``: i32 size, then for each entry, in the dict's order: the key, a byte that is 1 if the value is None, the value."""
 
     __slots__ = ("_key", "_value")
+    min_size_bytes = 4
 
     def __init__(self, key: TypeSerializer, value: TypeSerializer) -> None:
         self._key = key
         self._value = value
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Size and entries."""
@@ -271,11 +255,7 @@ class BytesSerializer(TypeSerializer):
     """``bytes``, or ``bytearray``, which is deserialized as ``bytes``: i32 size, then the bytes."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
+    min_size_bytes = 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Size and bytes."""

@@ -22,11 +22,7 @@ class LocalDateSerializer(ImmutableSerializer):
     """``datetime.date``, or None: i32 year, i8 month, i8 day."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """6."""
-        return 6
+    min_size_bytes = 6
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """None is the smallest number in all fields."""
@@ -52,11 +48,7 @@ class LocalTimeSerializer(ImmutableSerializer):
     """``datetime.time`` without a zone, or None: i8 hour, i8 minute, i8 second, i32 nanoseconds."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """7."""
-        return 7
+    min_size_bytes = 7
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """None is the smallest number in all fields."""
@@ -89,11 +81,7 @@ class LocalDateTimeSerializer(ImmutableSerializer):
     __slots__ = ()
     _DATE = LocalDateSerializer()
     _TIME = LocalTimeSerializer()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """13."""
-        return 13
+    min_size_bytes = 13
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """For None both parts are None."""

@@ -27,11 +27,7 @@ class PickledSerializer(TypeSerializer):
     """
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
+    min_size_bytes = 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Functions and classes of the main module are pickled by value."""
