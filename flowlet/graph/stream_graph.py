@@ -1,8 +1,8 @@
-"""``StreamGraph``: the operators of a program with everything inherited filled in.
+"""``StreamGraph``: the operators of a program, with all inherited settings filled in.
 
 Side:       pure.
-Invariants: nodes are in topological order; partitionings, side outputs and unions are on edges, not nodes; every
-            parallelism, max parallelism, slot sharing group and buffer timeout is a value, none is "inherited" any more.
+Invariants: nodes are in topological order; partitionings, side outputs and unions are on edges; parallelism, max parallelism, slot sharing
+            group and buffer timeout of every node have a value.
 Source:     Flink ``StreamGraph``, ``StreamGraphGenerator``, ``StreamGraphHasherV2``, ``JSONGenerator``.
 """
 
@@ -34,7 +34,7 @@ RUNTIME_MODES = ("STREAMING", "BATCH", "AUTOMATIC")
 
 @dataclass(frozen=True, slots=True)
 class StreamGraphSettings:
-    """What the environment says about all operators."""
+    """The environment's settings for all operators."""
 
     max_parallelism: int | None = None  # None: derived from each operator's parallelism
     buffer_timeout_ms: int = DEFAULT_BUFFER_TIMEOUT_MS
@@ -49,7 +49,7 @@ class StreamNode:
     """One operator."""
 
     id: int  # 1, 2, ... in topological order
-    hash: str  # 32 hex digits; the vertex gets its head's
+    hash: str  # 32 hex digits; a vertex has the hash of its head
     name: str
     description: str
     parallelism: int
@@ -62,9 +62,9 @@ class StreamNode:
 
 @dataclass(frozen=True, slots=True)
 class StreamEdge:
-    """Records of ``source`` go to ``target``; None is the client.
+    """Records of node ``source`` go to node ``target``; None is the client.
 
-    ``tag`` names a side output; None is the main one.  ``input_id`` is the input of the target's operator, from 1.
+    ``tag``: the side output; None: the main output.  ``input_id``: of the target's operator, from 1.
     """
 
     source: int
@@ -76,13 +76,13 @@ class StreamEdge:
 
 @dataclass(frozen=True, slots=True)
 class StreamGraph:
-    """A program, ready to be cut into tasks."""
+    """A program, ready to be cut into chains."""
 
     name: str
     nodes: dict[int, StreamNode]
     edges: list[StreamEdge]
     is_chaining_enabled: bool
-    is_batch: bool  # keyed aggregations emit once, at the end
+    is_batch: bool  # keyed aggregations emit one result per key, at the end
     settings: StreamGraphSettings = field(default_factory=StreamGraphSettings)
 
     @property
@@ -100,10 +100,10 @@ class StreamGraph:
 
 
 def build_stream_graph(transformations: Iterable[Transformation], name: str, settings: StreamGraphSettings) -> StreamGraph:
-    """The graph of the given transformations and of everything that they read.
+    """Build the graph of the given transformations and everything that they read.
 
     Raises:
-        JobGraphError: there are none, or one of them contradicts another; the message names the operator.
+        JobGraphError: there are none, or two settings contradict each other; the message names the operator.
     """
     ordered = _with_inputs(transformations)
     if not ordered:
@@ -125,7 +125,7 @@ def build_stream_graph(transformations: Iterable[Transformation], name: str, set
 
 
 def execution_plan(stream_graph: StreamGraph) -> str:
-    """The graph as JSON, in the form that Flink's plan visualizer reads."""
+    """The graph as JSON for Flink's plan visualizer."""
     nodes = []
     for node in stream_graph.nodes.values():
         description: dict[str, object] = {
@@ -146,7 +146,7 @@ def execution_plan(stream_graph: StreamGraph) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Where a walk up from a reader stands, and what it met."""
+    """A step of the walk from a reader up to the operators, with the partitioner and tag found so far."""
 
     transformation: Transformation
     partitioner: Partitioner | None
@@ -155,7 +155,7 @@ class _Path:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One output of a node that an input of an operator reads."""
+    """An output of a node that an operator reads."""
 
     node: StreamNode
     partitioner: Partitioner | None
@@ -164,7 +164,7 @@ class _Read:
 
 
 class _Builder:
-    """Turns transformations, given inputs first, into nodes and edges."""
+    """Makes nodes and edges of transformations, which are given in topological order."""
 
     def __init__(self, settings: StreamGraphSettings) -> None:
         self.nodes: dict[int, StreamNode] = {}
@@ -185,7 +185,7 @@ class _Builder:
     def _add_collect(self, transformation: CollectTransformation) -> None:
         reads = self._reads(transformation)
         if len(reads) > 1:
-            # The client reads one output: a union becomes one in a task of its own.
+            # The client reads one output, so a task of its own joins the union's inputs.
             united = MapTransformation(name="Union", input=transformation.input, function=_same, parallelism=transformation.parallelism)
             self._add_operator(united)
             reads = [_Read(self.nodes[self._node_ids[united]], None, None, 1)]
@@ -199,7 +199,7 @@ class _Builder:
             self.edges.append(StreamEdge(read.node.id, node.id, partitioner, read.tag, read.input_id))
 
     def _reads(self, transformation: Transformation) -> list["_Read"]:
-        """What an operator reads: of each of its inputs every node behind unions, side outputs and partitionings."""
+        """What an operator reads: for each input all operators behind unions, side outputs and partitionings."""
         if not transformation.inputs and not isinstance(transformation, SourceTransformation):
             raise JobGraphError(f"operator {transformation.operator_name!r} reads nothing: it needs an input")
         return [
@@ -209,7 +209,7 @@ class _Builder:
         ]
 
     def _resolve(self, path: "_Path", reader: Transformation, input_id: int) -> Iterator["_Read"]:
-        """Walk up to the operators; the partitioning and the tag nearest to the reader count, as in Flink."""
+        """Walk up to the operators; of several partitionings or tags the one nearest to the reader counts, as in Flink."""
         match path.transformation:
             case UnionTransformation(streams=streams):
                 for stream in streams:
@@ -272,7 +272,7 @@ def _same(record: object) -> object:
 
 
 def _with_inputs(transformations: Iterable[Transformation]) -> list[Transformation]:
-    """The transformations and all that they read, each once and after its inputs."""
+    """The transformations and everything that they read, each once, after its inputs."""
     ordered: dict[Transformation, None] = {}
     waiting = list(transformations)[::-1]
     while waiting:
@@ -291,13 +291,13 @@ def _some(upstream: Transformation | None, reader: Transformation) -> Transforma
 
 
 def _common_group(sources: list[StreamNode]) -> str:
-    """The group of all inputs if they agree, else the default, as in Flink."""
+    """The group of the inputs if they agree, else the default, as in Flink."""
     groups = {source.slot_sharing_group for source in sources}
     return groups.pop() if len(groups) == 1 else DEFAULT_SLOT_SHARING_GROUP
 
 
 def _resolved(partitioner: Partitioner | None, source: StreamNode, target: StreamNode) -> Partitioner:
-    """The partitioner of an edge: the one asked for, else forward between equal parallelisms and rebalance between others."""
+    """The partitioner of an edge; if none was asked for, forward between equal parallelisms, otherwise rebalance."""
     match partitioner:
         case None:
             return Forward() if source.parallelism == target.parallelism else Rebalance()
