@@ -97,7 +97,7 @@ def build_job_graph(
         for number, edge in enumerate(graph.edges)
         if edge.target is None or place[edge.target][0] != place[edge.source][0]
     ]
-    job_graph = JobGraph(name=graph.name, vertices=vertices, edges=edges, config=graph.config)
+    job_graph = JobGraph(name=graph.name, vertices=vertices, edges=edges)
     job_graph.validate()
     return job_graph
 

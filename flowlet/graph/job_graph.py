@@ -88,13 +88,6 @@ class JobEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class JobConfig:
-    """What a job was built with; for people to read."""
-
-    runtime_mode: str = "STREAMING"
-
-
-@dataclass(frozen=True, slots=True)
 class JobGraph:
     """A job as it is submitted; immutable.  The caller must not change the sequences."""
 
@@ -102,7 +95,6 @@ class JobGraph:
     job_id: str = field(default_factory=lambda: os.urandom(16).hex())  # 32 hex digits
     vertices: Sequence[JobVertex] = ()
     edges: Sequence[JobEdge] = ()
-    config: JobConfig = field(default_factory=JobConfig)
 
     def vertex(self, vertex_id: str) -> JobVertex:
         """The vertex with this id.

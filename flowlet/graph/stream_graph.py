@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
-from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, JobConfig, stable_id
+from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
 from flowlet.graph.transformation import (
     ChainingStrategy,
@@ -84,11 +84,6 @@ class StreamGraph:
     is_chaining_enabled: bool
     is_batch: bool  # keyed aggregations emit one result per key, at the end
     settings: StreamGraphSettings = field(default_factory=StreamGraphSettings)
-
-    @property
-    def config(self) -> JobConfig:
-        """What the job graph keeps of the settings."""
-        return JobConfig(runtime_mode="BATCH" if self.is_batch else "STREAMING")
 
     def outputs_of(self, node_id: int) -> list[StreamEdge]:
         """The edges that begin at a node."""

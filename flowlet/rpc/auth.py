@@ -4,8 +4,8 @@ Side:       pure.
 Invariants: the secret never leaves the process; a nonce is accepted once; comparisons take constant time.
 Units:      times in milliseconds since the epoch.
 Wire form:  ``X-Flowlet-Auth: v1 <ms> <nonce> <sha256 of the body> <hmac>``.  The HMAC-SHA256 covers a label, method, authority (the
-            ``Host`` header), path with query, the body's digest, time and nonce.  The digest is sent, too, so that a server can verify a request
-            before it reads the body.
+            ``Host`` header), path with query, the body's digest, time and nonce.  The digest is sent, too, so that a server can verify a
+            request before it reads the body.
             ``X-Flowlet-Proof: <hmac>`` in the answer covers another label, the nonce, the status and the digest of the answer's body.
 Rules:      only answers to accepted requests are signed: a peer that does not know the secret gets nothing signed.
 Absent:     protection of what follows a WebSocket handshake (that needs TLS), roles, keys per job.
