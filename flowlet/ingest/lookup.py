@@ -1,7 +1,7 @@
 """Asks the JobManager about a remote gate.
 
 Side:       loop.
-Units:      seconds; on the wire milliseconds.
+Units:      seconds, milliseconds on the wire.
 """
 
 from pathlib import Path
@@ -19,14 +19,14 @@ from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusE
 from flowlet.rpc.secret import load_or_create_secret
 
 _NO_CONTENT: Final = 204
-_ANSWER_SHARE: Final = 0.8  # of the time: the rest is for the way
+_ANSWER_SHARE: Final = 0.8  # of the timeout is given to the JobManager; the rest is for the network
 
 
 async def describe_gate(gate: str, jobmanager: str, timeout_s: float, secret: bytes) -> GateDescription:
-    """Where ``gate`` is; waits until its tasks run.
+    """Get the description of ``gate``; waits until its tasks run.
 
     Raises:
-        GateError: see ``flowlet.ingest.producer.open_gate``.
+        GateError: as ``flowlet.ingest.producer.open_gate``.
     """
     path = f"/gates/{quote(gate, safe='')}?timeout_ms={round(timeout_s * _ANSWER_SHARE * 1000)}"
     answer = await _ask(gate, jobmanager, "GET", path, timeout_s, secret)
@@ -36,10 +36,10 @@ async def describe_gate(gate: str, jobmanager: str, timeout_s: float, secret: by
 
 
 async def request_finish(gate: str, jobmanager: str, timeout_s: float, secret: bytes) -> None:
-    """Let ``gate`` end with the partitions that are open.
+    """Tell ``gate`` to end after the open partitions.
 
     Raises:
-        GateError: see ``flowlet.ingest.producer.finish_gate``.
+        GateError: as ``flowlet.ingest.producer.finish_gate``.
     """
     path = f"/gates/{quote(gate, safe='')}?mode=finish&timeout_ms={round(timeout_s * _ANSWER_SHARE * 1000)}"
     answer = await _ask(gate, jobmanager, "PATCH", path, timeout_s, secret)
@@ -74,7 +74,7 @@ def _status_error(gate: str, jobmanager: str, error: RpcStatusError) -> GateErro
 
 
 def secret_of(secret_file: str | Path | None) -> bytes:
-    """What the JobManager knows as well; reads a file, so not on a loop.
+    """The cluster's secret; reads a file, so call it on no loop.
 
     Raises:
         GateAccessError: the file cannot be read.

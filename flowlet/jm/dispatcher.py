@@ -88,7 +88,7 @@ class Dispatcher:
             other = self.job_with_gate(name)
             if other is not None and not other.is_ended:
                 raise DuplicateJobError(
-                    f"the running job {other.job.name!r} ({other.job_id}) already has a gate {name!r}; choose another name"
+                    f"the running job {other.job.name!r} ({other.job_id}) has a gate {name!r} already; choose another name"
                 )
         num_active = len(self._jobs) - len(self._ended)
         if self._is_closing or num_active >= self._config.max_active_jobs:
