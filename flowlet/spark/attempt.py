@@ -1,11 +1,11 @@
-"""Who a Spark task is, for the gate that it pushes into.
+"""Identifies a Spark task to the gate that it pushes into.
 
 Side:       task.  Runs in Spark's Python workers.
-Invariants: no two attempts have the same job, epoch, partition and attempt: retries, speculative twins, repeated stages and epochs that are
-            replayed after a restart all differ.
-Rules:      Spark's ``taskAttemptId`` is unique only within one SparkContext, so the job has a part that differs from run to run.
-Source:     ``pyspark.TaskContext``.  The names of the properties of a streaming query are internal to Spark; the tests of
-            ``foreachBatch`` and of ``writeStream`` look at what comes of them.
+Invariants: no two attempts have the same job, epoch, partition and attempt: retries, speculative copies, repeated stages, and epochs that
+            are replayed after a restart all differ.
+Rules:      Spark's ``taskAttemptId`` is unique only within one SparkContext, so the job's name has a part that differs from run to run.
+Source:     ``pyspark.TaskContext``.  The properties of a streaming query are internal to Spark; the tests of ``foreachBatch`` and
+            ``writeStream`` check that they are still there.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _MAX_ATTEMPT: Final = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try to push one partition.
+    """One attempt to push one partition.
 
     ``job``: the write, or the query and its run.  ``epoch``: the micro-batch; 0 for a batch.
     """
@@ -34,15 +34,15 @@ class Attempt:
     attempt: int
 
     def offer(self) -> PartitionOffer:
-        """What the gate is told; with a nonce of its own."""
+        """What the gate is offered, with a new nonce."""
         return PartitionOffer(job=self.job, partition=self.partition, attempt=self.attempt, epoch=self.epoch)
 
 
 def attempt_of_this_task(write_id: str) -> Attempt:
-    """That of the Spark task which runs this; ``write_id`` tells one batch write from others."""
+    """The attempt of the current Spark task; ``write_id`` tells batch writes apart."""
     context = TaskContext.get()
     if context is None:
-        return Attempt(write_id, 0, 0, 0)  # called by hand, in no task
+        return Attempt(write_id, 0, 0, 0)  # called outside of a Spark task
     query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
     attempt = context.taskAttemptId() % _MAX_ATTEMPT
     if query_id is None or batch_id is None:

@@ -1,4 +1,4 @@
-"""Says which extra is missing, where PySpark is not installed.
+"""Says which extra is missing if PySpark is not installed.
 
 Side: pure.
 """
