@@ -24,7 +24,8 @@ from pyspark.sql.datasource import (
 )
 
 from flowlet.errors import ConfigError
-from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, GateDescription, open_gate
+from flowlet.ingest.description import GateDescription
+from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, open_gate
 from flowlet.spark.attempt import Attempt, attempt_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.gate_sink import push

@@ -22,7 +22,8 @@ from pyspark.sql import types as st
 
 from flowlet.columns import Columns
 from flowlet.errors import ConfigError
-from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, GateDescription, PartitionWriter, open_gate
+from flowlet.ingest.description import GateDescription
+from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, PartitionWriter, open_gate
 from flowlet.spark.attempt import attempt_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.rows import RowConverter
