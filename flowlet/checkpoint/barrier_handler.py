@@ -72,17 +72,14 @@ class BarrierListener(Protocol):
 
 
 class CheckpointBarrierHandler:
-    """The barriers of all gates of a task.
+    """The barriers of all gates of a task; ``machine`` decides what to do.
 
     Threading: the task thread, except the two durations.
     Life cycle: ``handle`` until ``close``; events after that are ignored.
 
     Args:
-        machine: decides what to do.
         inputs: by gate index.
-        listener: the task.
         timers: run their calls on the task thread (``MailboxTimers``).
-        clock_ns: monotonic, for durations.
         wall_ms: the clock of the barriers' timestamps.
     """
 

@@ -5,7 +5,7 @@ Hot path:   per buffer.
 Invariants: the handler sees every barrier, announcement, cancellation and end of partition before the caller gets it.
             A channel's end of data is acknowledged when it is polled, because all data before it has been processed by then.
             Buffers that a poll for priority events finds are kept for the next poll and are part of the in-flight data.
-            A batch holds no event behind data, and the caller processes a whole batch before the next poll: so no barrier is seen
+            An event comes alone, never in a batch, and the caller processes a whole batch before the next poll: so no barrier is seen
             before the data in front of it was processed, unless it overtakes.
 Source:     Flink ``CheckpointedInputGate``, ``UpstreamRecoveryTrackerImpl``.
 """

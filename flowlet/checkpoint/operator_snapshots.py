@@ -28,12 +28,7 @@ class SnapshotOperator:
 
 
 class OperatorSnapshots:
-    """A chain of operators; implements ``CheckpointableChain``.
-
-    Args:
-        operators: head first.
-        is_closed: whether an operator was closed.
-    """
+    """A chain of operators, head first; implements ``CheckpointableChain``."""
 
     def __init__(self, operators: Sequence[SnapshotOperator], is_closed: Callable[[], bool]) -> None:
         self._operators = tuple(operators)

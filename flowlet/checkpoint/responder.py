@@ -97,11 +97,7 @@ class InMemoryCheckpointStore:
             return dict(self._declined.get(checkpoint_id, {}))
 
     def state_of(self, checkpoint_id: int, vertex_id: str, subtask: int) -> SubtaskState:
-        """The state that a subtask restores.
-
-        Raises:
-            KeyError: it did not acknowledge that checkpoint.
-        """
+        """The state that a subtask restores.  Raises KeyError: it did not acknowledge that checkpoint."""
         found = self.acknowledgement(checkpoint_id, vertex_id, subtask)
         if found is None:
             raise KeyError(f"checkpoint {checkpoint_id} holds nothing of subtask {subtask} of {vertex_id}")

@@ -73,7 +73,6 @@ class SubtaskCheckpointCoordinator:
     Life cycle: ``close`` cancels pending snapshots.
 
     Args:
-        name: of the task.
         execute_async: runs a call on the snapshot pool.
         timers: run their calls on the task thread.
         prepare_inputs: adds the incomplete records in the deserializers to the channel state.
@@ -134,11 +133,7 @@ class SubtaskCheckpointCoordinator:
     # ---------------------------------------------------------------- inputs
 
     def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        """Open the channel state of a checkpoint, if it needs one and was not aborted.
-
-        Raises:
-            CheckpointError: it was opened before.
-        """
+        """Open the channel state of a checkpoint, if it needs one and was not aborted.  Raises CheckpointError: it was opened before."""
         if not options.needs_channel_state or checkpoint_id <= self._last_id or self._is_aborted(checkpoint_id):
             return
         self._open_channel_state(checkpoint_id, options)

@@ -241,11 +241,7 @@ class TaskCheckpoints:
         return self._synchronous_id
 
     def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        """Open the channel state of a checkpoint, if it needs one.
-
-        Raises:
-            CheckpointError: it was opened or aborted before.
-        """
+        """Open the channel state of a checkpoint, if it needs one.  Raises CheckpointError: it was opened or aborted before."""
         self._coordinator.init_inputs(checkpoint_id, options)
 
     def complete_inputs(self, checkpoint_id: int) -> None:
@@ -253,19 +249,11 @@ class TaskCheckpoints:
         self._coordinator.complete_inputs(checkpoint_id)
 
     def trigger_checkpoint_on_barrier(self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics) -> None:
-        """Take the snapshot.
-
-        Raises:
-            Exception: from the chain or an output; the task cannot go on.
-        """
+        """Take the snapshot.  Raises Exception: from the chain or an output; the task cannot go on."""
         self._perform(metadata, options, alignment)
 
     def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Decline the checkpoint and tell the downstream tasks.
-
-        Raises:
-            CheckpointError: the task waits for this savepoint to stop.
-        """
+        """Decline the checkpoint and tell the downstream tasks.  Raises CheckpointError: the task waits for this savepoint to stop."""
         self._coordinator.abort_checkpoint_on_barrier(checkpoint_id, error)
         self._fail_stop(checkpoint_id, error.reason)
 

@@ -21,12 +21,7 @@ class CheckpointedOutput:
 
 
 class TaskOutputs:
-    """All partitions of one task.
-
-    Args:
-        outputs: may be empty.
-        flush_pending: writes the pending chunks of the record writers.
-    """
+    """All partitions of one task, if any; ``flush_pending`` writes the pending chunks of the record writers."""
 
     def __init__(self, outputs: Sequence[CheckpointedOutput], flush_pending: Callable[[], None]) -> None:
         self._outputs = tuple(outputs)

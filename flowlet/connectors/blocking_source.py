@@ -103,11 +103,7 @@ class BlockingSourceReader:
             return self._available
 
     def close(self) -> None:
-        """Cancel the function if it runs, and wait for its thread.
-
-        Raises:
-            FlowletError: the function does not return.
-        """
+        """Cancel the function if it runs, and wait for its thread.  Raises FlowletError: the function does not return."""
         thread, self._thread = self._thread, None
         if thread is None:
             return

@@ -4,7 +4,6 @@ Hot path, per chunk: C calls per column; nothing per record if records are in co
 
 Side:       task.
 Invariants: a file gets its name only when it holds all records; a task that fails leaves none.  At most one row group waits in memory.
-Units:      rows.
 Source:     Flink ``FileSink`` with ``ParquetBulkWriters``, for bounded input.
 Absent:     finishing files at checkpoints, compaction, buckets.
 """
@@ -38,7 +37,6 @@ class ParquetSink(StreamOperator):
         folder: created if it does not exist.
         row_type: the columns; records are rows or tuples with as many fields.
         utc_timestamp: whether timestamps are points in time, stored with the zone UTC.
-        name: of the operator.
     """
 
     takes_chunks = True

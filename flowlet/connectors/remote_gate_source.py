@@ -85,11 +85,7 @@ class RemoteGateSource(Source):
         self._report = report
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """The reader of the gate that this copy is bound to.
-
-        Raises:
-            FlowletError: it is not bound to a gate.
-        """
+        """The reader of the gate that this copy is bound to.  Raises FlowletError: it is not bound to a gate."""
         if self._gate is None:
             raise FlowletError(f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster")
         restore = None if self._event_time is None else self._event_time.stamped

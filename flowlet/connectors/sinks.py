@@ -37,10 +37,6 @@ class PrintSink(StreamOperator):
 
     A line is ``identifier:subtask> `` and ``str`` of the record; the subtask, counted from 1, only if there are several, and no prefix if
     there is neither.  Lines keep their order among those that functions of the chain print.
-
-    Args:
-        identifier: tells the lines of several prints apart.
-        name: of the operator.
     """
 
     def __init__(self, identifier: str | None = None, *, name: str = "Print to Std. Out") -> None:
@@ -100,12 +96,7 @@ class PrintSink(StreamOperator):
 
 
 class FunctionSink(RecordOperator):
-    """Calls a function with every record.
-
-    Args:
-        function: a callable, or an object with ``invoke(value)``.
-        name: of the operator.
-    """
+    """Calls a function, or the ``invoke(value)`` of an object, with every record."""
 
     def __init__(self, function: Any, *, name: str = "Sink") -> None:
         super().__init__(name)

@@ -52,13 +52,7 @@ class TextLineSource(Source):
 class TextLineReader:
     """Reads the splits that it is assigned, one after the other; see ``SplitReceiver`` and ``SplitReader``.
 
-    Threading: the task thread, except ``progress``.
-
-    Args:
-        charset: of all files.
-        num_readers: of the source.
-        block_bytes: how much one read takes.
-        max_line_bytes: a longer line is an error.
+    Threading: the task thread, except ``progress``.  A line above ``max_line_bytes`` is an error.
     """
 
     def __init__(self, charset: str, num_readers: int = 1, *, block_bytes: int = BLOCK_BYTES, max_line_bytes: int = MAX_LINE_BYTES) -> None:

@@ -97,11 +97,7 @@ class JobGraph:
     edges: Sequence[JobEdge] = ()
 
     def vertex(self, vertex_id: str) -> JobVertex:
-        """The vertex with this id.
-
-        Raises:
-            JobGraphError: there is none.
-        """
+        """The vertex with this id.  Raises JobGraphError: there is none."""
         for vertex in self.vertices:
             if vertex.id == vertex_id:
                 return vertex

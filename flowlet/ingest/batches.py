@@ -50,11 +50,7 @@ def _declared(batch: Any, schema: pa.Schema) -> Any:
 
 
 def batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
-    """The reverse of ``whole_batches``.
-
-    Raises:
-        SerdeError: a record is no message of a batch with this schema.
-    """
+    """The reverse of ``whole_batches``.  Raises SerdeError: a record is no message of a batch with this schema."""
     for message in chunk.values:
         if type(message) is not bytes:
             raise SerdeError(f"a {type(message).__name__} where a record batch should be")

@@ -45,11 +45,7 @@ class GateDescription:
 
     @property
     def type_info(self) -> TypeInformation:
-        """The type of the gate's records.
-
-        Raises:
-            DeploymentError: it needs a module that is missing here.
-        """
+        """The type of the gate's records.  Raises DeploymentError: it needs a module that is missing here."""
         return load_type(self.type_blob, self.name)
 
     @property

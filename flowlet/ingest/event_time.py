@@ -25,12 +25,7 @@ _MICROS_PER_MILLI: Final = 1000
 
 
 class EventTimeColumn:
-    """Gives records the time in their column.  Threading: any; it has no state.
-
-    Args:
-        name: of the column, for error messages.
-        position: of the column in a record.
-    """
+    """Gives records the time in their column, which is field ``position``.  Threading: any; it has no state."""
 
     __slots__ = ("name", "position")
 

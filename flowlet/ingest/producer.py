@@ -5,7 +5,6 @@ Invariants: ``finish`` returns only when the gate's tasks have processed every r
             attempt that ends in any other way is aborted, but records that it sent may have been processed.
             A call that waits fails, with an error that names the gate, when the gate, its job or the connection is gone.
             Records that wait to be sent take at most the process's network memory.
-Units:      seconds.
 Promises:   docs/remote-gates.md.
 """
 

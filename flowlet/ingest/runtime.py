@@ -3,7 +3,6 @@
 Side:       shared.
 Invariants: there is at most one per process, created when it is first needed.  A forked child creates its own and leaves its parent's
             alone.  It lives until ``close_producers`` or the end of the process; if the process is killed, gates see its connections end.
-Units:      seconds.
 """
 
 import asyncio

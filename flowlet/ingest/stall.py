@@ -2,7 +2,6 @@
 
 Side:       pure; the clock is an argument.
 Invariants: one report per wait.
-Units:      seconds.
 """
 
 from collections.abc import Callable

@@ -43,11 +43,7 @@ def main(
 
 
 async def serve(config: JobManagerConfig, host: str, port: int) -> None:
-    """Run a JobManager until SIGINT, SIGTERM or SIGHUP arrives.
-
-    Raises:
-        ConfigError: the JobManager cannot listen on this address.
-    """
+    """Run a JobManager until SIGINT, SIGTERM or SIGHUP arrives.  Raises ConfigError: the JobManager cannot listen on this address."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:

@@ -31,13 +31,11 @@ class SourceCoordinator:
     Life cycle: ``start`` once the tasks are deployed; ``close`` when the job no longer runs, idempotent.
 
     Args:
-        name: of the vertex, for thread names and logs.
         enumerator: its ``discover`` has not been called yet.
         num_readers: the parallelism of the vertex.
         add_splits: sends a subtask its splits, with the size in bytes of those that are still unassigned.
         no_more_splits: tells a subtask that all splits are assigned.
         fail: fails the job; called at most once.
-        call_in_background: replaced by tests.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ MAX_NAME_CHARS = 1_000
 MAX_OPERATORS_PER_VERTEX = 1_000
 MAX_EDGES = 10_000
 MAX_INPUTS_PER_OPERATOR = 63  # Flink's: an input selection has one bit for each
-# Below this, reports and announcements of every subtask would flood the control connections.
+# In each interval every subtask of an aligned source costs a report and an announcement.
 MIN_ALIGNMENT_INTERVAL_MS = 10
 MAX_ALIGNMENT_INTERVAL_MS = 3_600_000
 MAX_GATE_PRODUCERS = 1_000_000  # the gate remembers each one that is complete
@@ -31,11 +31,7 @@ MAX_CODE_BYTES_PER_VERTEX = 48 * 1024 * 1024
 
 
 def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
-    """Check that the job can be run.
-
-    Raises:
-        JobGraphError: it cannot; the message names the vertex or edge.
-    """
+    """Check that the job can be run.  Raises JobGraphError: it cannot; the message names the vertex or edge."""
     if not is_id(job.job_id):
         raise JobGraphError(f"a job id has 32 lower-case hex digits, got {job.job_id[:64]!r}")
     _check_name("the job's name", job.name)

@@ -56,11 +56,7 @@ class WatermarkAlignmentGroups:
         return f"<WatermarkAlignmentGroups {', '.join(f'{name} at {self.combined_watermark(name)}' for name in sorted(self._groups))}>"
 
     def add_source(self, source_id: str, alignment: WatermarkAlignment) -> None:
-        """Add a source to its group.
-
-        Raises:
-            ValueError: the source is in a group already.
-        """
+        """Add a source to its group.  Raises ValueError: the source is in a group already."""
         if source_id in self._group_of:
             raise ValueError(f"source {source_id} belongs to the alignment group {self._group_of[source_id]!r} already")
         group = self._groups.setdefault(alignment.group, _Group(alignment.update_interval_ms))
@@ -81,11 +77,7 @@ class WatermarkAlignmentGroups:
         self._of(reported.sender).watermarks[reported.sender] = reported.timestamp
 
     def forget(self, subtask: SourceSubtask) -> None:
-        """Leave out a subtask that failed or was cancelled, until it reports again.
-
-        Raises:
-            KeyError: its source is in no group.
-        """
+        """Leave out a subtask that failed or was cancelled, until it reports again.  Raises KeyError: its source is in no group."""
         self._of(subtask).watermarks.pop(subtask, None)
 
     def combined_watermark(self, group_name: str) -> int:

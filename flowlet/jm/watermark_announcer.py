@@ -2,7 +2,6 @@
 
 Side:       loop.
 Invariants: one timer per group, from ``start`` to ``close``; nothing is sent after ``close``, or to a subtask that has not reported.
-Units:      milliseconds.
 Source:     Flink ``SourceCoordinator.announceCombinedWatermark``.
 """
 
@@ -27,15 +26,10 @@ def _call_later(delay_s: float, callback: Callable[[], None]) -> Handle:
 
 
 class WatermarkAnnouncer:
-    """The watermark alignment of one job.
+    """The watermark alignment of one job; ``allow`` sends a subtask its allowed watermark.
 
     Threading: the JobManager's loop.
     Life cycle: ``start`` once the tasks are deployed; ``close`` when the job ends, idempotent.
-
-    Args:
-        job: its vertices name their alignment groups.
-        allow: sends a subtask its allowed watermark.
-        call_later: schedules a call after so many seconds.
     """
 
     def __init__(

@@ -79,11 +79,7 @@ class RpcResponse:
     body: bytes
 
     def raise_for_status(self) -> "RpcResponse":
-        """Return this answer.
-
-        Raises:
-            RpcStatusError: the status is 400 or more.
-        """
+        """Return this answer.  Raises RpcStatusError: the status is 400 or more."""
         if self.status < 400:
             return self
         raise RpcStatusError(self.status, _errors_in(self.body))

@@ -80,7 +80,7 @@ def column_at(view: memoryview, offset: int) -> tuple[int, memoryview, int]:
 
 
 def num_fields_of(payload: memoryview) -> int:
-    """The number of fields in a column of TUPLES, ROWS, OBJECTS or DICTS.
+    """The u16 in front of a payload: its number of fields, keys or class tables.
 
     Raises:
         SerdeError, struct.error: it is cut off, or above ``MAX_FIELDS``.
@@ -92,20 +92,12 @@ def num_fields_of(payload: memoryview) -> int:
 
 
 def check_length(kind: int, values: Any, num_values: int) -> None:
-    """Check the number of values of a column.
-
-    Raises:
-        SerdeError: it is not ``num_values``.
-    """
+    """Check the number of values of a column.  Raises SerdeError: it is not ``num_values``."""
     if len(values) != num_values:
         raise SerdeError(f"a column of kind {kind} has {len(values)} values in a chunk of {num_values} records")
 
 
 def check_end(end: int, payload: memoryview) -> None:
-    """Check that a payload ends at ``end``.
-
-    Raises:
-        SerdeError: bytes are left.
-    """
+    """Check that a payload ends at ``end``.  Raises SerdeError: bytes are left."""
     if end != len(payload):
         raise SerdeError(f"{len(payload) - end} bytes are left behind the last column")

@@ -68,11 +68,7 @@ _MIN_NARROWED: Final = 16
 
 
 def encode_column(values: Sequence[Any], *, depth: int = 0) -> bytes:
-    """Encode values as one column.
-
-    Raises:
-        SerdeError: a value cannot be pickled; the message names its type.
-    """
+    """Encode values as one column.  Raises SerdeError: a value cannot be pickled; the message names its type."""
     return encode_of_type(values, exact_type(values), depth=depth)
 
 

@@ -54,8 +54,7 @@ _BACKLOG: Final = {0: RecordAttributes(is_backlog=False), 1: RecordAttributes(is
 class ElementDecoder:
     """Decodes the elements of one channel, in order, and keeps the channel's dictionary.
 
-    Args:
-        values: reads the values of single records (tags 0 and 1); None: such records are refused.
+    ``values`` reads the values of single records (tags 0 and 1); None: such records are refused.
     """
 
     __slots__ = ("_values", "dictionary")

@@ -30,7 +30,6 @@ class ElementDeserializer:
     Life cycle: ``close``, or drop it.
 
     Args:
-        name: of the channel, for error messages.
         limits: the largest element, and the size from which an incomplete one is kept in a file.
         values: reads the values of single records; None: the sender writes chunks only.
         is_sender_trusted: whether pickles may hold objects of any class; otherwise plain values only.

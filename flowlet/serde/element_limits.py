@@ -1,7 +1,6 @@
 """The largest stream element, and the size from which an incomplete one is kept in a file.
 
 Side:   pure.
-Units:  bytes.
 Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, at least 100 KiB; ``max_element_bytes`` is ours.
 """
 

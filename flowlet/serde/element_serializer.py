@@ -88,13 +88,10 @@ class StreamElementSerializer:
         return f"StreamElementSerializer({'' if self._values is None else repr(self._values)})"
 
     def serialize(self, element: StreamElement, codes: CodeWriter | None = None) -> bytes:
-        """The element with its length in front; with a serializer of values, a chunk gives all its records so.
+        """The element with its length in front; with a serializer of values, each record of a chunk so.
 
-        A chunk of several records may exceed ``max_element_bytes``; the caller then splits it.
-
-        Args:
-            element: the element to send.
-            codes: the dictionary of the channel, if it has one.
+        A chunk of several records may exceed ``max_element_bytes``; the caller then splits it.  ``codes``: the channel's dictionary, if
+        any.
 
         Raises:
             SerdeError: the chunk has too many records, or a record has another type than declared, cannot be pickled, or is too large on
@@ -119,11 +116,7 @@ class StreamElementSerializer:
                 assert_never(element)
 
     def serialize_chunk(self, chunk: Chunk, codes: CodeWriter | None = None) -> bytes:
-        """``serialize`` for a chunk.
-
-        Raises:
-            SerdeError: as ``serialize``.
-        """
+        """``serialize`` for a chunk.  Raises SerdeError: as ``serialize``."""
         if self._values is not None:
             return self._serialize_records(chunk, self._values)
         num_records = len(chunk)

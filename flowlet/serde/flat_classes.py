@@ -68,8 +68,7 @@ class FlatClass(Protocol):
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
         """The names of the attributes, and a column of values for each; None if the instances do not have the same names.
 
-        Args:
-            values: instances of exactly this class, at least one.
+        ``values``: instances of exactly this class, at least one.
         """
 
     def maker(self, names: tuple[str, ...]) -> Maker:
@@ -105,9 +104,7 @@ def slot_names_of(cls: type) -> tuple[str, ...] | None:
 def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -> Parts | None:
     """The keys and a column of values for each; None unless all dicts have the same keys, exactly ``str``, in the same order.
 
-    Args:
-        dicts: at least one.
-        are_keys_checked: whether the type of every key is checked, or only those of the first dict.
+    ``dicts``: at least one.  ``are_keys_checked``: whether the type of every key is checked, or only those of the first dict.
     """
     names, keys = list(dicts[0]), list(chain.from_iterable(dicts))
     # A dict has no key twice: if all keys in a row are the first dict's keys repeated, every dict has just these.

@@ -90,11 +90,7 @@ class ObjectsHead:
     maker: Maker
 
     def make(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """Make the objects from a column for each field.
-
-        Raises:
-            SerdeError: the class refuses the values.
-        """
+        """Make the objects from a column for each field.  Raises SerdeError: the class refuses the values."""
         try:
             return self.maker(columns)
         except Exception as error:  # a Struct checks its values

@@ -28,11 +28,7 @@ def encode_short_texts(packed16: Packed16Array) -> bytes:
 
 
 def decode_short_texts(payload: memoryview, num_texts: int) -> ShortTextColumn:
-    """Decode ``num_texts`` texts.
-
-    Raises:
-        SerdeError: the column is corrupt.
-    """
+    """Decode ``num_texts`` texts.  Raises SerdeError: the column is corrupt."""
     width = payload[0] if payload else 0
     if not 0 < width <= PACKED16_BYTES:
         raise SerdeError(f"short texts of {width} bytes each, they have 1 to {PACKED16_BYTES}")

@@ -2,7 +2,6 @@
 
 Side:       task.  Writes block as long as the disk takes.
 Invariants: the file has no name, so nothing is left however the process ends.
-Units:      bytes.
 Source:     Flink ``SpanningWrapper``: one file per large record, written through a buffer of 2 MiB.
 Absent:     reserving the disk space in advance: a length from the network is not trusted.
 """

@@ -61,11 +61,7 @@ _NATIVE_TYPES: Final = tuple(dtype.newbyteorder("=") for dtype in ARRAY_TYPES)
 def decode_records(view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Columns | list[Any], int]:
     """Decode the records at ``offset``, as columns if possible, else as a list; return them and the offset after them.
 
-    Args:
-        view: the chunk.
-        offset: of the column of records.
-        num_records: how many there are.
-        dictionary: of the channel; learns the texts that come with codes.
+    ``dictionary``: of the channel; learns the texts that come with codes.
     """
     kind, payload, end = column_at(view, offset)
     if kind in _RECORDS:

@@ -66,11 +66,9 @@ def encode_table(table: Columns, codes: CodeWriter | None = None) -> bytes:
 
 
 def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
-    """The bytes of all records (at least one) as one column, in parts to be joined.
+    """The bytes of at least one record as one column, in parts to be joined.
 
-    Args:
-        table: the records.
-        codes: the dictionary of the channel; None: codes are sent as their texts.
+    ``codes``: the dictionary of the channel; None: codes are sent as their texts.
 
     Raises:
         SerdeError: a value cannot be pickled, or a row has too many fields.

@@ -23,10 +23,7 @@ _MAX_ATTEMPT: Final = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt to push one partition.
-
-    ``job``: the write, or the query and its run.  ``epoch``: the micro-batch; 0 for a batch.
-    """
+    """One attempt to push one partition.  ``job``: the write, or the query and its run.  ``epoch``: the micro-batch; 0 for a batch."""
 
     job: str
     epoch: int

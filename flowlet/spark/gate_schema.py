@@ -75,10 +75,7 @@ class GateColumn:
 
 @dataclass(frozen=True, slots=True)
 class GateSchema:
-    """The columns that a gate takes.
-
-    ``columns`` None: any columns.  ``is_by_name``: columns may come in any order.
-    """
+    """The columns that a gate takes.  ``columns`` None: any columns.  ``is_by_name``: columns may come in any order."""
 
     gate: str
     type_info: TypeInformation
@@ -88,11 +85,7 @@ class GateSchema:
 
     @classmethod
     def of(cls, gate: str, type_info: TypeInformation) -> "GateSchema":
-        """The columns of a gate's type.
-
-        Raises:
-            SchemaMismatchError: Spark has no columns of this type.
-        """
+        """The columns of a gate's type.  Raises SchemaMismatchError: Spark has no columns of this type."""
         match type_info:
             case PickledBytesTypeInfo():
                 return cls(gate, type_info, None, is_by_name=True, arrow_schema=None)
@@ -163,11 +156,7 @@ class GateSchema:
 
 
 def spark_type_of(type_info: TypeInformation) -> st.DataType | None:
-    """The Spark type for values of ``type_info``; None: any.
-
-    Raises:
-        SchemaMismatchError: Spark has none.
-    """
+    """The Spark type for values of ``type_info``; None: any.  Raises SchemaMismatchError: Spark has none."""
     if isinstance(type_info, PickledBytesTypeInfo):
         return None
     leaf = _SPARK.get(type_info)
@@ -240,7 +229,7 @@ def _arrow_column(gate: str, field: pa.Field) -> GateColumn:
     arrow = field.type
     try:
         if pa.types.is_dictionary(arrow) or (pa.types.is_timestamp(arrow) and arrow.unit != "us"):
-            raise SchemaMismatchError(f"Spark has no type for {arrow}")  # from_arrow_type would accept it and convert values
+            raise SchemaMismatchError(f"Spark has no type for {arrow}")  # it has, but only with a conversion of the values
         type_info = type_info_of(from_arrow_type(arrow, prefer_timestamp_ntz=True))
     except (SchemaMismatchError, PySparkTypeError) as error:
         text = f"column {field.name!r} of gate {gate!r} is {arrow}: {error}"

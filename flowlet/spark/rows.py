@@ -122,11 +122,7 @@ class RowConverter:
 
 
 class BatchConverter:
-    """Converts the Arrow batches of one DataFrame.  Threading: one thread.
-
-    Args:
-        schema: the gate's.
-        columns: of the DataFrame.
+    """Converts the Arrow batches of a DataFrame with these columns.  Threading: one thread.
 
     Raises:
         SchemaMismatchError: the columns do not fit.

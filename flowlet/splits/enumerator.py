@@ -31,10 +31,7 @@ class SourceSplit(Protocol):
 
 
 class SplitEnumerator(Protocol):
-    """Knows the splits of one source.
-
-    Life cycle: ``discover`` once, then ``next_splits`` until it returns nothing.
-    """
+    """Knows the splits of one source.  Life cycle: ``discover`` once, then ``next_splits`` until it returns nothing."""
 
     def discover(self, num_readers: int) -> None:
         """Find the splits; may block.

@@ -3,7 +3,6 @@
 Side:       shared.  ``discover`` opens files, on a thread of its own; the rest only decides, on the JobManager's loop.
 Invariants: every byte of every file is assigned once; memory grows with the number of files, not of splits.  Files must not change while
             the job runs.
-Units:      bytes.
 Rules:      a single reader gets the files in the order of their paths.  Several readers get the largest first, so that none is left with a
             large one at the end.  An answer may hold several small files, but at most half of a reader's fair share of what is left.
 Source:     Flink ``StaticFileSplitEnumerator``, ``NonSplittingRecursiveEnumerator``, ``BlockSplittingRecursiveEnumerator`` (hidden files

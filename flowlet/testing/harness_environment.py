@@ -2,7 +2,6 @@
 
 Side:       any.
 Invariants: time moves only when the test moves it, or while the operator waits for a timer.
-Units:      milliseconds.
 Source:     Flink ``MockEnvironment``, ``StreamMockEnvironment``; ``AbstractStreamOperatorTestHarness`` for the services.
 """
 

@@ -36,8 +36,7 @@ def wait_for_ever() -> None:
 class SteppedMailbox(TaskMailbox):
     """A mailbox whose thread never sleeps: instead it calls ``when_parked`` until the wait is over.
 
-    Args:
-        when_parked: must put a mail, end the wait in another way, or raise.
+    ``when_parked`` must put a mail, end the wait in another way, or raise.
     """
 
     def __init__(self, when_parked: Callable[[], None] = wait_for_ever) -> None:
@@ -75,7 +74,6 @@ class MailboxHarness:
 
     Args:
         default_action: called by ``step`` when there is no mail; by default it suspends itself.
-        action_executor: runs the mails.
         when_parked: called when code under test waits for a mail; by default an error.
     """
 

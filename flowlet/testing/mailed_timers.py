@@ -2,7 +2,6 @@
 
 Side:       any.
 Invariants: a callback runs in a mail of its operator, never in the call that registers it or moves the clock, and never after ``cancel``.
-Units:      milliseconds.
 Source:     Flink ``TestProcessingTimeService`` behind ``ProcessingTimeServiceImpl``.
 """
 
@@ -54,12 +53,7 @@ class MailedTimer:
 
 
 class MailedProcessingTimeService:
-    """The clock of an operator in a harness.
-
-    Args:
-        clock: the manual clock.
-        executor: puts the mails, with the operator's priority.
-    """
+    """The clock of an operator in a harness; ``executor`` puts the mails, with the operator's priority."""
 
     def __init__(self, clock: TestProcessingTimeService, executor: MailboxExecutor) -> None:
         self._clock = clock

@@ -3,7 +3,6 @@
 Side:       any.
 Invariants: nothing runs outside of ``run_until_idle``, ``run`` and ``wait_for_others``.  ``asyncio.sleep`` and timeouts use the manual
             clock, so they take no time.  The order of outcomes is always the same.
-Units:      milliseconds.
 Source:     no counterpart in Flink; ``AsyncCalls`` runs them in a task.
 Absent:     real time: while a coroutine waits for a thread or a socket (``wait_for_others``), the clock stands still.
 """
@@ -23,11 +22,7 @@ _MAX_ROUNDS: Final = 100_000  # only a coroutine that never ends and never waits
 
 
 class SteppedEventLoop(asyncio.SelectorEventLoop):
-    """An event loop that runs only in steps.
-
-    Args:
-        now_ms: the manual clock.
-    """
+    """An event loop that runs only in steps, by the manual clock ``now_ms``."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -83,12 +78,9 @@ class SteppedEventLoop(asyncio.SelectorEventLoop):
 
 
 class SteppedAsyncCalls:
-    """Stands in for ``AsyncCalls``.
+    """Stands in for ``AsyncCalls``; calls ``on_outcomes`` when ``take_outcomes`` has something.
 
-    Args:
-        on_outcomes: called when ``take_outcomes`` has something.
-        loop: runs the calls.
-        wait_until: steps the loop, and time, until a condition holds.
+    ``wait_until`` steps the loop, and time, until a condition holds.
     """
 
     def __init__(self, on_outcomes: Callable[[], None], loop: SteppedEventLoop, wait_until: Callable[[Callable[[], bool]], None]) -> None:

@@ -3,7 +3,6 @@
 Side:       loop.
 Invariants: at most one session at a time; a session begins with the registration.  Messages are dropped while there is no session, because
             a JobManager that lost a TaskManager has failed its tasks already.
-Units:      seconds, except ``heartbeat_interval_ms``.
 Source:     Flink ``RegisteredRpcConnection``, ``TaskExecutorToJobManagerHeartbeat``, over WebSocket in place of Pekko.
 """
 
@@ -98,10 +97,7 @@ class SessionListener(Protocol):
 
 
 class JobManagerConnection:
-    """Keeps a session with the JobManager.
-
-    Life cycle: ``run`` in an asyncio task; to end the session, cancel that task.
-    """
+    """Keeps a session with the JobManager.  Life cycle: ``run`` in an asyncio task; to end the session, cancel that task."""
 
     def __init__(self, rpc: RpcClient, registration: RegisterTaskManager, listener: SessionListener, reconnect: ReconnectConfig) -> None:
         self._rpc = rpc

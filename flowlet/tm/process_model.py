@@ -35,11 +35,7 @@ class TaskScheduling(StrEnum):
 
 
 def pin_to_cpu(cpu: int) -> None:
-    """Pin this thread, and all that it starts later, to one core.
-
-    Raises:
-        ConfigError: this process may not run on that core.
-    """
+    """Pin this thread, and all that it starts later, to one core.  Raises ConfigError: this process may not run on that core."""
     allowed = sorted(os.sched_getaffinity(0))
     if cpu not in allowed:
         raise ConfigError(f"--pin-cpu is {cpu}, this process may run on {allowed}")

@@ -42,11 +42,7 @@ def is_sent_by_value(module_name: str) -> bool:
 
 
 def class_reference(cls: type) -> bytes:
-    """The bytes of a class.
-
-    Raises:
-        SerdeError: the class cannot be pickled; the message names it.
-    """
+    """The bytes of a class.  Raises SerdeError: the class cannot be pickled; the message names it."""
     reference = _references.get(cls)
     if reference is None:
         try:
@@ -60,11 +56,7 @@ def class_reference(cls: type) -> bytes:
 
 
 def reference_by_value(cls: type) -> bytes | None:
-    """The bytes of a class that must be sent by value; None if its name will do.
-
-    Raises:
-        SerdeError: as ``class_reference``.
-    """
+    """The bytes of a class that must be sent by value; None if its name will do.  Raises SerdeError: as ``class_reference``."""
     if cls not in _by_value:
         if cls.__module__ == "builtins" or is_importable(cls):
             return None
@@ -75,11 +67,7 @@ def reference_by_value(cls: type) -> bytes | None:
 
 
 def class_of(reference: bytes) -> type:
-    """The class in ``reference``.
-
-    Raises:
-        SerdeError: it holds no class, or this sender may send only plain values.
-    """
+    """The class in ``reference``.  Raises SerdeError: it holds no class, or this sender may send only plain values."""
     if are_plain_values_alone():
         raise SerdeError("objects of a class, which are no plain values, and this sender may send nothing else")
     cls = _classes.get(reference)

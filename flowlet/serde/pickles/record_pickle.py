@@ -77,11 +77,7 @@ def loads_record(data: bytes) -> Any:
 
 
 def dumps_value(value: Any) -> bytes:
-    """The value as bytes, with its class table in front.
-
-    Raises:
-        SerdeError: as ``dumps_record``.
-    """
+    """The value as bytes, with its class table in front.  Raises SerdeError: as ``dumps_record``."""
     data = dumps_record(value)
     if type(data) is not PickleWithClasses:
         return data
@@ -105,15 +101,9 @@ def loads_value(data: bytes | memoryview) -> Any:
 
 
 def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Sequence[int]) -> list[Any]:
-    """Unpickle many records.
+    """Unpickle many records; raises as ``loads_record``.
 
-    Args:
-        pickles: one per record.
-        tables: the class tables.
-        places: for each record the 1-based place of its table, or 0 if it has none; empty: no record has one.
-
-    Raises:
-        SerdeError, Exception: as ``loads_record``.
+    ``places``: for each record the 1-based place of its class table in ``tables``, or 0 if it has none; empty: no record has one.
     """
     if not places:
         return list(map(load_values, pickles))

@@ -76,11 +76,7 @@ def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
 
 
 def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
-    """An array of exactly these values, None as null.
-
-    Raises:
-        ValueMismatchError: a value is not of the type; the message shows it.
-    """
+    """An array of exactly these values, None as null.  Raises ValueMismatchError: a value is not of the type; the message shows it."""
     allowed = _CLASSES.get(arrow_type.id)
     if allowed is None:
         return _composite_array(values, arrow_type)

@@ -141,11 +141,8 @@ class RowSerializer(TypeSerializer):
 class ListSerializer(TypeSerializer):
     """``list``: i32 size, then the elements.
 
-    Args:
-        element: serializer of the elements.
-        has_null_flags: whether a byte before each element says if it is None, as in arrays of objects; otherwise the element's serializer
-            must have a format for None.
-        name: for ``repr``.
+    ``has_null_flags``: whether a byte before each element says if it is None, as in arrays of objects; otherwise the element's serializer
+    must have a format for None.
     """
 
     __slots__ = ("_element", "_has_null_flags", "_name")

@@ -70,11 +70,7 @@ class DataOutput:
         self.buffer += _LONG.pack(value)
 
     def write_float(self, value: float) -> None:
-        """32 bits, rounded.
-
-        Raises:
-            OverflowError: the value does not fit.
-        """
+        """32 bits, rounded.  Raises OverflowError: the value does not fit."""
         self.buffer += _FLOAT.pack(value)
 
     def write_double(self, value: float) -> None:

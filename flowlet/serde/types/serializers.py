@@ -47,11 +47,7 @@ _SQL_SERIALIZERS: Final[dict[type[TypeInformation], TypeSerializer]] = {
 
 
 def serializer_for(type_info: TypeInformation) -> TypeSerializer:
-    """The serializer of the values that ``type_info`` describes.
-
-    Raises:
-        TypeError: the class of ``type_info`` is unknown.
-    """
+    """The serializer of the values that ``type_info`` describes.  Raises TypeError: the class of ``type_info`` is unknown."""
     match type_info:
         case BasicTypeInfo():
             return BASIC_SERIALIZERS[type_info.basic_type]

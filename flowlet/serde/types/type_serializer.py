@@ -58,11 +58,7 @@ class TypeSerializer(ABC):
 
     @abstractmethod
     def deserialize(self, source: DataInput) -> Any:
-        """Read the next value; a new object unless it is immutable.
-
-        Raises:
-            SerdeError: the bytes are corrupt.
-        """
+        """Read the next value; a new object unless it is immutable.  Raises SerdeError: the bytes are corrupt."""
 
     def copy(self, value: Any) -> Any:
         """A copy that may change independently of the original; None stays None.
@@ -83,11 +79,7 @@ class TypeSerializer(ABC):
         return bytes(output.buffer)
 
     def from_bytes(self, data: bytes | memoryview) -> Any:
-        """The value in ``data``.
-
-        Raises:
-            SerdeError: the bytes are corrupt, or some are left; names this serializer and the offset.
-        """
+        """The value in ``data``.  Raises SerdeError: the bytes are corrupt, or some are left; names this serializer and the offset."""
         source = DataInput(data)
         value = self.read(source)
         if source.remaining:

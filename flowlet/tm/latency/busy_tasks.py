@@ -68,7 +68,6 @@ class BusyTasks:
 
     Args:
         set_niceness: of a thread, by its native id; raises OSError if that is not allowed.
-        clock_ns: monotonic.
         cpu_ns: the CPU time that a thread has used, by the id of its clock.
     """
 
@@ -134,12 +133,7 @@ class BusyTasks:
 
 
 class PeriodicLoadCheck:
-    """Checks the load every ``LOOK_INTERVAL_S`` seconds, on the loop, until ``close``.
-
-    Args:
-        call_later: schedules a call on the loop after so many seconds.
-        check: looks at the load.
-    """
+    """Calls ``check`` every ``LOOK_INTERVAL_S`` seconds, on the loop, until ``close``."""
 
     def __init__(self, call_later: Callable[[float, Callable[[], None]], object], check: Callable[[], None]) -> None:
         self._call_later = call_later

@@ -4,7 +4,6 @@ Why:        beside a busy task the loop, and any task with little work, get the 
             fast.  But two busy tasks would then pass it to and fro for nothing, each time to another core with a cold cache.
 Side:       loop.
 Invariants: the interval is long only while at least two tasks are working and no other does anything: then only throughput counts.
-Units:      milliseconds.
 Source:     ``sys.setswitchinterval``; one for all threads.
 """
 
@@ -28,11 +27,7 @@ _MAX_SWITCH_INTERVAL_MS: Final = 1000.0
 
 
 def apply_switch_interval(interval_ms: float) -> None:
-    """Set the switch interval of this process.
-
-    Raises:
-        ConfigError: the interval is out of range.
-    """
+    """Set the switch interval of this process.  Raises ConfigError: the interval is out of range."""
     if not _MIN_SWITCH_INTERVAL_MS <= interval_ms <= _MAX_SWITCH_INTERVAL_MS:
         allowed = f"{_MIN_SWITCH_INTERVAL_MS} to {_MAX_SWITCH_INTERVAL_MS:.0f}"
         raise ConfigError(f"--switch-interval-ms is {interval_ms}, allowed is {allowed}")
@@ -40,11 +35,7 @@ def apply_switch_interval(interval_ms: float) -> None:
 
 
 class SwitchInterval:
-    """Adapts the switch interval of a process to its load, unless the user has set one.
-
-    Args:
-        set_interval_ms: sets it for this process.
-    """
+    """Adapts the switch interval of a process to its load; used unless the user has set one."""
 
     def __init__(self, set_interval_ms: Callable[[float], None] = apply_switch_interval) -> None:
         self._set_interval_ms = set_interval_ms
