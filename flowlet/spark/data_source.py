@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription
 from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, open_gate
-from flowlet.spark.attempt import Attempt, attempt_of_this_task
+from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.gate_sink import push
 from flowlet.spark.rows import BatchConverter
@@ -80,8 +80,7 @@ class GateTarget:
     def push_partition(self, batches: Iterator[pa.RecordBatch]) -> PartitionPushed:
         """Push the partition of the current Spark task; an empty partition counts, too."""
         converter = self.converter()
-        attempt: Attempt = attempt_of_this_task(self.write_id)
-        offer = attempt.offer()
+        offer = offer_of_this_task(self.write_id)
         num_rows = 0
         with GateClient(self.description, timeout_s=self.timeout_s).open_partition(offer) as writer:
             for batch in batches:

@@ -24,7 +24,7 @@ from flowlet.columns import Columns
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription
 from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, PartitionWriter, open_gate
-from flowlet.spark.attempt import attempt_of_this_task
+from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.rows import RowConverter
 
@@ -95,7 +95,7 @@ class GateSink:
 
 def open_writer(description: GateDescription, write_id: str, timeout_s: float) -> PartitionWriter:
     """A writer for the partition of the current Spark task."""
-    return GateClient(description, timeout_s=timeout_s).open_partition(attempt_of_this_task(write_id).offer())
+    return GateClient(description, timeout_s=timeout_s).open_partition(offer_of_this_task(write_id))
 
 
 @contextmanager
