@@ -23,14 +23,6 @@ class SourceSubtask:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedWatermark:
-    """A subtask reports its watermark."""
-
-    sender: SourceSubtask
-    timestamp: int
-
-
-@dataclass(frozen=True, slots=True)
 class MaxAllowedWatermark:
     """A subtask must not emit while its watermark is above ``timestamp``."""
 
@@ -68,13 +60,13 @@ class WatermarkAlignmentGroups:
         """How often each group is announced: the shortest interval of its sources."""
         return {name: group.update_interval_ms for name, group in self._groups.items()}
 
-    def report(self, reported: ReportedWatermark) -> None:
+    def report(self, sender: SourceSubtask, watermark: int) -> None:
         """Record a subtask's watermark, which may be lower than its last one after a restart.
 
         Raises:
             KeyError: its source is in no group.
         """
-        self._of(reported.sender).watermarks[reported.sender] = reported.timestamp
+        self._of(sender).watermarks[sender] = watermark
 
     def forget(self, subtask: SourceSubtask) -> None:
         """Leave out a subtask that failed or was cancelled, until it reports again.  Raises KeyError: its source is in no group."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
-from flowlet.jm.watermark_alignment import ReportedWatermark, SourceSubtask, WatermarkAlignmentGroups
+from flowlet.jm.watermark_alignment import SourceSubtask, WatermarkAlignmentGroups
 from flowlet.rpc.control_messages import JobGraphMessage
 
 
@@ -60,7 +60,7 @@ class WatermarkAnnouncer:
         """Record a subtask's watermark; False if its source is in no group."""
         if subtask.source_id not in self._sources:
             return False
-        self._groups.report(ReportedWatermark(subtask, timestamp))
+        self._groups.report(subtask, timestamp)
         return True
 
     def forget(self, subtask: SourceSubtask) -> None:
