@@ -126,7 +126,7 @@ class CheckpointedInputGate:
             if polled is None:
                 return None
             found = polled
-        self._look_at(found)
+        self._notify_handler(found)
         return found
 
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
@@ -144,7 +144,7 @@ class CheckpointedInputGate:
         found = self._gate.poll_many(max_items)
         if self._handler.is_aligning or len(found) == 1:
             for each in found:
-                self._look_at(each)
+                self._notify_handler(each)
         return found
 
     def reads_ahead(self, has_polled: Callable[[int], bool]) -> None:
@@ -159,7 +159,7 @@ class CheckpointedInputGate:
         """The kept data of a channel: polled, but not handed over, so that the channel does not count it as in flight."""
         return [bytes(each.buffer.view) for each in self._kept if each.buffer is not None and each.channel_index == channel_index]
 
-    def _look_at(self, found: BufferOrEvent) -> None:
+    def _notify_handler(self, found: BufferOrEvent) -> None:
         event = found.event
         if event is None:
             if self._handler.is_aligning:
@@ -220,7 +220,7 @@ class CheckpointedInputGate:
             if found is None:
                 break
             if self._may_overtake(found):
-                self._look_at(found)
+                self._notify_handler(found)
             else:
                 self._kept.append(found)  # the mail was late: the priority event was polled before
             has_priority = found.more_priority_events
@@ -254,7 +254,7 @@ class CheckpointedInputGate:
         self._gate.resume_consumption(channel_index)
 
     def acknowledge_all_records_processed(self, channel_index: int) -> None:
-        """Does nothing, because ``_look_at`` has acknowledged the end of data."""
+        """Does nothing, because ``_notify_handler`` has acknowledged the end of data."""
 
     def send_task_event(self, event: Event) -> None:
         """Send ``event`` to all producers."""

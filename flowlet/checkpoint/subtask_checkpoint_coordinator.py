@@ -62,7 +62,7 @@ class BarrierOutputs(Protocol):
         """Stop keeping data in front of the barriers of the checkpoint."""
 
 
-def _keep_no_leftovers(_writer: CheckpointChannelState, _checkpoint_id: int) -> None:
+def _add_no_partial_records(_writer: CheckpointChannelState, _checkpoint_id: int) -> None:
     return
 
 
@@ -89,7 +89,7 @@ class SubtaskCheckpointCoordinator:
         execute_async: Callable[[Callable[[], None]], object],
         timers: Timers,
         *,
-        prepare_inputs: Callable[[CheckpointChannelState, int], None] = _keep_no_leftovers,
+        prepare_inputs: Callable[[CheckpointChannelState, int], None] = _add_no_partial_records,
         is_running: Callable[[], bool] = lambda: True,
         max_concurrent: int = 1,
         clock_ns: Callable[[], int] = time.monotonic_ns,

@@ -136,7 +136,7 @@ class RemoteGateReader:
             self._forget_aborted()
             if item is None:
                 return None if gate.is_finished else Chunk([])
-            self._take(item)
+            self._process_item(item)
         element = elements.popleft()
         assert isinstance(element, Chunk), "_feed keeps only chunks"
         return element
@@ -151,7 +151,7 @@ class RemoteGateReader:
             deserializer.close()
         self._deserializers.clear()
 
-    def _take(self, item: BufferOrEvent) -> None:
+    def _process_item(self, item: BufferOrEvent) -> None:
         index = item.channel_index
         if item.buffer is not None:
             try:
@@ -163,7 +163,7 @@ class RemoteGateReader:
             self._end_data(index)
         elif isinstance(item.event, EndOfPartition):
             self._deserializers.pop(index, None)
-            self._tell()
+            self._report_counts()
         else:
             self._abort(index, f"it sent {item.event}, which producers must not send")
 
@@ -200,9 +200,9 @@ class RemoteGateReader:
                 deserializer.close()
             if self._logs.take():
                 _log.warning("an attempt to push a partition was aborted", gate=self._gate.shape.name, offer=str(offer), error=str(error))
-            self._tell()
+            self._report_counts()
 
-    def _tell(self) -> None:
+    def _report_counts(self) -> None:
         if self._report is not None:
             counts = self._gate.counts()
             self._report(GateCounts(counts.num_open, counts.num_completed, counts.num_aborted, counts.num_refused))

@@ -181,7 +181,7 @@ class _Builder:
         reads = self._reads(transformation)
         if len(reads) > 1:
             # The client reads one output, so a task of its own joins the union's inputs.
-            united = MapTransformation(name="Union", input=transformation.input, function=_same, parallelism=transformation.parallelism)
+            united = MapTransformation(name="Union", input=transformation.input, function=_identity, parallelism=transformation.parallelism)
             self._add_operator(united)
             reads = [_Read(self.nodes[self._node_ids[united]], None, None, 1)]
         self.edges.append(StreamEdge(reads[0].node.id, None, Forward(), reads[0].tag))
@@ -210,10 +210,10 @@ class _Builder:
                 for stream in streams:
                     yield from self._resolve(replace(path, transformation=stream), reader, input_id)
             case PartitionTransformation(partitioner=partitioner, input=upstream):
-                yield from self._resolve(_Path(_some(upstream, reader), path.partitioner or partitioner, path.tag), reader, input_id)
+                yield from self._resolve(_Path(_required(upstream, reader), path.partitioner or partitioner, path.tag), reader, input_id)
             case SideOutputTransformation(tag_id=tag_id, input=upstream, output_type=output_type):
-                self._check_side_type(_some(upstream, reader), tag_id, output_type)
-                yield from self._resolve(_Path(_some(upstream, reader), path.partitioner, path.tag or tag_id), reader, input_id)
+                self._check_side_type(_required(upstream, reader), tag_id, output_type)
+                yield from self._resolve(_Path(_required(upstream, reader), path.partitioner, path.tag or tag_id), reader, input_id)
             case operator:
                 yield _Read(self.nodes[self._node_ids[operator]], path.partitioner, path.tag, input_id)
 
@@ -262,7 +262,7 @@ class _Builder:
         return stable_id("uid", transformation.uid)
 
 
-def _same(record: object) -> object:
+def _identity(record: object) -> object:
     return record
 
 
@@ -279,7 +279,7 @@ def _with_inputs(transformations: Iterable[Transformation]) -> list[Transformati
     return list(ordered)
 
 
-def _some(upstream: Transformation | None, reader: Transformation) -> Transformation:
+def _required(upstream: Transformation | None, reader: Transformation) -> Transformation:
     if upstream is None:
         raise JobGraphError(f"operator {reader.operator_name!r} reads nothing: it needs an input")
     return upstream

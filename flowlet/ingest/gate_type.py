@@ -55,10 +55,10 @@ def check_record(record: object, type_info: TypeInformation, gate: str) -> None:
     try:
         to_declared_shape(record, type_info)
     except TypeError as error:
-        raise GateTypeError(f"{_culprit(record, type_info)}{error}; {gate} takes {type_info!r}") from error
+        raise GateTypeError(f"{_wrong_column(record, type_info)}{error}; {gate} takes {type_info!r}") from error
 
 
-def _culprit(record: object, type_info: TypeInformation) -> str:
+def _wrong_column(record: object, type_info: TypeInformation) -> str:
     """The first column of a row with a wrong value, as the beginning of a message; empty if there is none."""
     if isinstance(type_info, RowTypeInfo) and isinstance(record, Row | tuple | list):
         for name, value, declared in zip(type_info.get_field_names(), record, type_info.get_field_types(), strict=False):

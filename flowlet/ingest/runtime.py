@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 # Half of a TaskManager's: a producer writes few partitions at a time.  The system allocates a page when it is first used.
 NETWORK_MEMORY_BYTES: Final = 32 * 1024 * 1024
-_LOOK_INTERVAL_S: Final = 1.0
+_CHECK_INTERVAL_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 10.0
 
 
@@ -62,19 +62,19 @@ class ProducerRuntime:
     def _watch(self, watch: StallWatch, what: str) -> None:
         self._watches[watch] = what
         if self._timer is None:
-            self._timer = self.loop.loop.call_later(_LOOK_INTERVAL_S, self._look)
+            self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)
 
     def _unwatch(self, watch: StallWatch) -> None:
         self._watches.pop(watch, None)
 
-    def _look(self) -> None:
+    def _check_stalls(self) -> None:
         self._timer = None
         for watch, what in self._watches.items():
             waited_s = watch.overdue_s()
             if waited_s is not None:
                 _log.warning("a producer waits for credit: the gate's job does not read", waits_for=what, seconds=round(waited_s))
         if self._watches:
-            self._timer = self.loop.loop.call_later(_LOOK_INTERVAL_S, self._look)
+            self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)
 
     async def _close(self) -> None:
         if self._timer is not None:

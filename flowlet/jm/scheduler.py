@@ -67,7 +67,7 @@ def slot_indices(job: JobGraphMessage) -> dict[str, list[int]]:
     num_tasks = {group: [0] * width for group, width in slots_by_group(job).items()}
     for vertex in job.vertices:
         tasks = num_tasks[vertex.slot_sharing_group]
-        indices = _beside(vertex, job, places) or sorted(_least_loaded(tasks, vertex.parallelism))
+        indices = _slots_of_pointwise_source(vertex, job, places) or sorted(_least_loaded(tasks, vertex.parallelism))
         for index in indices:
             tasks[index] += 1
         places[vertex.id] = indices
@@ -78,7 +78,7 @@ def _least_loaded(num_tasks: list[int], most: int) -> list[int]:
     return sorted(range(len(num_tasks)), key=num_tasks.__getitem__)[:most]  # sorted is stable: of equal slots the first
 
 
-def _beside(vertex: VertexMessage, job: JobGraphMessage, places: dict[str, list[int]]) -> list[int] | None:
+def _slots_of_pointwise_source(vertex: VertexMessage, job: JobGraphMessage, places: dict[str, list[int]]) -> list[int] | None:
     """The slots of a vertex that feeds this one pointwise with equal parallelism, if any: its records then never leave the process."""
     for edge in job.edges:
         if edge.target != vertex.id or not edge.is_pointwise:
@@ -94,7 +94,7 @@ def _width(vertex: VertexMessage) -> tuple[str, int]:
 
 
 @dataclass(slots=True)
-class _Offer:
+class _TaskManagerSlots:
     num_slots: int
     num_free: int
 
@@ -103,34 +103,34 @@ class SlotPool:
     """The slots of all registered TaskManagers.  Threading: one thread."""
 
     def __init__(self) -> None:
-        self._offers: dict[str, _Offer] = {}  # by TaskManager id, in the order of registration
+        self._task_managers: dict[str, _TaskManagerSlots] = {}  # by TaskManager id, in the order of registration
         self._taken: dict[str, list[str]] = {}  # by job id: the TaskManager id of each slot it holds
 
     def __repr__(self) -> str:
-        return f"<SlotPool {self.num_free} of {self.num_slots} slots free, {len(self._offers)} TaskManagers>"
+        return f"<SlotPool {self.num_free} of {self.num_slots} slots free, {len(self._task_managers)} TaskManagers>"
 
     @property
     def num_slots(self) -> int:
         """The number of all slots."""
-        return sum(offer.num_slots for offer in self._offers.values())
+        return sum(each.num_slots for each in self._task_managers.values())
 
     @property
     def num_free(self) -> int:
         """The number of slots that belong to no job."""
-        return sum(offer.num_free for offer in self._offers.values())
+        return sum(each.num_free for each in self._task_managers.values())
 
     def num_free_on(self, tm_id: str) -> int:
         """The number of free slots of one TaskManager."""
-        return self._offers[tm_id].num_free
+        return self._task_managers[tm_id].num_free
 
     def add(self, tm_id: str, num_slots: int) -> None:
         """Add the slots of a TaskManager that registered."""
-        assert tm_id not in self._offers, "remove() comes before it registers again"
-        self._offers[tm_id] = _Offer(num_slots, num_slots)
+        assert tm_id not in self._task_managers, "remove() comes before it registers again"
+        self._task_managers[tm_id] = _TaskManagerSlots(num_slots, num_slots)
 
     def remove(self, tm_id: str) -> None:
         """Remove the slots of a lost TaskManager, free and taken."""
-        del self._offers[tm_id]
+        del self._task_managers[tm_id]
         self._taken = {job: [held for held in slots if held != tm_id] for job, slots in self._taken.items()}
 
     def allocate(self, job_id: str, num_slots: int) -> list[str] | None:
@@ -145,20 +145,20 @@ class SlotPool:
         return list(slots)
 
     def _one_round(self, most: int) -> list[str]:
-        round_of = [tm_id for tm_id, offer in self._offers.items() if offer.num_free][:most]
+        round_of = [tm_id for tm_id, each in self._task_managers.items() if each.num_free][:most]
         for tm_id in round_of:
-            self._offers[tm_id].num_free -= 1
+            self._task_managers[tm_id].num_free -= 1
         return round_of
 
     def release(self, job_id: str) -> None:
         """Free the slots of a job that has ended, if it has any."""
         for tm_id in self._taken.pop(job_id, ()):
-            self._offers[tm_id].num_free += 1
+            self._task_managers[tm_id].num_free += 1
 
     def describe_shortage(self, num_slots: int, waited_s: float) -> str:
         """The error text for a job that cannot start."""
         free = "" if self.num_free == self.num_slots else f" ({self.num_free} free)"
-        managers = "1 TaskManager" if len(self._offers) == 1 else f"{len(self._offers)} TaskManagers"
+        managers = "1 TaskManager" if len(self._task_managers) == 1 else f"{len(self._task_managers)} TaskManagers"
         return (
             f"job needs {_count(num_slots, 'slot')}, the cluster has {self.num_slots}{free} on {managers} after {waited_s:g} s: "
             "start more TaskManagers or lower the parallelism"
@@ -167,10 +167,10 @@ class SlotPool:
     def check_invariants(self) -> None:
         """Raise AssertionError if free and taken slots do not add up; for tests."""
         held = Counter(tm_id for slots in self._taken.values() for tm_id in slots)
-        assert set(held) <= set(self._offers), "no slot of a lost TaskManager is held"
-        for tm_id, offer in self._offers.items():
-            assert offer.num_free >= 0, offer
-            assert offer.num_free + held[tm_id] == offer.num_slots, (tm_id, offer, held[tm_id])
+        assert set(held) <= set(self._task_managers), "no slot of a lost TaskManager is held"
+        for tm_id, each in self._task_managers.items():
+            assert each.num_free >= 0, each
+            assert each.num_free + held[tm_id] == each.num_slots, (tm_id, each, held[tm_id])
 
 
 def _count(number: int, noun: str) -> str:

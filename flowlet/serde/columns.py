@@ -58,7 +58,7 @@ MAX_TUPLE_DEPTH: Final = 4  # of tuples in tuples; deeper ones are pickled
 _MAX_COLUMN_DEPTH: Final = MAX_TUPLE_DEPTH + 2
 # Up to so many tuples are packed with msgpack: it writes a chunk of one record in 2 us instead of 5, and reads it in 2 instead of 8, which
 # counts when every record travels alone.  From about 32 records on, columns are faster.
-_FEW: Final = 16
+_MAX_PACKED: Final = 16
 _MAY_SHARE: Final = frozenset({PICKLE, TUPLES, OBJECTS, DICTS, ROWS})  # kinds that may hold mutable objects
 _PACKABLE: Final = frozenset({int, str, float, bool, bytes, type(None)})  # msgpack keeps their exact values and types
 _pack: Final = msgspec.msgpack.Encoder().encode
@@ -83,7 +83,7 @@ def encode_of_type(values: Sequence[Any], kind: type | None, *, depth: int = 0) 
     if kind is str:
         return encode_texts(values)
     if kind is tuple and depth < MAX_TUPLE_DEPTH:
-        return (not depth and len(values) <= _FEW and _pack_few(values)) or _encode_tuples(values, depth)
+        return (not depth and len(values) <= _MAX_PACKED and _try_pack_tuples(values)) or _encode_tuples(values, depth)
     if kind is float:
         return framed(FLOAT64, struct.pack(f"<{len(values)}d", *values))
     if kind is bool:
@@ -151,7 +151,7 @@ def _encode_tuples(values: Sequence[tuple[Any, ...]], depth: int) -> bytes:
     return framed(TUPLES, FIELDS.pack(len(columns)), *fields)
 
 
-def _pack_few(values: Sequence[tuple[Any, ...]]) -> bytes | None:
+def _try_pack_tuples(values: Sequence[tuple[Any, ...]]) -> bytes | None:
     if not _PACKABLE.issuperset(map(type, itertools.chain.from_iterable(values))):
         return None
     try:
@@ -160,7 +160,7 @@ def _pack_few(values: Sequence[tuple[Any, ...]]) -> bytes | None:
         return None
 
 
-def _unpack_few(payload: memoryview) -> list[tuple[Any, ...]]:
+def _unpack_tuples(payload: memoryview) -> list[tuple[Any, ...]]:
     try:
         return _unpack(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -213,7 +213,7 @@ def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) 
     if kind == PICKLE:
         return _decode_pickle(payload)
     if kind == PACKED:
-        return _unpack_few(payload)
+        return _unpack_tuples(payload)
     if kind == OBJECTS:
         return decode_objects(payload, num_values, decode_column, depth)
     if kind == DICTS:
@@ -229,7 +229,7 @@ def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) 
     if kind in (TEXT_SIZES, BYTES):
         sizes, end = decode_column(payload, 0, num_values, depth=depth + 1)
         joined = bytes(payload[end:]) if kind == BYTES else str(payload[end:], ENCODING, SURROGATES)
-        return _cut(joined, sizes)
+        return _split_by_sizes(joined, sizes)
     raise SerdeError(f"unknown kind of column {kind}")
 
 
@@ -267,7 +267,7 @@ def _decode_pickles(payload: memoryview, num_values: int) -> list[Any]:
         if set(map(type, tables)) != {bytes} or not all(type(place) is int and 0 <= place <= num_tables for place in places):
             raise SerdeError(f"records of {num_tables} class tables that are not there")
     sizes, end = decode_column(payload, end, num_values, depth=1)
-    pickles = _cut(payload[end:], sizes)
+    pickles = _split_by_sizes(payload[end:], sizes)
     try:
         return loads_all(pickles, tables, places)
     except SerdeError:
@@ -276,7 +276,7 @@ def _decode_pickles(payload: memoryview, num_values: int) -> list[Any]:
         raise SerdeError(f"a pickled record cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _cut(joined: Any, sizes: Sequence[Any]) -> list[Any]:
+def _split_by_sizes(joined: Any, sizes: Sequence[Any]) -> list[Any]:
     ends = list(itertools.accumulate(sizes))
     if any(type(size) is not int or size < 0 for size in sizes) or (ends[-1] if ends else 0) != len(joined):
         raise SerdeError(f"sizes of a column do not add up to the {len(joined)} that are there")

@@ -42,7 +42,7 @@ def dump_chain(chain: "Sequence[Chained]", vertex: str) -> bytes:
         return bytes(cloudpickle.dumps(list(chain)))
     except Exception as error:
         reason = f"{_describe(error)}; {_ADVICE}"
-        raise JobSubmissionError(f"vertex {vertex!r}: {_culprit(chain)} cannot be sent to a TaskManager: {reason}") from error
+        raise JobSubmissionError(f"vertex {vertex!r}: {_first_unpicklable(chain)} cannot be sent to a TaskManager: {reason}") from error
 
 
 def dump_partitioner(partitioner: "Partitioner", edge: str) -> bytes:
@@ -102,7 +102,7 @@ def _load(blob: bytes, what: str) -> Any:
         raise DeploymentError(f"{what} could not be loaded: {_describe(error)}") from error
 
 
-def _culprit(chain: "Sequence[Chained]") -> str:
+def _first_unpicklable(chain: "Sequence[Chained]") -> str:
     """The first operator that cannot be pickled on its own, for an error message."""
     for chained in chain:
         try:

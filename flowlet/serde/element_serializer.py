@@ -55,7 +55,7 @@ FLAG_KEY_FIELD: Final = 4
 STATUS_ACTIVE: Final = 0
 STATUS_IDLE: Final = -1
 # Up to so many records are checked for a key that is a field of theirs; larger chunks with such keys are columns already.
-_FEW: Final = 32
+_MAX_COMPARED_KEYS: Final = 32
 _MAX_PLACE: Final = 255
 MAX_CHUNK_RECORDS: Final = 1 << 20  # a receiver refuses larger chunks
 LENGTH: Final = struct.Struct(">i")
@@ -167,7 +167,7 @@ class StreamElementSerializer:
 
 def _encode_keys(keys: list[Any], values: list[Any]) -> tuple[int, bytes]:
     """The flag for the keys and their bytes: the position of the field that is the key, or a column of keys."""
-    if len(keys) <= _FEW:
+    if len(keys) <= _MAX_COMPARED_KEYS:
         first = values[0]
         if list(map(type, values)).count(tuple) == len(values):
             position = next((position for position, field in enumerate(first) if field is keys[0]), _MAX_PLACE)

@@ -141,34 +141,34 @@ def instance_maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any] | No
 
 def _can_assign(cls: type, names: tuple[str, ...]) -> bool:
     """Whether assigning these attributes only stores them in ``__dict__``, without a call of the class's code."""
-    return _found(cls, "__setattr__") is _found(object, "__setattr__") and not any(_is_set(cls, name) for name in names)
+    return _inherited(cls, "__setattr__") is _inherited(object, "__setattr__") and not any(_is_set(cls, name) for name in names)
 
 
 def _is_set(cls: type, name: str) -> bool:
     """Whether the class has a data descriptor (such as a property) of that name: assignment would call it."""
-    kind = type(_found(cls, name))
+    kind = type(_inherited(cls, name))
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
 def _flat_object(cls: type) -> FlatClass | None:
-    is_generated = None not in _GENERATED_STATE and tuple([_found(cls, name) for name in _STATE]) == _GENERATED_STATE
+    is_generated = None not in _GENERATED_STATE and tuple([_inherited(cls, name) for name in _STATE]) == _GENERATED_STATE
     if not _is_pickled_as(cls, object, but=_STATE if is_generated else ()):
         return None
     slots = copyreg._slotnames(cls)  # type: ignore[attr-defined]  # pickle itself calls it
     if bool(slots) == bool(cls.__dictoffset__) or not _is_without_state_in_c(cls, len(slots)):
         return None
     if not slots:
-        return _FlatAttributes(cls) if isinstance(_found(cls, "__dict__"), GetSetDescriptorType) else None
+        return _FlatAttributes(cls) if isinstance(_inherited(cls, "__dict__"), GetSetDescriptorType) else None
     names = tuple([field.name for field in dataclasses.fields(cls)] if is_generated else slots)  # the fields that pickle takes
-    if not _are_plain(names) or not all(isinstance(_found(cls, name), MemberDescriptorType) for name in names):
+    if not _are_plain(names) or not all(isinstance(_inherited(cls, name), MemberDescriptorType) for name in names):
         return None
     # Pickle sets slots with ``setattr``, the generated ``__setstate__`` with ``object.__setattr__``.
-    return _FlatSlots(cls, names) if is_generated or _found(cls, "__setattr__") is _found(object, "__setattr__") else None
+    return _FlatSlots(cls, names) if is_generated or _inherited(cls, "__setattr__") is _inherited(object, "__setattr__") else None
 
 
 def _is_pickled_as(cls: type, base: type, but: Sequence[str] = ()) -> bool:
     """Whether the class inherits all of its pickling from ``base``, except for the methods in ``but``."""
-    return all(_found(cls, name) is _found(base, name) for name in _OF_OBJECT if name not in but)
+    return all(_inherited(cls, name) is _inherited(base, name) for name in _OF_OBJECT if name not in but)
 
 
 def _is_without_state_in_c(cls: type, num_slots: int) -> bool:
@@ -187,7 +187,7 @@ def _is_plain_named_tuple(cls: type) -> bool:
     names = getattr(cls, "_fields", None)
     if type(names) is not tuple or not _are_plain(names) or any(name.startswith("_") for name in names):
         return False
-    if cls.__mro__[-2] is not tuple or _found(cls, "__iter__") is not _found(tuple, "__iter__"):
+    if cls.__mro__[-2] is not tuple or _inherited(cls, "__iter__") is not _inherited(tuple, "__iter__"):
         return False
     if not _is_pickled_as(cls, tuple, but=_OF_NAMED_TUPLE):
         return False
@@ -204,13 +204,13 @@ def _is_plain_struct(cls: Any) -> bool:
     return tuple(parameters) == cls.__struct_fields__ and all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values())
 
 
-def _found(cls: type, name: str) -> Any:
+def _inherited(cls: type, name: str) -> Any:
     """The attribute of the first class in the MRO that has it, without calling descriptors; None if there is none."""
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
 def _code(cls: type, name: str) -> Any:
-    found = _found(cls, name)
+    found = _inherited(cls, name)
     return getattr(getattr(found, "__func__", found), "__code__", found)
 
 
@@ -248,8 +248,8 @@ class _FlatSlots:
         self._cls = cls
         self.names = names
         self._read = _reader(names)
-        self._setters = [_found(cls, name).__set__ for name in names]
-        self._can_assign = _found(cls, "__setattr__") is _found(object, "__setattr__")
+        self._setters = [_inherited(cls, name).__set__ for name in names]
+        self._can_assign = _inherited(cls, "__setattr__") is _inherited(object, "__setattr__")
         self.is_frozen = _is_frozen_dataclass(cls)
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:

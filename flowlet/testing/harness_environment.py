@@ -46,7 +46,7 @@ class HarnessEnvironment:
 
     def __init__(self, operator_name: str, place: SubtaskPlace, now_ms: int) -> None:
         self.clock = TestProcessingTimeService(now_ms)
-        self.mails = MailboxHarness(when_parked=self._let_something_happen)
+        self.mails = MailboxHarness(when_parked=self._make_progress)
         self.executor = self.mails.executor(_PRIORITY)
         self.latency = LatencyStats(_OPERATOR_ID, place.subtask)
         self._loop: SteppedEventLoop | None = None
@@ -118,10 +118,10 @@ class HarnessEnvironment:
                 self._loop.run_until_idle()
             if is_over():
                 return
-            self._let_something_happen()
+            self._make_progress()
         raise AssertionError(f"the operator still waits after {_MAX_WAITS} steps: {self!r}")
 
-    def _let_something_happen(self) -> None:
+    def _make_progress(self) -> None:
         """Called when the operator waits: run coroutines, else move time to the next timer, else wait for other threads."""
         loop = self._loop
         if loop is not None:

@@ -170,7 +170,7 @@ class TaskExecutor:
         if not self._tasks:
             self._hooks.busy()
             if self._busy_tasks is not None:
-                self._load_check = PeriodicLoadCheck(self._context.loop.loop.call_later, partial(self._look, self._busy_tasks))
+                self._load_check = PeriodicLoadCheck(self._context.loop.loop.call_later, partial(self._check_load, self._busy_tasks))
         self._tasks[task.attempt] = task
         _log.info("deploying", job=message.task.job_name, task=task.name)
         task.start()
@@ -231,7 +231,7 @@ class TaskExecutor:
                 self._load_check.close()
                 self._loaded(TaskLoad())
 
-    def _look(self, busy_tasks: BusyTasks) -> None:
+    def _check_load(self, busy_tasks: BusyTasks) -> None:
         self._loaded(busy_tasks.look())
 
     def _loaded(self, load: TaskLoad) -> None:
