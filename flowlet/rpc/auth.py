@@ -98,9 +98,8 @@ def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: s
 class RequestVerifier:
     """Verifies requests and remembers the nonces of accepted ones.  Threading: one thread."""
 
-    def __init__(self, secret: bytes, *, window_ms: int = WINDOW_MS, max_nonces: int = MAX_NONCES) -> None:
+    def __init__(self, secret: bytes, *, max_nonces: int = MAX_NONCES) -> None:
         self._secret = secret
-        self._window_ms = window_ms
         self._max_nonces = max_nonces
         self._nonces: OrderedDict[str, int] = OrderedDict()  # nonce -> when it may be forgotten; in the order of arrival
 
@@ -117,7 +116,7 @@ class RequestVerifier:
         sent_ms, nonce, digest, mac = int(match[1]), Nonce(match[2]), match[3], match[4]
         if not hmac.compare_digest(mac, _request_mac(self._secret, line, digest, nonce, sent_ms)):
             return Refusal.WRONG
-        if abs(now_ms - sent_ms) > self._window_ms:
+        if abs(now_ms - sent_ms) > WINDOW_MS:
             return Refusal.EXPIRED
         return self._remember(nonce, now_ms) or AcceptedRequest(nonce, digest)
 
@@ -129,7 +128,7 @@ class RequestVerifier:
         if len(self._nonces) >= self._max_nonces:
             return Refusal.OVERLOADED
         # A signature may be dated up to one window ahead, and is then valid for two windows from now.
-        self._nonces[nonce] = now_ms + 2 * self._window_ms
+        self._nonces[nonce] = now_ms + 2 * WINDOW_MS
         return None
 
 
