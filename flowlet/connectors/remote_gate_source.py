@@ -3,7 +3,7 @@
 Side:       task.  The source is created in the user's program and pickled; a TaskManager binds each subtask's copy to its gate.
 Invariants: a producer's end of data is acknowledged only after the chain has processed everything before it.  A partition counts once its
             producer knows that every subtask has acknowledged it.  Records of an aborted attempt stay processed (at least once).
-            A gate with a declared type accepts plain values only, so that its token does not allow anybody to run code here.  A gate of any
+            A gate with a declared type accepts plain values only, so that nobody can run code here with its token.  A gate of any
             objects trusts the holders of its token as it trusts the job's own program.
 """
 
@@ -103,7 +103,7 @@ class RemoteGateReader:
         gate: where the records come from.
         report: as for ``RemoteGateSource.bind``.
         are_producers_trusted: whether records may hold objects of any class; otherwise plain values only.
-        restore: makes the records from what was sent, and raises SerdeError if it cannot; None: what was sent are the records.
+        restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records were sent themselves.
     """
 
     never_waits = True

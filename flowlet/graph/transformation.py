@@ -2,7 +2,7 @@
 
 Side:       pure.
 Invariants: a transformation knows its inputs, never its readers, so there is no cycle.  ``parallelism`` is set at creation, as in Flink.
-Rules:      data only.  Functions and sources are kept as the user gave them; the client makes operators of them.
+Rules:      data only.  Functions and sources are kept as the user gave them; the client turns them into operators.
 Source:     Flink ``Transformation`` and its subclasses.
 """
 

@@ -28,7 +28,7 @@ def task_manager_lost(location: TaskManagerLocation, reason: str, now_ms: int) -
 
 
 def ended_unasked(location: TaskManagerLocation, task_name: str, subtask: int, now_ms: int) -> FailureInfo:
-    """A TaskManager canceled a task although the JobManager did not ask for it: the TaskManager is shutting down."""
+    """A TaskManager cancelled a task although the JobManager did not ask for it: the TaskManager is shutting down."""
     message = f"{location} was lost: it cancelled {task_name!r} (subtask {subtask}) on its own, so it is probably shutting down"
     return _failure("TaskManagerLost", message, location.tm_id, now_ms, task_name, subtask)
 

@@ -72,7 +72,7 @@ class TaskManagerGateway(Protocol):
         """Send ``AllowSourceWatermark``: the subtask pauses while its watermark is above ``max_allowed`` (ms)."""
 
     def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
-        """Send ``AddSplits``; ``waiting_bytes`` is the size of the splits that nobody has yet."""
+        """Send ``AddSplits``; ``waiting_bytes`` is the size of the splits that are still unassigned."""
 
     def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
         """Send ``NoMoreSplits``."""

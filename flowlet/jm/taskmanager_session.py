@@ -35,7 +35,7 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.rpc.http import MAX_MESSAGE_BYTES
 
-# A task needs at most one DeployTask and one CancelTask; if so many messages wait, the TaskManager does not read.
+# A task needs at most one DeployTask and one CancelTask; if this many messages wait, the TaskManager does not read.
 MAX_QUEUED_MESSAGES: Final = 50_000
 _CLOSE_TIMEOUT_S: Final = 0.3
 _STALL_S: Final = 1.0  # if our own loop was late by this much, it may have missed messages: the silence proves nothing

@@ -9,7 +9,7 @@ Rules:      a sender numbers texts from 0 and sends each text once, in front of 
 Invariants: every decoded code has a text in its table; tables only grow, and a new generation gets a new table.
 Units:      codes are u16; text sizes in characters.
 Absent:     the sender's side, ``flowlet/io/key_dictionary.py``: it must also know the channel of each text.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` makes SerdeErrors of them.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
 """
 
 import struct

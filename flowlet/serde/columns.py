@@ -8,7 +8,7 @@ Invariants: values come back with exactly the types, signs, NaN bits and (lone) 
             column.  Identity within a record is kept.  Two records never share a mutable object afterwards, unless the whole list is
             one PICKLE.
 Format:     ``column_format``.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` makes SerdeErrors of them.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
 """
 
 import itertools
@@ -56,8 +56,8 @@ from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record,
 MAX_TUPLE_DEPTH: Final = 4  # of tuples in tuples; deeper ones are pickled
 # The innermost tuple may hold a column of sizes, and that a constant column.
 _MAX_COLUMN_DEPTH: Final = MAX_TUPLE_DEPTH + 2
-# Up to so many tuples are packed with msgpack: it writes a chunk of one record in 2 us instead of 5, and reads it in 2 instead of 8, which
-# counts when every record travels alone.  From about 32 records on, columns are faster.
+# Up to this many tuples are packed with msgpack: it writes a chunk of one record in 2 us instead of 5, and reads it in 2 instead of 8,
+# which counts when every record travels alone.  From about 32 records on, columns are faster.
 _MAX_PACKED: Final = 16
 _MAY_SHARE: Final = frozenset({PICKLE, TUPLES, OBJECTS, DICTS, ROWS})  # kinds that may hold mutable objects
 _PACKABLE: Final = frozenset({int, str, float, bool, bytes, type(None)})  # msgpack keeps their exact values and types

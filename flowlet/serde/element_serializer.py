@@ -3,7 +3,7 @@
 Hot path, per chunk; per record see ``columns``.
 
 Side:   pure.
-Format: ``i32 length``, then so many bytes, of which the first is the tag; big-endian:
+Format: ``i32 length``, then the bytes, of which the first is the tag; big-endian:
         0, record with timestamp: i64 milliseconds, value.  1, record without timestamp: value.
         2, watermark: i64 milliseconds.  3, latency marker: i64 milliseconds, 16 bytes operator id, i32 subtask.
         4, watermark status: i32, 0 active, -1 idle.  5, record attributes: u8, 1 for backlog.
@@ -54,7 +54,7 @@ FLAG_KEYS: Final = 2
 FLAG_KEY_FIELD: Final = 4
 STATUS_ACTIVE: Final = 0
 STATUS_IDLE: Final = -1
-# Up to so many records are checked for a key that is a field of theirs; larger chunks with such keys are columns already.
+# Up to this many records are checked for a key that is a field of theirs; larger chunks with such keys are columns already.
 _MAX_COMPARED_KEYS: Final = 32
 _MAX_PLACE: Final = 255
 MAX_CHUNK_RECORDS: Final = 1 << 20  # a receiver refuses larger chunks

@@ -222,9 +222,8 @@ class _FlatAttributes:
         self.is_frozen = _is_frozen_dataclass(cls)
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
-        return parts_of_dicts(
-            [value.__dict__ for value in values], are_keys_checked=False
-        )  # nobody tells an attribute's name from its equal
+        # Not checked, because an attribute works the same under an equal name of a subclass of str.
+        return parts_of_dicts([value.__dict__ for value in values], are_keys_checked=False)
 
     def maker(self, names: tuple[str, ...]) -> Maker:
         if _are_plain(names) and _can_assign(self._cls, names):

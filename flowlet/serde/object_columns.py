@@ -7,7 +7,7 @@ Rules:      a reader gets what it would get from pickles.  A pickle keeps two fi
             object, columns do not: so columns are made only if no mutable object occurs twice, and none is of a class that cannot be
             looked into.  That two records are the same object is not kept, as every record is a value of its own.
 Format:     ``column_format``.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` makes SerdeErrors of them.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
 """
 
 import struct

@@ -5,7 +5,7 @@ Hot path: C code per column.
 Side:       pure.
 Invariants: the decoded columns own their memory and stand for exactly the values that were sent.
 Format:     ``column_format``.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` makes SerdeErrors of them.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
 """
 
 import struct

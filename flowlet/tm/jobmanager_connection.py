@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 _PATH: Final = "/rpc/taskmanager"
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(ToTaskManager)
-_MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if so many wait, the JobManager does not read
+_MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if this many wait, the JobManager does not read
 # A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.
 _LONGEST_INTERVAL_S: Final = 2.0
 _IDLE_HEARTBEAT_FACTOR: Final = 2  # without tasks there is little to report

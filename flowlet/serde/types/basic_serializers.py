@@ -84,7 +84,7 @@ class BooleanSerializer(ImmutableSerializer):
 
 
 class FloatingSerializer(ImmutableSerializer):
-    """``float`` (or a whole ``int``) of 32 or 64 bits; what comes back is a ``float``."""
+    """``float`` (or a whole ``int``) of 32 or 64 bits; deserialized as a ``float``."""
 
     __slots__ = ("_is_double",)
 
