@@ -1,1 +1,1 @@
-"""Checkpoints on the task's side: barriers in, snapshot, acknowledgement out."""
+"""Checkpoints of one task: barriers, snapshots, in-flight data, acknowledgements."""

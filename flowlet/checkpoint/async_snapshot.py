@@ -1,10 +1,11 @@
-"""The asynchronous part of one subtask's snapshot, from the end of the synchronous part to the acknowledgement.
+"""``AsyncSnapshot``: the asynchronous part of one subtask's checkpoint, up to its acknowledgement.
 
-Side:       shared.  Made and cancelled on the task thread; works on a thread of the snapshot pool; data in flight arrives on any thread.
-Invariants: exactly one of acknowledged, declined and cancelled; it is acknowledged when the operators' parts and the data in flight are
-            complete, whichever is last; no thread waits for the other part.
-Lock order: ``_lock`` is a leaf: parts are run and discarded, and the responder is called, outside it.
-Source:     Flink ``AsyncCheckpointRunnable``, which blocks a thread of the pool until the data in flight is there.
+Side:       shared.  Created and cancelled on the task thread; runs on a thread of the snapshot pool; in-flight data completes on any
+            thread.
+Invariants: ends exactly once, as acknowledged, declined or cancelled.  It is acknowledged when both the operators' parts and the in-flight
+            data are complete; no thread waits for the other.
+Lock order: ``_lock`` is a leaf: operators' parts and the responder are called without it.
+Source:     Flink ``AsyncCheckpointRunnable``, which blocks a thread of the pool until the in-flight data is complete.
 """
 
 import threading
@@ -41,9 +42,9 @@ class AsyncSnapshot:
 
     Args:
         parts: by operator id.
-        channel_state: the data in flight; None if the checkpoint has none.
-        is_running: whether a failure is still worth a decline.
-        on_end: called once, on the thread that ends it.
+        channel_state: the in-flight data; None if the checkpoint has none.
+        is_running: whether the task runs; if not, a failure is not declined.
+        on_end: called once, on the thread that ends the snapshot.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class AsyncSnapshot:
         return f"<AsyncSnapshot of checkpoint {self.checkpoint_id} {self._state.name}>"
 
     def start(self, execute: Callable[[Callable[[], None]], object]) -> None:
-        """Have the operators' parts carried out by ``execute``, and wait for the data in flight."""
+        """Run the operators' parts with ``execute``, and wait for the in-flight data without blocking."""
         execute(self._run)
         if self._channel_state is not None:
             self._channel_state.add_done_callback(self._on_channel_state)
 
     def cancel(self) -> bool:
-        """Give it up; False if it had ended.  The parts are discarded, by the thread that works on them if there is one."""
+        """Cancel the snapshot and discard its parts, on the thread that is running them if there is one; False if it had ended."""
         if not self._end(_State.DISCARDED):
             return False
         self._discard_unless_working()
@@ -102,7 +103,7 @@ class AsyncSnapshot:
             self._is_working = True
         try:
             states = {operator: part.finish() for operator, part in self._parts.items()}
-        except Exception as error:  # noqa: BLE001 - foreign code; it is the checkpoint's failure, not the pool's
+        except Exception as error:  # noqa: BLE001 - a user's code; it fails the checkpoint, not the pool
             self._stop_working(None)
             self._decline(CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error)
             return
@@ -129,7 +130,7 @@ class AsyncSnapshot:
         if future is not None and not future.done():
             return
         if future is not None and (future.cancelled() or future.exception() is not None):
-            return  # declined by its own callback
+            return  # _on_channel_state declines
         channels = NO_CHANNEL_DATA if future is None else future.result()
         with self._lock:
             states = self._states
@@ -175,6 +176,6 @@ class AsyncSnapshot:
     def _discard_unless_working(self) -> None:
         with self._lock:
             if self._is_working:
-                return  # whoever works finds the end, and discards
+                return  # the working thread discards when it sees the state
             parts, self._parts = self._parts, {}
         run_all([part.discard for part in parts.values()])

@@ -1,13 +1,13 @@
-"""Exactly-once: when to block a channel, when to let barriers overtake, when to take the snapshot.
+"""``BarrierAligner``: the state machine of exactly-once barriers, aligned or unaligned.
 
 Side:       pure.
-Invariants: ``_aligned`` holds the channels that count for the pending checkpoint; its snapshot is ordered once, when the last channel that
-            was open at its first barrier has come (unaligned: at the first); a blocked channel is resumed exactly once; once there was an
-            order for a checkpoint, no older id is triggered or aborted.
-Units:      milliseconds of the wall clock, which the barriers' timestamps are of.
+Invariants: ``_aligned`` has the channels whose barrier of the pending checkpoint has arrived, or which have ended since its first barrier.
+            The snapshot is ordered once: at the last of these channels (unaligned: at the first).  A blocked channel is resumed exactly
+            once.  After an order for a checkpoint, no older one is triggered or aborted.
+Units:      milliseconds of the wall clock, as the barriers' timestamps.
 Source:     Flink ``SingleCheckpointBarrierHandler`` and its states (``WaitingForFirstBarrier``, ``CollectingBarriers``, the four
-            ``Alternating...``).  Waiting and collecting differ only in whether a channel has counted yet, so one phase stands for both.
-            Unlike Flink, a checkpoint that is pending when a newer one is cancelled is declined as well, not only forgotten.
+            ``Alternating...``).  Waiting and collecting differ only in whether a barrier has arrived, so one phase stands for both.
+            Unlike Flink, a checkpoint that is pending when a newer one is cancelled is declined, not only forgotten.
 """
 
 from enum import Enum, auto
@@ -42,27 +42,27 @@ from netstack.wire.events import CheckpointBarrier
 
 
 class BarrierMode(Enum):
-    """How barriers are treated; of the whole task."""
+    """How a task treats barriers."""
 
     ALIGNED = auto()
     UNALIGNED = auto()
     ALTERNATING = auto()
-    """Aligned at first, unaligned when that takes too long, or when a barrier that overtook arrives."""
+    """Aligned at first; unaligned when alignment takes too long, or when an unaligned barrier arrives."""
 
 
 class _Phase(Enum):
     ALIGNING = auto()  # channels are blocked behind their barriers
-    OVERTAKING = auto()  # barriers overtake, but the first one is not here
-    RECORDING = auto()  # the snapshot was taken, and the inputs keep what comes before their barriers
+    OVERTAKING = auto()  # barriers may overtake data, but none has arrived
+    RECORDING = auto()  # the snapshot was taken; the inputs record data in front of the other barriers
 
 
 class BarrierAligner:
-    """The barriers of one task, one checkpoint at a time.
+    """The barriers of one task, one checkpoint at a time.  Threading: one thread.
 
     Args:
-        num_channels: of all gates, none of them ended.
-        mode: see there.
-        checkpoints_after_finish: whether a channel that ended counts as one whose barrier came; else its end aborts what is pending.
+        num_channels: of all gates, all open.
+        mode: of the whole task.
+        checkpoints_after_finish: whether a channel that ends counts as if its barrier had arrived; otherwise it aborts the checkpoint.
     """
 
     def __init__(self, num_channels: int, mode: BarrierMode = BarrierMode.ALTERNATING, *, checkpoints_after_finish: bool = True) -> None:
@@ -70,12 +70,12 @@ class BarrierAligner:
         self._checkpoints_after_finish = checkpoints_after_finish
         self._num_open = num_channels
         self._current = -1
-        self._last_done = -1  # the newest checkpoint that was completed or cancelled
+        self._last_done = -1  # the newest completed or cancelled checkpoint
         self._barrier: CheckpointBarrier | None = None  # of the pending checkpoint
         self._num_expected = 0
         self._aligned: set[Channel] = set()
-        self._blocked: dict[Channel, None] = {}  # an ordered set
-        self._announced: dict[Channel, int] = {}  # barriers that wait in their channels, by sequence number
+        self._blocked: dict[Channel, None] = {}  # used as an ordered set
+        self._announced: dict[Channel, int] = {}  # sequence numbers of announced barriers that are still queued
         self._phase = self._first_phase()
 
     def __repr__(self) -> str:
@@ -84,12 +84,12 @@ class BarrierAligner:
 
     @property
     def latest_checkpoint_id(self) -> int:
-        """The newest checkpoint whose barrier, announcement or cancellation came; -1 before the first."""
+        """The newest checkpoint with a barrier, announcement or cancellation; -1 before the first."""
         return self._current
 
     @property
     def is_checkpoint_pending(self) -> bool:
-        """Whether barriers are still missing."""
+        """Whether barriers are missing."""
         return self._current != self._last_done
 
     @property
@@ -99,11 +99,11 @@ class BarrierAligner:
 
     @property
     def is_recording(self) -> bool:
-        """Whether the inputs keep data for a snapshot that was taken."""
+        """Whether the inputs record data for a snapshot that was taken."""
         return self._phase is _Phase.RECORDING
 
     def handle(self, event: BarrierEvent, now_ms: int) -> list[BarrierOrder]:
-        """Apply one fact; returns what must be done now, in this order."""
+        """Apply one event; return the orders to carry out, in order."""
         match event:
             case BarrierReceived():
                 return self._on_barrier(event, now_ms)
@@ -122,13 +122,13 @@ class BarrierAligner:
             case _:
                 assert_never(event)
 
-    # ---------------------------------------------------------------- facts
+    # ---------------------------------------------------------------- events
 
     def _on_barrier(self, event: BarrierReceived, now_ms: int) -> list[BarrierOrder]:
         barrier = event.barrier
         checkpoint_id = barrier.checkpoint_id
         if checkpoint_id < self._current or (checkpoint_id == self._current and not self.is_checkpoint_pending):
-            # Nobody waits for it; its producer has stopped behind it, unless it overtook or never was in the channel.
+            # Too late.  Its producer has stopped after it, unless the barrier overtook or was injected: let the producer go on.
             is_blocking = barrier.options.needs_alignment and not event.is_injected
             return [ResumeChannels((event.channel,))] if is_blocking else []
         orders = self._start_checkpoint(barrier, now_ms)
@@ -180,7 +180,7 @@ class BarrierAligner:
         return self._abort(self._current, CheckpointFailureReason.SUBSUMED, details) if self.is_checkpoint_pending else []
 
     def _start_checkpoint(self, barrier: CheckpointBarrier, now_ms: int) -> list[BarrierOrder]:
-        """If it is the first that is heard of a checkpoint, it becomes the pending one."""
+        """Make the barrier's checkpoint the pending one, if it is new."""
         if barrier.checkpoint_id <= self._current:
             return []
         orders = self._abort_older(f"the barrier of checkpoint {barrier.checkpoint_id}")
@@ -194,7 +194,7 @@ class BarrierAligner:
         return orders
 
     def _count(self, channel: Channel, barrier: CheckpointBarrier) -> list[BarrierOrder]:
-        """``channel`` counts from now on; says when alignment begins and ends.  The end comes before a snapshot that reports it."""
+        """Count a channel.  EndAlignment must precede the order for the snapshot that reports it."""
         num_before = len(self._aligned)
         self._aligned.add(channel)
         orders: list[BarrierOrder] = []
@@ -213,18 +213,18 @@ class BarrierAligner:
         return len(self._aligned) == self._num_expected
 
     def _advance(self, event: BarrierReceived, now_ms: int) -> list[BarrierOrder]:
-        """What the barrier of the pending checkpoint leads to."""
+        """The orders for a barrier of the pending checkpoint."""
         barrier, channel = event.barrier, event.channel
         self._announced.pop(channel, None)
         if not event.is_injected and not barrier.options.is_unaligned:
-            self._blocked[channel] = None  # also if it overtook by our order: its producer has stopped behind it
+            self._blocked[channel] = None  # even if we prioritized it: its producer has stopped after it
         if self._phase is _Phase.RECORDING:
             return self._finish(stop=True) if self._is_complete else []
         if self._phase is _Phase.OVERTAKING:
             return self._take_unaligned(barrier)
         if barrier.options.is_unaligned:
             if self._mode is BarrierMode.ALIGNED:
-                # Only a producer that is configured differently sends one; the data it overtook is lost for this checkpoint.
+                # A producer is configured differently: the data that the barrier overtook would be missing in the snapshot.
                 return self._abort(self._current, CheckpointFailureReason.UNSUPPORTED_SNAPSHOT, f"unaligned barrier on channel {channel}")
             return [*self._prioritize_announced(), *self._take_unaligned(barrier)]
         if self._is_complete:
@@ -232,7 +232,7 @@ class BarrierAligner:
         return self._time_out(barrier) if self._is_overdue(barrier, now_ms) else []
 
     def _time_out(self, barrier: CheckpointBarrier) -> list[BarrierOrder]:
-        """Alignment takes too long: from now on the barriers of this checkpoint overtake."""
+        """Alignment takes too long: let the barriers of this checkpoint overtake."""
         if self._phase is not _Phase.ALIGNING or not barrier.options.is_timeoutable:
             return []
         self._phase = _Phase.OVERTAKING
@@ -245,7 +245,7 @@ class BarrierAligner:
 
     def _take_aligned(self, barrier: CheckpointBarrier) -> list[BarrierOrder]:
         orders: list[BarrierOrder] = []
-        if self._mode is BarrierMode.ALTERNATING:  # buffers of the output may come to belong to it
+        if self._mode is BarrierMode.ALTERNATING:  # queued output may still become part of the checkpoint
             orders.append(InitInputs(barrier))
         return [*orders, TriggerCheckpoint(barrier), *self._finish(stop=False)]
 
@@ -256,7 +256,7 @@ class BarrierAligner:
         return orders + self._finish(stop=True) if self._is_complete else orders
 
     def _finish(self, *, stop: bool) -> list[BarrierOrder]:
-        """All is over for the pending checkpoint, as far as the channels are concerned."""
+        """Stop recording if ``stop``, resume the blocked channels, and return to the first phase."""
         orders: list[BarrierOrder] = [StopInputs(self._current)] if stop else []
         if self._blocked:
             orders.append(ResumeChannels(tuple(self._blocked)))
@@ -274,7 +274,7 @@ class BarrierAligner:
         return [CancelTimer(), CompleteInputs(self._current)]
 
     def _abort(self, checkpoint_id: int, reason: CheckpointFailureReason, details: str = "") -> list[BarrierOrder]:
-        """Give up ``checkpoint_id``, which is the current one, or newer and nothing is pending."""
+        """Abort ``checkpoint_id``: the current one, or a newer one if none is pending."""
         was_recording = self._phase is not _Phase.ALIGNING
         self._current = self._last_done = checkpoint_id
         self._barrier = None
@@ -291,10 +291,10 @@ class BarrierAligner:
         return barrier.options.is_timeoutable and barrier.options.aligned_timeout_ms < now_ms - barrier.timestamp_ms
 
     def check_invariants(self) -> None:
-        """Assert the invariants of this module."""
-        assert (self._barrier is not None) == self.is_checkpoint_pending, "a pending checkpoint without its barrier, or the reverse"
-        assert self._last_done <= self._current, f"{self._last_done} was done before it was heard of"
-        assert not self._aligned or self._barrier is not None, "channels count for nothing"
-        assert len(self._aligned) <= max(self._num_expected, 0), "more channels count than were open"
-        assert not self._blocked or self.is_checkpoint_pending, "blocked for nothing"
-        assert not self._announced or self._phase is _Phase.ALIGNING, "announced barriers that nobody lets overtake"
+        """Raise AssertionError if the state is inconsistent; for tests."""
+        assert (self._barrier is not None) == self.is_checkpoint_pending, "exactly a pending checkpoint has a barrier"
+        assert self._last_done <= self._current, f"{self._last_done} is done, but the newest is {self._current}"
+        assert not self._aligned or self._barrier is not None, "channels are counted without a pending checkpoint"
+        assert len(self._aligned) <= max(self._num_expected, 0), "more channels are counted than were open"
+        assert not self._blocked or self.is_checkpoint_pending, "channels are blocked without a pending checkpoint"
+        assert not self._announced or self._phase is _Phase.ALIGNING, "announced barriers were not prioritized"

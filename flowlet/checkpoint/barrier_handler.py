@@ -1,7 +1,7 @@
-"""Carries out what a barrier machine orders: the one of a task, shared by all its gates.
+"""``CheckpointBarrierHandler``: carries out the orders of a task's barrier machine; all its gates share it.
 
 Side:       task.
-Invariants: orders are carried out in their order, before the next fact is looked at; a checkpoint that an input refuses is not triggered.
+Invariants: orders are carried out in order, before the next event; a checkpoint that an input refuses is not triggered.
 Units:      timestamps in milliseconds of the wall clock, durations in nanoseconds of a monotonic one.
 Source:     Flink ``CheckpointBarrierHandler`` (alignment metrics, notifications), ``SingleCheckpointBarrierHandler.ControllerImpl``.
 """
@@ -40,50 +40,47 @@ _NS_PER_MS = 1_000_000
 
 
 class CheckpointableInput(Protocol):
-    """What a checkpoint asks of one gate; ``SingleInputGate`` is one, and so may a source be that is chained to a multi-input task."""
+    """A gate, or a chained source of a multi-input task (Flink ``CheckpointableInput``)."""
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """Keep what comes before the barrier."""
+        """Start to record the data in front of the barrier."""
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """Keep nothing more."""
+        """Stop recording."""
 
     def convert_to_priority_event(self, channel_index: int, sequence_number: int) -> None:
-        """Let an announced barrier overtake."""
+        """Let an announced barrier overtake the data before it."""
 
     def resume_consumption(self, channel_index: int) -> None:
-        """Let the producer behind a channel go on."""
+        """Let the channel's producer send again."""
 
 
 class BarrierListener(Protocol):
-    """The task, as its barriers see it; every call on the task thread."""
+    """The task; every call is on the task thread."""
 
     def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        """Open the channel state of a checkpoint, if it wants one."""
+        """Open the channel state of a checkpoint, if it needs one."""
 
     def complete_inputs(self, checkpoint_id: int) -> None:
-        """Nothing more of the inputs belongs to the checkpoint."""
+        """The inputs' part of the channel state is complete."""
 
     def trigger_checkpoint_on_barrier(self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics) -> None:
-        """Take the snapshot; ``alignment`` may go on changing until ``complete_inputs``."""
+        """Take the snapshot; ``alignment`` may change until ``complete_inputs``."""
 
     def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Decline the checkpoint and tell the tasks behind."""
+        """Decline the checkpoint and tell the downstream tasks."""
 
 
 class CheckpointBarrierHandler:
-    """The barriers of all gates of a task.
+    """The barriers of all gates of a task; ``machine`` decides what to do.
 
-    Threading: task thread only, except for the two durations.
-    Life cycle: made -> fed -> ``close``; what comes after the close is ignored.
+    Threading: the task thread, except the two durations.
+    Life cycle: ``handle`` until ``close``; events after that are ignored.
 
     Args:
-        machine: decides.
         inputs: by gate index.
-        listener: the task.
-        timers: their calls come on the task thread (``MailboxTimers``).
-        clock_ns: monotonic, for durations.
-        wall_ms: of the clock that barriers are stamped with.
+        timers: run their calls on the task thread (``MailboxTimers``).
+        wall_ms: the clock of the barriers' timestamps.
     """
 
     def __init__(
@@ -104,7 +101,7 @@ class CheckpointBarrierHandler:
         self._wall_ms = wall_ms
         self._cancel_timer: Callable[[], None] | None = None
         self._metrics = AlignmentMetrics()
-        self._metrics_of = -1  # the checkpoint that they are about
+        self._metrics_of = -1  # the checkpoint that _metrics are of
         self._aligning_since_ns: int | None = None
         self._is_closed = False
 
@@ -113,22 +110,22 @@ class CheckpointBarrierHandler:
 
     @property
     def latest_checkpoint_id(self) -> int:
-        """The newest checkpoint that the inputs know of, -1 before the first."""
+        """The newest checkpoint that the inputs know, -1 before the first."""
         return self._machine.latest_checkpoint_id
 
     @property
     def is_checkpoint_pending(self) -> bool:
-        """Whether barriers are still missing."""
+        """Whether barriers are missing."""
         return self._machine.is_checkpoint_pending
 
     @property
     def is_aligning(self) -> bool:
-        """Whether alignment is being measured: whoever processes data then says how much."""
+        """Whether alignment is measured; then callers report what they process with ``add_processed_bytes``."""
         return self._aligning_since_ns is not None
 
     @property
     def alignment_duration_ns(self) -> int:
-        """How long the alignment has taken that is under way, else the last one; any thread."""
+        """The duration of the current alignment, else of the last one; any thread."""
         since_ns = self._aligning_since_ns
         if since_ns is not None:
             return self._clock_ns() - since_ns
@@ -136,19 +133,19 @@ class CheckpointBarrierHandler:
 
     @property
     def start_delay_ns(self) -> int:
-        """How old the last checkpoint was when its first barrier came; any thread."""
+        """The age of the last checkpoint when its first barrier arrived; any thread."""
         return self._metrics.start_delay_ns
 
     def add_processed_bytes(self, num_bytes: int) -> None:
-        """Data of that size was taken from a gate."""
+        """Count data that was taken from a gate during alignment."""
         if self._aligning_since_ns is not None:
             self._metrics.bytes_processed += num_bytes
 
     def handle(self, event: BarrierEvent) -> None:
-        """Apply one fact and carry out what follows.
+        """Apply one event and carry out the orders.
 
         Raises:
-            Exception: whatever the listener or an input raises, except an input's refusal of a checkpoint.
+            Exception: from the listener or an input, except an input's refusal of a checkpoint.
         """
         if self._is_closed:
             return
@@ -157,7 +154,7 @@ class CheckpointBarrierHandler:
             self._carry_out_all(self._machine.handle(refused, self._wall_ms()))
 
     def close(self) -> None:
-        """Forget the timer; the task ends."""
+        """Cancel the timer and ignore later events."""
         self._is_closed = True
         self._stop_timer()
 
@@ -171,7 +168,7 @@ class CheckpointBarrierHandler:
             except (CheckpointSubsumedError, LocalProtocolError) as error:
                 if not isinstance(order, StartInputs | PrioritizeBarrier):
                     raise
-                # A newer barrier is in the channel already: this checkpoint cannot be had any more, but the task can go on.
+                # A newer barrier is already in the channel: this checkpoint cannot be taken, but the task can go on.
                 checkpoint_id = order.barrier.checkpoint_id if isinstance(order, StartInputs) else order.checkpoint_id
                 refused = refused or CheckpointRefused(checkpoint_id, CheckpointFailureReason.SUBSUMED, str(error))
             except CheckpointError as error:
@@ -226,7 +223,7 @@ class CheckpointBarrierHandler:
                     self._metrics.duration_ns = self.alignment_duration_ns
                     self._aligning_since_ns = None
             case ResetAlignment():
-                if self._aligning_since_ns is not None:  # else they are of a checkpoint that was taken, and reported later
+                if self._aligning_since_ns is not None:  # otherwise the metrics belong to a snapshot that will still report them
                     self._metrics.bytes_processed = 0
                 self._aligning_since_ns = None
 

@@ -1,4 +1,4 @@
-"""What barrier handlers are told, and what they order.
+"""The events and orders of barrier machines.
 
 Side:   pure.
 Units:  timestamps and delays in milliseconds.
@@ -12,14 +12,14 @@ from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
 from netstack.wire.events import CheckpointBarrier
 
 Channel: TypeAlias = tuple[int, int]
-"""Index of the gate, index of the channel in it; netstack's ``InputChannelInfo`` is one."""
+"""Index of the gate, index of the channel in it; netstack's ``InputChannelInfo`` is such a tuple."""
 
-# ---------------------------------------------------------------- facts
+# ---------------------------------------------------------------- events
 
 
 @dataclass(frozen=True, slots=True)
 class BarrierReceived:
-    """A barrier was polled; ``is_injected``: by the JobManager's order instead, so the channel is not blocked."""
+    """A barrier was polled; ``is_injected``: it is an order of the JobManager instead, so the channel's producer did not stop."""
 
     channel: Channel
     barrier: CheckpointBarrier
@@ -28,7 +28,7 @@ class BarrierReceived:
 
 @dataclass(frozen=True, slots=True)
 class BarrierAnnounced:
-    """A barrier stands in the channel's queue, behind data, under ``sequence_number``."""
+    """A barrier is queued in the channel behind data, under ``sequence_number``."""
 
     channel: Channel
     barrier: CheckpointBarrier
@@ -45,14 +45,14 @@ class CancellationReceived:
 
 @dataclass(frozen=True, slots=True)
 class ChannelFinished:
-    """The channel reached its end of partition."""
+    """The channel has reached its end of partition."""
 
     channel: Channel
 
 
 @dataclass(frozen=True, slots=True)
 class AlignmentTimedOut:
-    """The timer of this checkpoint fired."""
+    """The alignment timer of this checkpoint fired."""
 
     checkpoint_id: int
 
@@ -75,14 +75,14 @@ BarrierEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class ResumeChannels:
-    """Let the producers behind these channels go on."""
+    """Let the producers of these channels send again."""
 
     channels: tuple[Channel, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PrioritizeBarrier:
-    """Let the announced barrier overtake the data before it."""
+    """Let an announced barrier overtake the data before it."""
 
     checkpoint_id: int
     channel: Channel
@@ -91,21 +91,21 @@ class PrioritizeBarrier:
 
 @dataclass(frozen=True, slots=True)
 class InitInputs:
-    """Open the channel state of the checkpoint, if it wants one."""
+    """Open the channel state of the checkpoint, if it needs one."""
 
     barrier: CheckpointBarrier
 
 
 @dataclass(frozen=True, slots=True)
 class StartInputs:
-    """Every input keeps, from now on, what comes before its barrier."""
+    """Let every input record the data in front of its barrier."""
 
     barrier: CheckpointBarrier
 
 
 @dataclass(frozen=True, slots=True)
 class StopInputs:
-    """No input keeps anything more for the checkpoint."""
+    """Let no input record data for the checkpoint any more."""
 
     checkpoint_id: int
 
@@ -119,7 +119,7 @@ class TriggerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class AbortCheckpoint:
-    """Decline the checkpoint and tell the tasks behind this one."""
+    """Decline the checkpoint and tell the downstream tasks."""
 
     checkpoint_id: int
     reason: CheckpointFailureReason
@@ -128,14 +128,14 @@ class AbortCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CompleteInputs:
-    """The barrier of every open channel is here: the inputs' part of the channel state is complete."""
+    """The barriers of all open channels have arrived, so the inputs' part of the channel state is complete."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class BeginAlignment:
-    """The first barrier came; its checkpoint was triggered at ``timestamp_ms``."""
+    """The first barrier arrived; its checkpoint was triggered at ``timestamp_ms``."""
 
     checkpoint_id: int
     timestamp_ms: int
@@ -143,19 +143,19 @@ class BeginAlignment:
 
 @dataclass(frozen=True, slots=True)
 class EndAlignment:
-    """The last barrier came."""
+    """The last barrier arrived."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResetAlignment:
-    """There is nothing to be measured any more."""
+    """Stop measuring the alignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """Report ``AlignmentTimedOut`` after ``delay_ms``; replaces a timer that runs."""
+    """Report ``AlignmentTimedOut`` after ``delay_ms``; replaces a running timer."""
 
     checkpoint_id: int
     delay_ms: int
@@ -163,7 +163,7 @@ class StartTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """The timer is not wanted any more."""
+    """Cancel the timer, if one is running."""
 
 
 BarrierOrder: TypeAlias = (
@@ -184,19 +184,19 @@ BarrierOrder: TypeAlias = (
 
 
 class BarrierMachine(Protocol):
-    """A pure barrier handler."""
+    """A barrier handler without side effects: ``BarrierAligner`` or ``BarrierTracker``."""
 
     @property
     def latest_checkpoint_id(self) -> int:
-        """The newest checkpoint it knows of, -1 before the first."""
+        """The newest checkpoint that it knows, -1 before the first."""
 
     @property
     def is_checkpoint_pending(self) -> bool:
-        """Whether barriers are still missing."""
+        """Whether barriers are missing."""
 
     @property
     def num_open_channels(self) -> int:
         """How many channels have not ended."""
 
     def handle(self, event: BarrierEvent, now_ms: int) -> list[BarrierOrder]:
-        """Apply one fact at the wall clock's ``now_ms``; returns what must be done now, in this order."""
+        """Apply one event at wall clock time ``now_ms``; return the orders to carry out, in order."""

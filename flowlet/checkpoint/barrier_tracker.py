@@ -1,10 +1,10 @@
-"""At least once: count barriers, block nothing.
+"""``BarrierTracker``: the state machine of at-least-once barriers; it counts them and blocks nothing.
 
 Side:       pure.
-Invariants: a checkpoint is triggered when every channel that was open at its first barrier has brought it or ended, unless it was aborted
-            or a newer one was triggered; an id is triggered or aborted at most once; at most 50 checkpoints are tracked.
-Source:     Flink ``CheckpointBarrierTracker``.  A single open channel needs no path of its own here: its first barrier is its last.
-            What a triggered checkpoint overtakes is forgotten without a word, as in Flink: the coordinator subsumes it.
+Invariants: a checkpoint is triggered when each channel that was open at its first barrier has brought its barrier or ended, unless it was
+            aborted or a newer one was triggered; each id is triggered or aborted at most once; at most 50 checkpoints are tracked.
+Source:     Flink ``CheckpointBarrierTracker``; a single open channel needs no special case here.  As in Flink, checkpoints older than a
+            triggered one are dropped without an abort: the coordinator subsumes them.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from flowlet.checkpoint.barrier_orders import (
 from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
 from netstack.wire.events import CheckpointBarrier
 
-MAX_TRACKED: Final = 50  # Flink's number; an older one is forgotten
+MAX_TRACKED: Final = 50  # Flink's; older ones are dropped
 
 
 @dataclass(slots=True)
@@ -49,30 +49,30 @@ class _Count:
 
 
 class BarrierTracker:
-    """The barriers of one task, several checkpoints at a time.
+    """The barriers of one task, several checkpoints at a time.  Threading: one thread.
 
     Args:
-        num_channels: of all gates, none of them ended.
-        checkpoints_after_finish: whether a channel that ended counts as one whose barrier came; else its end aborts what is pending.
+        num_channels: of all gates, all open.
+        checkpoints_after_finish: whether a channel that ends counts as if its barrier had arrived; otherwise it aborts the checkpoints.
     """
 
     def __init__(self, num_channels: int, *, checkpoints_after_finish: bool = True) -> None:
         self._checkpoints_after_finish = checkpoints_after_finish
         self._num_open = num_channels
         self._newest = -1
-        self._counts: list[_Count] = []  # by rising id
+        self._counts: list[_Count] = []  # by ascending id
 
     def __repr__(self) -> str:
         return f"<BarrierTracker: {[each.checkpoint_id for each in self._counts]} pending, newest {self._newest}>"
 
     @property
     def latest_checkpoint_id(self) -> int:
-        """The newest checkpoint whose barrier or cancellation came; -1 before the first."""
+        """The newest checkpoint with a barrier or cancellation; -1 before the first."""
         return self._newest
 
     @property
     def is_checkpoint_pending(self) -> bool:
-        """Whether barriers are still missing."""
+        """Whether barriers are missing."""
         return bool(self._counts)
 
     @property
@@ -81,7 +81,7 @@ class BarrierTracker:
         return self._num_open
 
     def handle(self, event: BarrierEvent, now_ms: int) -> list[BarrierOrder]:
-        """Apply one fact; returns what must be done now, in this order."""
+        """Apply one event; return the orders to carry out, in order."""
         match event:
             case BarrierReceived(channel=channel, barrier=barrier):
                 return self._on_barrier(channel, barrier)
@@ -92,7 +92,7 @@ class BarrierTracker:
             case CheckpointRefused(checkpoint_id, reason, details):
                 return [ResetAlignment(), AbortCheckpoint(checkpoint_id, reason, details)] if checkpoint_id == self._newest else []
             case BarrierAnnounced() | AlignmentTimedOut():
-                return []  # nothing is aligned, so nothing can take too long
+                return []  # without alignment there is no timeout
             case _:
                 assert_never(event)
 
@@ -102,11 +102,11 @@ class BarrierTracker:
         count = next((each for each in self._counts if each.checkpoint_id == checkpoint_id), None)
         if count is None:
             if checkpoint_id <= self._newest:
-                return []  # it was triggered, aborted or subsumed
+                return []  # triggered, aborted or subsumed before
             orders.append(BeginAlignment(checkpoint_id, barrier.timestamp_ms))
             count = self._track(checkpoint_id, barrier)
         if barrier.options.is_unaligned and not count.is_aborted:
-            # Only a producer that is configured differently sends one; the data it overtook would be lost for the snapshot.
+            # A producer is configured differently: the data that the barrier overtook would be missing in the snapshot.
             count.is_aborted = True
             reason, details = CheckpointFailureReason.UNSUPPORTED_SNAPSHOT, f"unaligned barrier on channel {channel}"
             orders += [ResetAlignment(), AbortCheckpoint(checkpoint_id, reason, details)]
@@ -121,10 +121,10 @@ class BarrierTracker:
         count = self._counts[0] if self._counts and self._counts[0].checkpoint_id == checkpoint_id else None
         if count is None:
             if checkpoint_id <= self._newest:
-                return orders  # one of the other channels said so before, or the checkpoint is over
+                return orders  # another channel cancelled it before, or the checkpoint is over
             count = self._track(checkpoint_id, None)
         orders += self._abort(count, reason)
-        count.channels.add(channel)  # counted on, so that it is forgotten when every channel has said something
+        count.channels.add(channel)  # still counted, so that it is dropped when every channel has reported
         return orders + self._complete()
 
     def _on_finished(self, channel: Channel) -> list[BarrierOrder]:
@@ -148,7 +148,7 @@ class BarrierTracker:
         return count
 
     def _complete(self) -> list[BarrierOrder]:
-        """Trigger the newest checkpoint whose channels are all there; it and everything older are over."""
+        """Trigger the newest checkpoint that is complete; drop it and all older ones."""
         num_over = max((index + 1 for index, count in enumerate(self._counts) if count.is_complete), default=0)
         over = self._counts[:num_over]
         del self._counts[:num_over]
@@ -166,9 +166,9 @@ class BarrierTracker:
         return [ResetAlignment(), AbortCheckpoint(count.checkpoint_id, reason)]
 
     def check_invariants(self) -> None:
-        """Assert the invariants of this module."""
+        """Raise AssertionError if the state is inconsistent; for tests."""
         ids = [count.checkpoint_id for count in self._counts]
-        assert ids == sorted(set(ids)), f"{ids} do not rise"
+        assert ids == sorted(set(ids)), f"the ids {ids} are not ascending"
         assert not ids or ids[-1] <= self._newest, f"{ids[-1]} is tracked, but {self._newest} is the newest"
         assert len(ids) <= MAX_TRACKED, f"{len(ids)} checkpoints are tracked"
         assert not any(count.is_complete for count in self._counts), "a complete checkpoint is still tracked"

@@ -1,11 +1,11 @@
-"""Keeps, in memory, the data in flight that belongs to unaligned checkpoints.
+"""Keeps the in-flight data of unaligned checkpoints, in memory.
 
-Side:       shared.  The task thread opens, finishes and aborts; channels and subpartitions add from any thread.
-Invariants: every buffer that comes in is recycled before the call returns; what comes for a checkpoint that is not open, or whose part is
-            finished, is recycled and forgotten; a result is completed once; opening a checkpoint fails the older ones that are open.
-Lock order: ``_lock`` is a leaf: buffers are recycled and results completed outside it.
+Side:       shared.  The task thread starts, finishes and aborts; channels and subpartitions add data from any thread.
+Invariants: every buffer is recycled before the call returns.  Data for a checkpoint that is not open, or whose part is finished, is
+            dropped. Each result is completed once.  Starting a checkpoint fails the older open ones.
+Lock order: ``_lock`` is a leaf: buffers are recycled and results completed without it.
 Source:     Flink ``ChannelStateWriterImpl``, ``ChannelStateWriteRequestDispatcherImpl``.
-Absent:     files, and their sharing among subtasks; copies are made on the thread that adds.
+Absent:     files, and sharing them among subtasks; data is copied on the thread that adds it.
 """
 
 import threading
@@ -23,33 +23,33 @@ from netstack.partition.channel_state import ChannelStateWriter, InputChannelInf
 from netstack.partition.in_flight_data import InFlightData
 from netstack.wakeups import run_all
 
-_MAX_ABORTED: Final = 32  # not measured; aborts of checkpoints that are still to come, of which there are as many as run concurrently
+_MAX_ABORTED: Final = 32  # not measured; checkpoints aborted before they start, of which there are as many as run concurrently
 
 
 class CheckpointChannelState(ChannelStateWriter, Protocol):
-    """The seam between a subtask's coordinator and whatever keeps data in flight."""
+    """A writer of in-flight data, for a subtask's coordinator."""
 
     def start(self, checkpoint_id: int) -> None:
-        """From now on data of that checkpoint is kept; older open ones fail."""
+        """Start to keep data of the checkpoint; older open ones fail."""
 
     def finish_input(self, checkpoint_id: int) -> None:
-        """No more input data comes."""
+        """No more input data will come."""
 
     def finish_output(self, checkpoint_id: int) -> None:
-        """No more output data comes, except what was announced as a future."""
+        """No more output data will come, except what was announced as a future."""
 
     def abort(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Forget the data; whoever waits for the result gets ``error``."""
+        """Drop the data; the result fails with ``error``."""
 
     def take_result(self, checkpoint_id: int) -> "Future[ChannelStateSnapshot]":
-        """What will hold all the data, once."""
+        """The future of all the data; can be taken once."""
 
     def close(self) -> None:
-        """Fail everything that is open."""
+        """Fail all open checkpoints."""
 
 
 class _Open:
-    """One checkpoint's data so far; guarded by the writer's lock."""
+    """One checkpoint's data so far.  Guarded by the writer's lock."""
 
     __slots__ = ("has_input", "has_output", "inputs", "num_pending", "outputs", "result")
 
@@ -59,7 +59,7 @@ class _Open:
         self.outputs: dict[Channel, list[bytes]] = {}
         self.has_input = True
         self.has_output = True
-        self.num_pending = 0  # futures of output data
+        self.num_pending = 0  # futures of output data that are not done
 
     @property
     def is_complete(self) -> bool:
@@ -71,7 +71,7 @@ class _Open:
 
 
 class InMemoryChannelStateWriter:
-    """One task's writer; it satisfies ``CheckpointChannelState``."""
+    """The writer of one task; implements ``CheckpointChannelState``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +79,7 @@ class InMemoryChannelStateWriter:
         self._open: dict[int, _Open] = {}
         self._results: dict[int, Future[ChannelStateSnapshot]] = {}  # not taken yet
         self._newest_started = -1
-        self._aborted: deque[int] = deque(maxlen=_MAX_ABORTED)  # cannot be opened any more
+        self._aborted: deque[int] = deque(maxlen=_MAX_ABORTED)  # these cannot be started any more
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -94,14 +94,14 @@ class InMemoryChannelStateWriter:
     # ---------------------------------------------------------------- task thread
 
     def start(self, checkpoint_id: int) -> None:
-        """From now on data of ``checkpoint_id`` is kept; older open checkpoints fail as subsumed.
+        """Start to keep data of ``checkpoint_id``; older open checkpoints fail as subsumed.
 
         Raises:
-            CheckpointError: it was opened before, aborted, or the writer was closed.
+            CheckpointError: it was started or aborted before, or the writer is closed.
         """
         with self._lock:
             if checkpoint_id <= self._newest_started or checkpoint_id in self._aborted or self._is_closed:
-                details = "its channel state was opened or given up before"
+                details = "its channel state was started or aborted before"
                 raise CheckpointError(checkpoint_id, CheckpointFailureReason.CHANNEL_STATE_FAILED, details)
             self._newest_started = checkpoint_id
             older = list(self._open)
@@ -111,7 +111,7 @@ class InMemoryChannelStateWriter:
         run_all(calls)
 
     def finish_input(self, checkpoint_id: int) -> None:
-        """No more input data of ``checkpoint_id`` comes; nothing happens if it is not open."""
+        """No more input data of ``checkpoint_id`` will come; ignored if it is not open."""
         with self._lock:
             found = self._open.get(checkpoint_id)
             if found is not None:
@@ -120,7 +120,7 @@ class InMemoryChannelStateWriter:
         run_all(calls)
 
     def finish_output(self, checkpoint_id: int) -> None:
-        """No more output data of ``checkpoint_id`` comes, except what was announced as a future."""
+        """No more output data of ``checkpoint_id`` will come, except what was announced as a future."""
         with self._lock:
             found = self._open.get(checkpoint_id)
             if found is not None:
@@ -129,20 +129,20 @@ class InMemoryChannelStateWriter:
         run_all(calls)
 
     def take_result(self, checkpoint_id: int) -> Future[ChannelStateSnapshot]:
-        """What will hold the data of ``checkpoint_id``, once.
+        """The future of the data of ``checkpoint_id``; can be taken once.
 
         Raises:
-            CheckpointError: it was not opened, or the result was taken.
+            CheckpointError: the checkpoint was not started, or the result was taken.
         """
         with self._lock:
             result = self._results.pop(checkpoint_id, None)
         if result is None:
-            details = "its channel state was not opened, or is taken"
+            details = "its channel state was not started, or its result was taken before"
             raise CheckpointError(checkpoint_id, CheckpointFailureReason.CHANNEL_STATE_FAILED, details)
         return result
 
     def abort(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Forget the data of ``checkpoint_id``; whoever waits for it gets ``error``.  It cannot be opened any more.  Any thread."""
+        """Drop the data of ``checkpoint_id``, fail its result with ``error``, and prevent a later start.  Any thread."""
         with self._lock:
             self._aborted.append(checkpoint_id)
             calls = self._abort_locked(checkpoint_id, error)
@@ -150,7 +150,7 @@ class InMemoryChannelStateWriter:
         run_all(calls)
 
     def close(self) -> None:
-        """Fail everything that is open; any thread, any number of times."""
+        """Fail all open checkpoints; any thread, idempotent."""
         with self._lock:
             self._is_closed = True
             closing = CheckpointFailureReason.TASK_CLOSING
@@ -163,7 +163,7 @@ class InMemoryChannelStateWriter:
     def add_input_data(
         self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
     ) -> None:
-        """Copy and recycle ``buffers`` of an input channel."""
+        """Copy and recycle the buffers of an input channel."""
         pieces = _copies(buffers)
         with self._lock:
             found = self._open.get(checkpoint_id)
@@ -173,7 +173,7 @@ class InMemoryChannelStateWriter:
     def add_output_data(
         self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
     ) -> None:
-        """Copy and recycle ``buffers`` of a subpartition."""
+        """Copy and recycle the buffers of a subpartition."""
         pieces = _copies(buffers)
         with self._lock:
             found = self._open.get(checkpoint_id)
@@ -183,7 +183,7 @@ class InMemoryChannelStateWriter:
     def add_output_data_future(
         self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, data: InFlightData
     ) -> None:
-        """Wait for ``data``; the checkpoint is complete only with it."""
+        """Wait for ``data`` without blocking; the checkpoint is complete only with it."""
         with self._lock:
             found = self._open.get(checkpoint_id)
             if found is not None and found.has_output:
@@ -223,7 +223,7 @@ class InMemoryChannelStateWriter:
 
 
 def _copies(buffers: Sequence[NetworkBuffer]) -> list[bytes]:
-    """The bytes of ``buffers``, which are recycled, all of them."""
+    """Copy the buffers, and recycle all of them even if that fails."""
     try:
         return [bytes(buffer.view) for buffer in buffers]
     finally:

@@ -1,8 +1,8 @@
-"""Why a checkpoint came to nothing.
+"""``CheckpointError`` and the reasons for it.
 
 Side:   pure.
-Source: Flink ``CheckpointException``, ``CheckpointFailureReason`` (the reasons that a task can find).
-Absent: the reasons of the coordinator, which come with it.
+Source: Flink ``CheckpointException``, ``CheckpointFailureReason`` (the reasons of a task).
+Absent: the reasons of the coordinator, which does not exist yet.
 """
 
 from enum import Enum, unique
@@ -12,7 +12,7 @@ from flowlet.errors import FlowletError
 
 @unique
 class CheckpointFailureReason(Enum):
-    """What a task says when it declines; the values are for people."""
+    """Why a task declines a checkpoint; the values are for messages."""
 
     TASK_NOT_READY = "the task is not running"
     TASK_CLOSING = "the task is about to close"
@@ -27,13 +27,7 @@ class CheckpointFailureReason(Enum):
 
 
 class CheckpointError(FlowletError):
-    """One checkpoint failed; the task itself need not.
-
-    Args:
-        checkpoint_id: which one.
-        reason: the class of reasons.
-        details: values that help; may be empty.
-    """
+    """One checkpoint failed; the task itself may go on.  ``details``: values that help to find the cause; may be empty."""
 
     def __init__(self, checkpoint_id: int, reason: CheckpointFailureReason, details: str = "") -> None:
         super().__init__(f"checkpoint {checkpoint_id}: {reason.value}{': ' if details else ''}{details}")

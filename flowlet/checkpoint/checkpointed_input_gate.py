@@ -1,12 +1,12 @@
-"""A gate whose barriers are looked after.
+"""``CheckpointedInputGate``: a gate that reports its barriers to the task's barrier handler.
 
 Side:       task.
 Hot path:   per buffer.
-Invariants: the handler has seen every barrier, announcement, cancellation and end of partition before the caller gets it; each channel's
-            end of data is acknowledged when it is polled, when all data before it was processed; what a poll for priority events brings to
-            light besides them is kept for the next poll, nobody looks at it before, and it belongs to the data in flight.  An event comes
-            alone, and whoever polls several buffers processes all of them before the next poll: so nobody looks at a barrier before the
-            data in front of it was processed, unless it overtakes.
+Invariants: the handler sees every barrier, announcement, cancellation and end of partition before the caller gets it.
+            A channel's end of data is acknowledged when it is polled, because all data before it has been processed by then.
+            Buffers that a poll for priority events finds are kept for the next poll and are part of the in-flight data.
+            An event comes alone, never in a batch, and the caller processes a whole batch before the next poll: so no barrier is seen
+            before the data in front of it was processed, unless it overtakes.
 Source:     Flink ``CheckpointedInputGate``, ``UpstreamRecoveryTrackerImpl``.
 """
 
@@ -36,17 +36,17 @@ from netstack.wire.events import (
 
 
 class CheckpointedInputGate:
-    """Reads a gate, or a union, and tells the barrier handler; it satisfies ``InputGate``.
+    """Reads a gate, or a union of gates; implements ``InputGate``.
 
-    Threading: task thread only, except ``available_future``.
-    Life cycle: made -> read -> ``close``.
+    Threading: the task thread, except ``available_future``.
+    Life cycle: read until ``close``.
 
     Args:
-        gate: what is read.
+        gate: the gate to read.
         handler: of the task; several gates share it.
-        channels: gate and channel index, by the channel index that ``gate`` counts.
-        executor: the main one, of the lowest priority: an operator that yields must not run into a snapshot.
-        awaits_recovery: whether the producers first send what they had in flight, and stop behind it.
+        channels: gate and channel index of each of the gate's channels.
+        executor: of the lowest priority, so that a snapshot does not run inside an operator that yields.
+        awaits_recovery: whether the producers first send their recovered in-flight data, and stop after it.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class CheckpointedInputGate:
         self._executor = executor
         self._clock_ns = clock_ns
         self._unrecovered = set(range(gate.num_channels)) if awaits_recovery else set()
-        self._recovered: list[int] = []  # stopped until the others have recovered
+        self._recovered: list[int] = []  # channels that wait for the others to recover
         self._kept: deque[BufferOrEvent] = deque()
         self._has_polled: Callable[[int], bool] = _nothing_is_polled
         self._is_closed = False
@@ -78,45 +78,45 @@ class CheckpointedInputGate:
 
     @property
     def num_channels(self) -> int:
-        """How many channels it has."""
+        """The number of channels."""
         return self._gate.num_channels
 
     @property
     def is_finished(self) -> bool:
-        """Whether every channel reached the end of its partition, and the caller has seen it."""
+        """Whether the caller has seen the end of partition of every channel."""
         return not self._kept and self._gate.is_finished
 
     @property
     def end_of_data_status(self) -> EndOfDataStatus:
-        """Whether every channel reached the end of its data, and how."""
+        """Whether every channel has reached its end of data, and how."""
         return self._gate.end_of_data_status
 
     @property
     def is_recovered(self) -> bool:
-        """Whether every producer has sent what it had in flight before the restart."""
+        """Whether every producer has sent its recovered in-flight data."""
         return not self._unrecovered
 
     def available_future(self) -> AvailabilityFuture:
-        """Done if a poll may find something, or the gate is finished or closed."""
+        """Done when a poll may find something, or the gate is finished or closed."""
         return AVAILABLE if self._kept else self._gate.available_future()
 
     @property
     def next_is_data(self) -> bool:
-        """Whether the next poll is known to find data: no event, no error."""
+        """Whether the next poll certainly finds data, and no event or error."""
         return not self._kept and isinstance(self._gate, SingleInputGate) and self._gate.next_is_data
 
     def priority_event_available_future(self) -> AvailabilityFuture:
-        """Done while a priority event can be polled."""
+        """Done while there is a priority event to poll."""
         return self._gate.priority_event_available_future()
 
     # ---------------------------------------------------------------- polling
 
     def poll_next(self) -> BufferOrEvent | None:
-        """The next buffer or event, or None; never blocks.  Events about checkpoints are looked after, and can be ignored.
+        """The next buffer or event, or None; never blocks.  The caller may ignore events of checkpoints.
 
         Raises:
-            NetstackError: as the gate does.
-            Exception: what the synchronous part of a snapshot raised.
+            NetstackError: from the gate.
+            Exception: from the synchronous part of a snapshot.
         """
         if self._kept:
             found = self._kept.popleft()
@@ -127,17 +127,17 @@ class CheckpointedInputGate:
             if polled is None:
                 return None
             found = polled
-        self._look_at(found)
+        self._notify_handler(found)
         return found
 
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """What so many ``poll_next`` would find at most, but an event comes alone; empty if there is nothing.  Never blocks.
+        """Up to ``max_items`` buffers, or a single event; empty if there is nothing.  Never blocks.
 
-        The caller tells ``reads_ahead`` how to find out what it did not process yet: a checkpoint that starts meanwhile has to know.
+        The caller must use ``reads_ahead``: a checkpoint that starts before the batch is processed must know about it.
 
         Raises:
-            NetstackError: as the gate does.
-            Exception: what the synchronous part of a snapshot raised.
+            NetstackError: from the gate.
+            Exception: from the synchronous part of a snapshot.
         """
         if self._kept:
             kept = self.poll_next()
@@ -145,22 +145,22 @@ class CheckpointedInputGate:
         found = self._gate.poll_many(max_items)
         if self._handler.is_aligning or len(found) == 1:
             for each in found:
-                self._look_at(each)
+                self._notify_handler(each)
         return found
 
     def reads_ahead(self, has_polled: Callable[[int], bool]) -> None:
-        """Whoever polls several buffers at once says by channel index whether data of that channel waits to be processed."""
+        """Register a function that says, by channel index, whether polled data of that channel is not processed yet."""
         self._has_polled = has_polled
 
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks until there is one.  None if all is finished, or nothing came within ``timeout_s``."""
+        """The next buffer or event; blocks until there is one.  None if the gate is finished, or after ``timeout_s``."""
         return wait_for_next(self, timeout_s, self._clock_ns)
 
     def kept_in_flight(self, channel_index: int) -> list[bytes]:
-        """What was polled from a channel and is not handed over yet: the channel does not know that it belongs to the data in flight."""
+        """The kept data of a channel: polled, but not handed over, so that the channel does not count it as in flight."""
         return [bytes(each.buffer.view) for each in self._kept if each.buffer is not None and each.channel_index == channel_index]
 
-    def _look_at(self, found: BufferOrEvent) -> None:
+    def _notify_handler(self, found: BufferOrEvent) -> None:
         event = found.event
         if event is None:
             if self._handler.is_aligning:
@@ -187,7 +187,7 @@ class CheckpointedInputGate:
                 return
 
     def _on_recovered(self, index: int) -> None:
-        """A producer has sent what it had in flight, and has stopped: all go on together."""
+        """A producer has sent its in-flight data and stopped; when all have, let all of them go on."""
         if index not in self._unrecovered:
             self._gate.resume_consumption(index)
             return
@@ -199,20 +199,20 @@ class CheckpointedInputGate:
         for each in recovered:
             self._gate.resume_consumption(each)
 
-    # ---------------------------------------------------------------- priority events, which do not wait for the default action
+    # ---------------------------------------------------------------- priority events, outside of the default action
 
     def _watch_priority(self) -> None:
         self._gate.priority_event_available_future().add_done_callback(self._post)
 
     def _post(self) -> None:
-        """Runs on any thread."""
+        """Post the mail; called on any thread."""
         try:
             self._executor.execute(self._process_priority_events, "process priority events of %r", self._gate, options=MailOptions.URGENT)
         except MailboxClosedError:
             return  # the task has ended
 
     def _process_priority_events(self) -> None:
-        """As a mail: take the priority events that are still there, and wait for more."""
+        """Poll the priority events that are still queued, then wait for more; runs as a mail."""
         if self._is_closed:
             return
         has_priority = self._gate.priority_event_available_future().is_done
@@ -221,14 +221,17 @@ class CheckpointedInputGate:
             if found is None:
                 break
             if self._may_overtake(found):
-                self._look_at(found)
+                self._notify_handler(found)
             else:
-                self._kept.append(found)  # the notification was late: the priority event is gone already
+                self._kept.append(found)  # the mail was late: the priority event was polled before
             has_priority = found.more_priority_events
         self._watch_priority()
 
     def _may_overtake(self, found: BufferOrEvent) -> bool:
-        """Whether it is, or may be, a priority event.  An aligned one only by our own order: behind data it can wait."""
+        """Whether an event is, or may be, a priority event.
+
+        An aligned barrier was prioritized by us, and can wait if it is behind data.
+        """
         match found.event:
             case EventAnnouncement():
                 return True
@@ -238,28 +241,28 @@ class CheckpointedInputGate:
                 return False
 
     def _is_behind_data(self, channel_index: int) -> bool:
-        """Whether anything that was polled from the channel is not processed."""
+        """Whether polled data of the channel is not processed yet."""
         return self._has_polled(channel_index) or any(kept.channel_index == channel_index for kept in self._kept)
 
-    # ---------------------------------------------------------------- orders
+    # ---------------------------------------------------------------- calls that are passed on
 
     def request_partitions(self) -> None:
-        """Ask for the data."""
+        """Request the partitions of all channels."""
         self._gate.request_partitions()
 
     def resume_consumption(self, channel_index: int) -> None:
-        """Let the producer behind a channel go on after a blocking event that is no barrier."""
+        """Let a channel's producer go on after a blocking event that is no barrier."""
         self._gate.resume_consumption(channel_index)
 
     def acknowledge_all_records_processed(self, channel_index: int) -> None:
-        """Nothing: that is done when the end of data is polled."""
+        """Does nothing, because ``_notify_handler`` has acknowledged the end of data."""
 
     def send_task_event(self, event: Event) -> None:
-        """Bring ``event`` to all producers."""
+        """Send ``event`` to all producers."""
         self._gate.send_task_event(event)
 
     def close(self) -> None:
-        """Give back what was kept and close the gate; the handler is its owner's."""
+        """Recycle kept buffers and close the gate, but not the handler."""
         self._is_closed = True
         kept, self._kept = self._kept, deque()
         for each in kept:

@@ -1,4 +1,4 @@
-"""Timers whose calls are mails, so that they run on the task thread.
+"""``MailboxTimers``: timers whose calls are mails, so that they run on the task thread.
 
 Side:   shared.
 Source: Flink ``BarrierAlignmentUtil.createRegisterTimerCallback``.
@@ -13,10 +13,9 @@ from netstack.timers import Timers
 
 
 class MailboxTimers:
-    """Hands each call that is due to a mailbox; it satisfies ``Timers``.
+    """Implements ``Timers``.
 
-    Threading: ``call_later`` and the cancel that it returns on the task thread: after the cancel the call is not made, even if its mail is
-    under way.
+    Threading: ``call_later`` and the returned cancel on the task thread; after the cancel the call is not made, even if its mail is queued.
     """
 
     def __init__(self, timers: Timers, executor: MailboxExecutor, description: str) -> None:
@@ -25,7 +24,7 @@ class MailboxTimers:
         self._description = description
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Have ``call`` made once on the task thread; returns what cancels it."""
+        """Make ``call`` once, on the task thread; return a function that cancels it."""
         is_cancelled = False
 
         def run() -> None:
@@ -36,7 +35,7 @@ class MailboxTimers:
             try:
                 self._executor.execute(run, self._description, options=MailOptions.URGENT)
             except MailboxClosedError:
-                return  # the task has ended, and with it what was timed
+                return  # the task has ended
 
         cancel_timer = self._timers.call_later(delay_ms, post)
 

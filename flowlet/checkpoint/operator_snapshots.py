@@ -1,8 +1,8 @@
-"""The operators of a chain, as checkpoints see them.
+"""``OperatorSnapshots``: takes and restores the state of a chain of operators.
 
 Side:       task.
-Invariants: operators are asked head first before the barrier, and tail first for their state, as in Flink; an operator that keeps nothing
-            is not in the snapshot.  Timers belong to the state of their operator; they are copied in the synchronous part.
+Invariants: as in Flink, operators prepare for the barrier head first and are asked for their state tail first.  An operator without state
+            is not in the snapshot.  Timers are part of their operator's state and are copied in the synchronous part.
 Source:     Flink ``RegularOperatorChain.prepareSnapshotPreBarrier``, ``snapshotState``, ``notifyCheckpointComplete``.
 """
 
@@ -21,7 +21,7 @@ _NOTHING = OperatorState()
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOperator:
-    """One operator; ``operator_id`` stays the same when the job is restarted."""
+    """One operator; ``operator_id`` is the same after a restart of the job."""
 
     operator_id: str
     operator: StreamOperator
@@ -29,12 +29,7 @@ class SnapshotOperator:
 
 
 class OperatorSnapshots:
-    """A chain of operators; it satisfies ``CheckpointableChain``.
-
-    Args:
-        operators: head first.
-        is_closed: whether an operator was closed.
-    """
+    """A chain of operators, head first; implements ``CheckpointableChain``."""
 
     def __init__(self, operators: Sequence[SnapshotOperator], is_closed: Callable[[], bool]) -> None:
         self._operators = tuple(operators)
@@ -42,16 +37,16 @@ class OperatorSnapshots:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no snapshot can be had any more."""
+        """Whether no snapshot can be taken any more."""
         return self._is_closed()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Let every operator emit what belongs before the barrier."""
+        """Let every operator emit records that belong before the barrier."""
         for each in self._operators:
             each.operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def snapshot_state(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Mapping[str, OperatorSnapshot]:
-        """What each operator keeps: a value, or a callable that makes it on another thread."""
+        """Each operator's state: a value, or a callable that makes it on another thread."""
         snapshots = {}
         for each in reversed(self._operators):
             own = each.operator.snapshot_state(metadata.checkpoint_id)
@@ -61,7 +56,7 @@ class OperatorSnapshots:
         return snapshots
 
     def restore(self, states: Mapping[str, object]) -> None:
-        """Give every operator its state and timers back, tail first; None if it has none.  Before the operators are opened.
+        """Restore state and timers of every operator, tail first (None: it has none); before the operators are opened.
 
         Raises:
             StateRestoreError: an operator's state has another version than the operator reads.
@@ -89,7 +84,7 @@ class OperatorSnapshots:
             each.operator.notify_checkpoint_aborted(checkpoint_id)
 
     def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        """Nothing: operators keep no files that a newer checkpoint could make useless."""
+        """Does nothing: operators keep no files that a newer checkpoint makes obsolete."""
 
 
 def _finish(own: object, timers: Mapping[int, Mapping[str, object]], version: int) -> OperatorState:

@@ -1,9 +1,9 @@
-"""Where a subtask's acknowledgement goes, and a place that keeps it in memory.
+"""``CheckpointResponder``: receives a subtask's acknowledgements; an implementation keeps them in memory.
 
 Side:       shared.  Any thread.
-Invariants: what was acknowledged first for a checkpoint and subtask stays; at most ``max_retained`` checkpoints are kept.
-Source:     Flink ``CheckpointResponder``, ``MemoryBackendCheckpointStorageAccess``; the retained ones are the coordinator's business there.
-Absent:     files and the coordinator: both come behind ``CheckpointResponder``.
+Invariants: the first acknowledgement of a subtask for a checkpoint is kept; at most ``max_retained`` checkpoints are kept.
+Source:     Flink ``CheckpointResponder``, ``MemoryBackendCheckpointStorageAccess``; in Flink the coordinator retains checkpoints.
+Absent:     files and the coordinator, both of which will implement ``CheckpointResponder``.
 """
 
 import threading
@@ -15,16 +15,13 @@ from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
 
 
 class CheckpointResponder(Protocol):
-    """The coordinator, as one subtask sees it.
-
-    Threading: any thread; must not block.
-    """
+    """The coordinator, for one subtask.  Threading: any thread; must not block."""
 
     def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
-        """The subtask's part of the checkpoint is complete; ``state`` is the responder's from now on."""
+        """The subtask's part of the checkpoint is complete; the caller does not use ``state`` any more."""
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """The subtask has no part of the checkpoint to give."""
+        """The subtask could not take its part of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +34,16 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStatistics:
-    """How a subtask's checkpoints went so far."""
+    """Counts of a subtask's checkpoints so far."""
 
     num_acknowledged: int = 0
     num_declined: int = 0
-    last_checkpoint_id: int = -1  # the last one that was acknowledged
-    last: CheckpointMetrics = field(default_factory=CheckpointMetrics)  # of that one
+    last_checkpoint_id: int = -1  # the last acknowledged one
+    last: CheckpointMetrics = field(default_factory=CheckpointMetrics)  # of the last acknowledged one
 
 
 class MeasuringResponder:
-    """Passes everything on and keeps count."""
+    """Counts and measures checkpoints, and passes them on."""
 
     def __init__(self, responder: CheckpointResponder) -> None:
         self._responder = responder
@@ -55,25 +52,25 @@ class MeasuringResponder:
 
     @property
     def statistics(self) -> CheckpointStatistics:
-        """Where it stands; any thread."""
+        """The counts so far; any thread."""
         return self._statistics
 
     def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
-        """Count it and note what it cost."""
+        """Count the acknowledgement and keep its metrics."""
         with self._lock:
             before = self._statistics
             self._statistics = replace(before, num_acknowledged=before.num_acknowledged + 1, last_checkpoint_id=checkpoint_id, last=metrics)
         self._responder.acknowledge_checkpoint(checkpoint_id, metrics, state)
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Count it."""
+        """Count the decline."""
         with self._lock:
             self._statistics = replace(self._statistics, num_declined=self._statistics.num_declined + 1)
         self._responder.decline_checkpoint(checkpoint_id, error)
 
 
 class InMemoryCheckpointStore:
-    """Keeps what subtasks acknowledge; ``responder_of`` gives each its way in."""
+    """Keeps the acknowledgements of all subtasks; each subtask uses its ``responder_of``."""
 
     def __init__(self, *, max_retained: int = 16) -> None:
         self._max_retained = max_retained
@@ -86,25 +83,21 @@ class InMemoryCheckpointStore:
         return f"<InMemoryCheckpointStore of {sorted(self._acknowledged)}>"
 
     def responder_of(self, vertex_id: str, subtask: int) -> CheckpointResponder:
-        """What the task of that subtask talks to."""
+        """The responder of one subtask."""
         return _SubtaskResponder(self, (vertex_id, subtask))
 
     def acknowledgement(self, checkpoint_id: int, vertex_id: str, subtask: int) -> Acknowledgement | None:
-        """What a subtask acknowledged, None if it did not."""
+        """A subtask's acknowledgement, or None."""
         with self._lock:
             return self._acknowledged.get(checkpoint_id, {}).get((vertex_id, subtask))
 
     def declines(self, checkpoint_id: int) -> dict[tuple[str, int], CheckpointError]:
-        """Who declined a checkpoint, and why."""
+        """By vertex and subtask: why a checkpoint was declined."""
         with self._lock:
             return dict(self._declined.get(checkpoint_id, {}))
 
     def state_of(self, checkpoint_id: int, vertex_id: str, subtask: int) -> SubtaskState:
-        """What a subtask restores from.
-
-        Raises:
-            KeyError: it did not acknowledge that checkpoint.
-        """
+        """The state that a subtask restores.  Raises KeyError: it did not acknowledge that checkpoint."""
         found = self.acknowledgement(checkpoint_id, vertex_id, subtask)
         if found is None:
             raise KeyError(f"checkpoint {checkpoint_id} holds nothing of subtask {subtask} of {vertex_id}")
@@ -116,7 +109,7 @@ class InMemoryCheckpointStore:
             return len(self._acknowledged.get(checkpoint_id, {}))
 
     def discard(self, checkpoint_id: int) -> None:
-        """Forget a checkpoint; a late acknowledgement brings its own part back, until it is the oldest of too many."""
+        """Drop a checkpoint.  A later acknowledgement is kept again, until ``max_retained`` newer checkpoints push it out."""
         with self._lock:
             self._acknowledged.pop(checkpoint_id, None)
             self._declined.pop(checkpoint_id, None)
@@ -142,9 +135,9 @@ class _SubtaskResponder:
         self._key = key
 
     def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
-        """Keep it."""
+        """Keep the acknowledgement."""
         self._store._acknowledge(self._key, checkpoint_id, Acknowledgement(metrics, state))
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Note why."""
+        """Keep the decline."""
         self._store._decline(self._key, checkpoint_id, error)

@@ -1,10 +1,10 @@
-"""What a checkpoint of one subtask consists of, and what is known about it.
+"""The parts of one subtask's checkpoint, and its metrics.
 
 Side:   pure.
 Units:  timestamps in milliseconds of the wall clock, durations in nanoseconds, sizes in bytes.
-Source: Flink ``CheckpointMetaData``, ``CheckpointMetrics``, ``OperatorSnapshotFutures``, ``TaskStateSnapshot`` and
+Source: Flink ``CheckpointMetaData``, ``CheckpointMetrics``, ``OperatorSnapshotFutures``, ``TaskStateSnapshot``,
         ``ChannelStateWriteResult``.
-Absent: handles to files: state is held as it is until there is a storage.
+Absent: handles to files: without a storage, state is kept as objects.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from flowlet.checkpoint.barrier_orders import Channel
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMetadata:
-    """Which checkpoint, when the coordinator triggered it, and when the task learnt of it."""
+    """A checkpoint's id, and when the coordinator triggered it and the task received it."""
 
     checkpoint_id: int
     timestamp_ms: int
@@ -24,9 +24,9 @@ class CheckpointMetadata:
 
 @dataclass(slots=True)
 class AlignmentMetrics:
-    """How long the barriers of one checkpoint took.
+    """Metrics of the alignment of one checkpoint.
 
-    Written by the task thread; complete when all barriers are here, which for an unaligned checkpoint is after the snapshot was taken.
+    Written by the task thread; complete when all barriers have arrived, for an unaligned checkpoint after its snapshot.
     """
 
     start_delay_ns: int = 0
@@ -36,7 +36,7 @@ class AlignmentMetrics:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMetrics:
-    """What one subtask's checkpoint cost."""
+    """Metrics of one subtask's checkpoint."""
 
     start_delay_ns: int = 0
     alignment_duration_ns: int = 0
@@ -49,14 +49,14 @@ class CheckpointMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStateSnapshot:
-    """The data in flight: per input channel and per subpartition of an output, in the order of the stream."""
+    """The in-flight data per input channel and per output subpartition, in stream order."""
 
     inputs: Mapping[Channel, tuple[bytes, ...]] = field(default_factory=dict)
     outputs: Mapping[Channel, tuple[bytes, ...]] = field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
-        """How much data that is."""
+        """The size of the data."""
         return sum(len(each) for part in (self.inputs, self.outputs) for pieces in part.values() for each in pieces)
 
 
@@ -69,10 +69,10 @@ def _do_nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class OperatorState:
-    """What one operator needs to go on from a checkpoint; nobody changes it any more.
+    """The state of one operator; immutable.
 
     Args:
-        own: what ``snapshot_state`` of the operator gave; None: nothing.
+        own: the result of the operator's ``snapshot_state``; None: it has no state.
         timers: by key group, then by the name of the timer service.
         version: ``state_version`` of the operator that gave ``own``.
     """
@@ -84,12 +84,11 @@ class OperatorState:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshot:
-    """One operator after the synchronous part.
+    """The result of the synchronous part for one operator.
 
     Args:
-        finish: the asynchronous part, on a thread of the snapshot pool; returns the state.  It must not touch what the operator goes on
-            changing.
-        discard: gives up what the synchronous part holds, instead of or after ``finish``.
+        finish: the asynchronous part, which returns the state; runs on the snapshot pool and must not use what the operator changes.
+        discard: releases what the synchronous part holds, instead of or after ``finish``.
     """
 
     finish: Callable[[], object]
@@ -101,9 +100,9 @@ class SubtaskState:
     """What a subtask acknowledges.
 
     Args:
-        operators: state by operator id (``OperatorState``).
-        channels: data in flight.
-        is_finished: the subtask had seen the end of its data and finished its operators: it is not run again after a restore.
+        operators: ``OperatorState`` by operator id.
+        channels: the in-flight data.
+        is_finished: whether the operators have finished; the subtask is then not run again after a restore.
     """
 
     operators: Mapping[str, object] = field(default_factory=dict)

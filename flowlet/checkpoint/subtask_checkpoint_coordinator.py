@@ -1,8 +1,8 @@
-"""One subtask's checkpoints: barrier to the outputs first, then the synchronous part, then the asynchronous one, then the acknowledgement.
+"""``SubtaskCheckpointCoordinator``: takes one subtask's checkpoints: barrier, synchronous part, asynchronous part, acknowledgement.
 
 Side:       task.
-Invariants: the ids that are taken rise; an id that was aborted before its barrier came is not taken, its place in the stream is marked as
-            cancelled; every checkpoint that was begun ends in exactly one of acknowledged, declined, aborted.
+Invariants: ids only rise.  A checkpoint that was aborted before its barrier arrived is not taken; a cancel marker replaces its barrier.
+            Every checkpoint that was begun ends as acknowledged, declined or aborted, once.
 Units:      timestamps in milliseconds of the wall clock, durations in nanoseconds of a monotonic one.
 Source:     Flink ``SubtaskCheckpointCoordinatorImpl``.
 Absent:     storage locations, file merging, changelogs.
@@ -27,57 +27,56 @@ _NS_PER_MS = 1_000_000
 
 
 class CheckpointableChain(Protocol):
-    """The operators of a task; every call on the task thread."""
+    """The operators of a task; every call is on the task thread."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether an operator was closed: no snapshot can be had any more."""
+        """Whether an operator was closed, so that no snapshot can be taken."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Last chance to emit records that belong before the barrier."""
+        """Emit records that belong before the barrier."""
 
     def snapshot_state(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Mapping[str, OperatorSnapshot]:
-        """The synchronous part, by operator id; what it raises fails the task."""
+        """The synchronous part, by operator id; an exception fails the task."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Every subtask acknowledged."""
+        """Every subtask has acknowledged."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """It came to nothing."""
+        """The checkpoint has failed."""
 
     def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        """A newer one takes its place."""
+        """A newer checkpoint has completed."""
 
 
 class BarrierOutputs(Protocol):
-    """The outputs of a task (``TaskOutputs``)."""
+    """The outputs of a task: ``TaskOutputs``."""
 
     def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
-        """Send ``event`` everywhere, behind all that was emitted."""
+        """Send ``event`` to all consumers, after all records emitted so far."""
 
     def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
-        """Let barriers that still stand in a queue overtake the data before them."""
+        """Let queued barriers of the checkpoint overtake the data before them."""
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
-        """The data before the barriers is not wanted any more."""
+        """Stop keeping data in front of the barriers of the checkpoint."""
 
 
-def _keep_no_leftovers(_writer: CheckpointChannelState, _checkpoint_id: int) -> None:
+def _add_no_partial_records(_writer: CheckpointChannelState, _checkpoint_id: int) -> None:
     return
 
 
 class SubtaskCheckpointCoordinator:
     """Takes the snapshots of one task.
 
-    Threading: task thread only; asynchronous parts end on any thread.
-    Life cycle: made -> used -> ``close``, which cancels what is under way.
+    Threading: the task thread; asynchronous parts end on any thread.
+    Life cycle: ``close`` cancels pending snapshots.
 
     Args:
-        name: of the task.
         execute_async: runs a call on the snapshot pool.
-        timers: their calls come on the task thread.
-        prepare_inputs: adds what the deserializers hold of records that are not complete.
-        max_concurrent: how many checkpoints the coordinator runs at a time; bounds how many aborted ids are remembered.
+        timers: run their calls on the task thread.
+        prepare_inputs: adds the incomplete records in the deserializers to the channel state.
+        max_concurrent: how many checkpoints the JobManager runs at a time, and so how many aborted ids are remembered.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class SubtaskCheckpointCoordinator:
         execute_async: Callable[[Callable[[], None]], object],
         timers: Timers,
         *,
-        prepare_inputs: Callable[[CheckpointChannelState, int], None] = _keep_no_leftovers,
+        prepare_inputs: Callable[[CheckpointChannelState, int], None] = _add_no_partial_records,
         is_running: Callable[[], bool] = lambda: True,
         max_concurrent: int = 1,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -110,7 +109,7 @@ class SubtaskCheckpointCoordinator:
         self._wall_ms = wall_ms
         self._last_id = -1
         self._last_completed = -1
-        self._aborted: set[int] = set()  # ids that are aborted and did not come yet; at most _max_concurrent
+        self._aborted: set[int] = set()  # aborted before their barriers arrived; at most _max_concurrent
         self._newest_aborted = -1
         self._alignment_timer: tuple[int, Callable[[], None]] | None = None  # checkpoint, cancel
         self._is_closed = False
@@ -127,18 +126,14 @@ class SubtaskCheckpointCoordinator:
 
     @property
     def pending_checkpoints(self) -> list[int]:
-        """The checkpoints whose asynchronous part is under way."""
+        """The checkpoints whose asynchronous part is not complete."""
         with self._lock:
             return sorted(self._snapshots)
 
     # ---------------------------------------------------------------- inputs
 
     def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        """Open the channel state of a checkpoint, if it wants one and can still be had.
-
-        Raises:
-            CheckpointError: it was opened before.
-        """
+        """Open the channel state of a checkpoint, if it needs one and was not aborted.  Raises CheckpointError: it was opened before."""
         if not options.needs_channel_state or checkpoint_id <= self._last_id or self._is_aborted(checkpoint_id):
             return
         self._open_channel_state(checkpoint_id, options)
@@ -149,11 +144,11 @@ class SubtaskCheckpointCoordinator:
         self._channel_state.start(checkpoint_id)
         if options.is_unaligned:
             self._prepare_inputs(self._channel_state, checkpoint_id)
-        else:  # only output can come to belong to it
+        else:  # an aligned barrier: only queued output may become part of the checkpoint
             self._channel_state.finish_input(checkpoint_id)
 
     def complete_inputs(self, checkpoint_id: int) -> None:
-        """Nothing more of the inputs belongs to the checkpoint."""
+        """The inputs' part of the channel state is complete."""
         self._channel_state.finish_input(checkpoint_id)
 
     # ---------------------------------------------------------------- the snapshot
@@ -164,7 +159,7 @@ class SubtaskCheckpointCoordinator:
         """Take the checkpoint, unless it was aborted or is older than the last one.
 
         Raises:
-            Exception: what the chain or an output raised; the task cannot go on.
+            Exception: from the chain or an output; the task cannot go on.
         """
         checkpoint_id = metadata.checkpoint_id
         if checkpoint_id <= self._last_id:
@@ -173,12 +168,12 @@ class SubtaskCheckpointCoordinator:
             return
         self._last_id = checkpoint_id
         if self._take_aborted(checkpoint_id):
-            # The tasks behind must not wait for a barrier that does not come.
+            # Without the marker, downstream tasks would wait for the barrier.
             self._outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
             self._channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
             return
         if options.alignment is Alignment.FORCED_ALIGNED:
-            options = options.with_unaligned_supported()  # only the edge before us could not do it
+            options = options.with_unaligned_supported()  # only the edge before this task does not support it
             self._open_channel_state(checkpoint_id, options)
             self._channel_state.finish_input(checkpoint_id)
         self._send_barrier(metadata, options)
@@ -247,12 +242,12 @@ class SubtaskCheckpointCoordinator:
             snapshot.start(self._execute_async)
 
     def _forget(self, snapshot: AsyncSnapshot) -> None:
-        """Runs on any thread."""
+        """Called on any thread."""
         with self._lock:
             if self._snapshots.get(snapshot.checkpoint_id) is snapshot:
                 del self._snapshots[snapshot.checkpoint_id]
 
-    # ---------------------------------------------------------------- the barriers in our own queues
+    # ---------------------------------------------------------------- queued barriers of the outputs
 
     def _start_alignment_timer(self, barrier: CheckpointBarrier) -> None:
         self._stop_alignment_timer()
@@ -276,10 +271,10 @@ class SubtaskCheckpointCoordinator:
     # ---------------------------------------------------------------- aborts and notifications
 
     def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """The inputs say that the checkpoint cannot be had: decline it, and tell the tasks behind."""
+        """An input aborted the checkpoint: decline it, and tell the downstream tasks."""
         self._last_id = max(self._last_id, checkpoint_id)
         self._aborted = {each for each in self._aborted if each > self._last_id}
-        self._cancel_snapshot(checkpoint_id)  # first: else it would find its channel state gone, and decline as well
+        self._cancel_snapshot(checkpoint_id)  # first; otherwise it would miss its channel state and decline, too
         self._channel_state.abort(checkpoint_id, error)
         self._stop_alignment_timer(checkpoint_id)
         self._responder.decline_checkpoint(checkpoint_id, error)
@@ -287,7 +282,7 @@ class SubtaskCheckpointCoordinator:
         self._outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> bool:
-        """Every subtask acknowledged; false if that, or of a newer one, was told before."""
+        """Every subtask has acknowledged; returns False if this, or a newer completion, was known."""
         if checkpoint_id <= self._last_completed:
             return False
         self._last_completed = checkpoint_id
@@ -296,7 +291,7 @@ class SubtaskCheckpointCoordinator:
         return True
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The coordinator gave the checkpoint up: before, during or after it was taken here."""
+        """The JobManager aborted the checkpoint: before, during or after it was taken here."""
         if not self._cancel_snapshot(checkpoint_id) and checkpoint_id > self._last_id:
             self._remember_aborted(checkpoint_id)
         error = self._aborted_by_notification(checkpoint_id)
@@ -306,11 +301,11 @@ class SubtaskCheckpointCoordinator:
         self._chain.notify_checkpoint_aborted(checkpoint_id)
 
     def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        """A newer completed checkpoint takes its place."""
+        """A newer checkpoint has completed."""
         self._chain.notify_checkpoint_subsumed(checkpoint_id)
 
     def close(self) -> None:
-        """Cancel what is under way; later checkpoints are cancelled at once."""
+        """Cancel pending snapshots; later ones are cancelled at once."""
         with self._lock:
             self._is_closed = True
             snapshots = list(self._snapshots.values())
@@ -329,7 +324,7 @@ class SubtaskCheckpointCoordinator:
             self._aborted.remove(min(self._aborted))
 
     def _take_aborted(self, checkpoint_id: int) -> bool:
-        """Whether it is known to be aborted; so are ids too old to be remembered one by one."""
+        """Whether it was aborted, and forget that.  Ids too old to be remembered count as aborted."""
         is_aborted = self._is_aborted(checkpoint_id)
         self._aborted.discard(checkpoint_id)
         return is_aborted

@@ -1,8 +1,8 @@
-"""What a stream task does about checkpoints: orders of the JobManager in as mails, barriers of its inputs in as calls.
+"""``TaskCheckpoints``: the checkpoints of a stream task; triggered by mails of the JobManager and by barriers of its inputs.
 
-Side:       task.  The ``..._async`` methods from any thread.
-Invariants: everything that touches operators runs as a mail or inside a poll, on the task thread; every trigger ends in a result, an
-            exception or a cancelled future.
+Side:       task.  The ``..._async`` methods on any thread.
+Invariants: operators are touched only in a mail or a poll, on the task thread; every trigger ends in a result, an exception or a cancelled
+            future.
 Source:     Flink ``StreamTask.triggerCheckpointAsync``, ``triggerUnfinishedChannelsCheckpoint``, ``performCheckpoint``,
             ``notifyCheckpointOperation``; the final checkpoint of ``afterInvoke``.
 """
@@ -32,27 +32,27 @@ ALL_FORMATS: Final = frozenset(SavepointFormat)
 
 
 class TriggerableGate(Protocol):
-    """A gate whose channels a barrier can be injected into; ``SingleInputGate`` is one."""
+    """A gate into whose channels barriers can be injected, such as ``SingleInputGate``."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether every channel reached the end of its partition."""
+        """Whether every channel has reached its end of partition."""
 
     @property
     def unfinished_channels(self) -> list[int]:
-        """The indexes of the channels that did not."""
+        """The indexes of the other channels."""
 
 
 class TaskCheckpoints:
-    """The checkpoints of one stream task; it satisfies ``BarrierListener``.
+    """The checkpoints of one stream task; implements ``BarrierListener``.
 
-    Life cycle: made -> ``attach`` with the gates and their handler, or ``attach_source`` -> used -> ``close``.
+    Life cycle: ``attach`` with the gates and their handler, or ``attach_source``; later ``close``.
 
     Args:
-        main_executor: of the lowest priority; snapshots run here.
-        notification_executor: of the highest priority, so that an operator that yields is notified as well.
-        is_running: whether operators are open and not closed yet.
-        types, formats: what the state backend can do.
+        main_executor: of the lowest priority; runs the snapshots.
+        notification_executor: of the highest priority, so that an operator that yields is notified, too.
+        is_running: whether operators are open.
+        types, formats: those that the state backend supports.
     """
 
     def __init__(
@@ -79,46 +79,46 @@ class TaskCheckpoints:
         self._wall_ms = wall_ms
         self._gates: tuple[TriggerableGate, ...] = ()
         self._handler: CheckpointBarrierHandler | None = None
-        # All below written by the task thread.
+        # Written by the task thread, as all below.
         self._synchronous_id: int | None = None  # the savepoint that stops the job
         self._stop_source: Callable[[StopMode], None] | None = None
-        self._behind_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions]] = []  # savepoints that wait for the source to stop
+        self._behind_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions]] = []  # savepoints to take once the source has stopped
         self._is_end_of_data = False
         self._has_finished = False  # the operators
         self._final_min_id: int | None = None  # the first checkpoint taken after the end of data
         self.final_checkpoint = AvailabilityFuture()
-        """Done when a checkpoint is complete that holds all the task will ever have, or the savepoint that stops it is."""
+        """Done when a checkpoint is complete that was taken after the end of data, or the savepoint that stops the job."""
 
     def __repr__(self) -> str:
         stop = "" if self._synchronous_id is None else f", stops with savepoint {self._synchronous_id}"
         return f"<TaskCheckpoints of {self._name}{stop}, {self._coordinator!r}>"
 
     def attach(self, gates: Sequence[TriggerableGate], handler: CheckpointBarrierHandler) -> None:
-        """Make the gates known, by gate index, and what handles their barriers; once, before the first checkpoint."""
+        """Set the gates, by index, and their barrier handler; once, before the first checkpoint."""
         self._gates = tuple(gates)
         self._handler = handler
 
     def attach_source(self, stop: Callable[[StopMode], None]) -> None:
-        """The task is a source: before a savepoint that stops the job, ``stop`` makes it end its data soon; on the task thread."""
+        """Set the function that makes a source end its data soon, for savepoints that stop the job; called on the task thread."""
         self._stop_source = stop
 
     @property
     def statistics(self) -> CheckpointStatistics:
-        """How the checkpoints went so far; any thread."""
+        """The counts so far; any thread."""
         return self._responder.statistics
 
     @property
     def alignment_duration_ns(self) -> int:
-        """How long the alignment has taken that is under way, else the last one; any thread."""
+        """The duration of the current alignment, else of the last one; any thread."""
         return 0 if self._handler is None else self._handler.alignment_duration_ns
 
     @property
     def start_delay_ns(self) -> int:
-        """How old the last checkpoint was when the task heard of it; any thread."""
+        """The age of the last checkpoint when its first barrier or trigger arrived; any thread."""
         return self.statistics.last.start_delay_ns if self._handler is None else self._handler.start_delay_ns
 
     def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel pending snapshots."""
         if self._handler is not None:
             self._handler.close()
         self._coordinator.close()
@@ -126,12 +126,12 @@ class TaskCheckpoints:
     # ---------------------------------------------------------------- orders of the JobManager, any thread
 
     def trigger_checkpoint_async(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Future[bool]:
-        """Take a checkpoint: true once it was begun here, false if the task does not run; an exception out of it fails the task, too.
+        """Take a checkpoint: the result is True once it was begun here, False if the task does not run.
 
-        The future is cancelled if the task ends before.
+        An exception fails the task, too.  The future is cancelled if the task ends before.
 
         Raises:
-            CheckpointError: snapshots of this kind cannot be had here.
+            CheckpointError: this task does not support snapshots of this kind.
         """
         self._check_supported(metadata.checkpoint_id, options)
         mail = _TriggerMail(lambda: self._trigger(metadata, options))
@@ -144,15 +144,15 @@ class TaskCheckpoints:
         return mail.future
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Every subtask acknowledged; nothing happens if the task has ended."""
+        """Every subtask has acknowledged; ignored if the task has ended."""
         self._notify(lambda: self._on_complete(checkpoint_id), "checkpoint %s is complete", checkpoint_id)
 
     def notify_checkpoint_aborted_async(self, checkpoint_id: int) -> None:
-        """The coordinator gave it up; fails the task if it waits for that savepoint to stop."""
+        """The JobManager aborted the checkpoint; fails the task if it waits for this savepoint to stop."""
         self._notify(lambda: self._on_aborted(checkpoint_id), "checkpoint %s is aborted", checkpoint_id)
 
     def notify_checkpoint_subsumed_async(self, checkpoint_id: int) -> None:
-        """A newer one takes its place."""
+        """A newer checkpoint has completed."""
         self._notify(lambda: self._coordinator.notify_checkpoint_subsumed(checkpoint_id), "checkpoint %s is subsumed", checkpoint_id)
 
     def _notify(self, action: Callable[[], object], description: str, checkpoint_id: int) -> None:
@@ -177,7 +177,7 @@ class TaskCheckpoints:
     def _trigger(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> bool:
         handler = self._handler
         if options.type in _SYNCHRONOUS and self._stop_source is not None and not self._is_end_of_data:
-            # Flink ``SourceStreamTask.triggerStopWithSavepointAsync``: nothing may come behind its barrier.
+            # Flink ``SourceStreamTask.triggerStopWithSavepointAsync``: no record may follow the barrier of this savepoint.
             self._synchronous_id = metadata.checkpoint_id
             self._behind_end_of_data.append((metadata, options))
             self._stop_source(_STOP_MODES[options.type])
@@ -214,15 +214,15 @@ class TaskCheckpoints:
     # ---------------------------------------------------------------- task thread
 
     def end_of_data_received(self, mode: StopMode) -> None:
-        """No data comes any more: the next checkpoint that is taken is the first one that can be the last.
+        """No more data will come, so the next checkpoint can be the final one.
 
-        ``DRAIN``: the operators are finished, too, and need not run again after a restore.
+        ``DRAIN``: the operators have finished, too, and need not run again after a restore.
         """
         self._is_end_of_data = True
         self._has_finished = mode is StopMode.DRAIN
 
     def end_of_data_sent(self) -> None:
-        """The consumers were told: take the savepoints that waited for that.
+        """The consumers know of the end of data: take the savepoints that waited for it.
 
         Raises:
             Exception: as ``trigger_checkpoint_on_barrier``.
@@ -232,40 +232,28 @@ class TaskCheckpoints:
             self._trigger(metadata, options)
 
     def waits_for_final_checkpoint(self, *, is_wanted: bool) -> bool:
-        """Whether the task must not end yet: for a last checkpoint, if one ``is_wanted``, or for the savepoint that stops it."""
+        """Whether the task must wait for a final checkpoint, if one ``is_wanted``, or for the savepoint that stops it."""
         return (is_wanted or self._synchronous_id is not None) and not self.final_checkpoint.is_done
 
     @property
     def synchronous_savepoint_id(self) -> int | None:
-        """The savepoint that stops the task once it is complete."""
+        """The savepoint that stops the task when it is complete, or None."""
         return self._synchronous_id
 
     def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        """Open the channel state of a checkpoint, if it wants one.
-
-        Raises:
-            CheckpointError: it was opened or aborted before.
-        """
+        """Open the channel state of a checkpoint, if it needs one.  Raises CheckpointError: it was opened or aborted before."""
         self._coordinator.init_inputs(checkpoint_id, options)
 
     def complete_inputs(self, checkpoint_id: int) -> None:
-        """Nothing more of the inputs belongs to the checkpoint."""
+        """The inputs' part of the channel state is complete."""
         self._coordinator.complete_inputs(checkpoint_id)
 
     def trigger_checkpoint_on_barrier(self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics) -> None:
-        """Take the snapshot.
-
-        Raises:
-            Exception: what the chain or an output raised; the task cannot go on.
-        """
+        """Take the snapshot.  Raises Exception: from the chain or an output; the task cannot go on."""
         self._perform(metadata, options, alignment)
 
     def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Decline the checkpoint and tell the tasks behind.
-
-        Raises:
-            CheckpointError: the task waits for that savepoint to stop.
-        """
+        """Decline the checkpoint and tell the downstream tasks.  Raises CheckpointError: the task waits for this savepoint to stop."""
         self._coordinator.abort_checkpoint_on_barrier(checkpoint_id, error)
         self._fail_stop(checkpoint_id, error.reason)
 
@@ -293,7 +281,7 @@ class TaskCheckpoints:
 
 
 class _TriggerMail:
-    """The mail of one trigger: its exception is the future's and the task's."""
+    """The mail of one trigger; an exception fails both the future and the task."""
 
     __slots__ = ("_action", "future")
 
@@ -312,5 +300,5 @@ class _TriggerMail:
         self.future.set_result(result)
 
     def cancel(self) -> None:
-        """The mailbox drops it."""
+        """Called when the mailbox drops the mail."""
         self.future.cancel()

@@ -1,7 +1,7 @@
-"""The outputs of a task, as checkpoints see them.
+"""``TaskOutputs``: sends events of checkpoints to the outputs of a task.
 
 Side:       task.
-Invariants: what was emitted before an event is in the partitions before it: pending chunks are written first.
+Invariants: records emitted before an event precede it in the partitions, because pending chunks are flushed first.
 Source:     Flink ``RecordWriterOutput.broadcastEvent``, ``OperatorChain.broadcastEvent``, ``alignedBarrierTimeout``, ``abortCheckpoint``.
 """
 
@@ -14,26 +14,21 @@ from netstack.wire.events import CheckpointBarrier, Event
 
 @dataclass(frozen=True, slots=True)
 class CheckpointedOutput:
-    """One partition; barriers stay aligned where a pointwise edge could not give in-flight data to another parallelism."""
+    """One partition.  Barriers stay aligned on a pointwise edge, whose in-flight data cannot be redistributed when parallelism changes."""
 
     partition: ResultPartition
     supports_unaligned: bool = True
 
 
 class TaskOutputs:
-    """All partitions of one task.
-
-    Args:
-        outputs: may be none.
-        flush_pending: writes the chunks that record writers hold back.
-    """
+    """All partitions of one task, if any; ``flush_pending`` writes the pending chunks of the record writers."""
 
     def __init__(self, outputs: Sequence[CheckpointedOutput], flush_pending: Callable[[], None]) -> None:
         self._outputs = tuple(outputs)
         self._flush_pending = flush_pending
 
     def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
-        """Send ``event`` on every channel of every partition; with priority it overtakes what is queued there.
+        """Send ``event`` on every channel of every partition; with priority it overtakes queued data.
 
         Raises:
             NetstackError: a partition was released or finished.
@@ -46,11 +41,11 @@ class TaskOutputs:
             output.partition.broadcast_event(event_here, is_priority=is_priority_here)
 
     def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
-        """Let barriers that still stand in a queue overtake the data before them."""
+        """Let queued barriers of the checkpoint overtake the data before them."""
         for output in self._outputs:
-            output.partition.aligned_barrier_timeout(checkpoint_id)  # nothing where the barrier was sent as one that cannot time out
+            output.partition.aligned_barrier_timeout(checkpoint_id)  # ignored by partitions that got a barrier without a timeout
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
-        """The data before the barriers is not wanted any more."""
+        """Stop keeping data in front of the barriers of the checkpoint."""
         for output in self._outputs:
             output.partition.abort_checkpoint(checkpoint_id, cause)

@@ -1,1 +1,1 @@
-"""Sources and sinks of the outside world."""
+"""Sources and sinks."""

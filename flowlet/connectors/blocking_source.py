@@ -1,10 +1,10 @@
-"""Runs a source function that may block on a thread of its own and hands over what it emits.
+"""Runs a ``SourceFunction``, which may block, on a thread of its own.
 
 Side:       shared.  The helper thread emits, the task thread polls.
-Invariants: records and watermarks keep their order; at most ``MAX_PENDING_RECORDS`` of them wait, then the helper thread; the future is
-            done exactly while something waits, or the function has ended; the user's function runs on no other thread.
-Source:     Flink ``SourceStreamTask.LegacySourceFunctionThread``; it emits into the chain under the checkpoint lock, here it only fills a
-            buffer, so that records enter the chain on the task thread alone.
+Invariants: records and watermarks keep their order; when ``MAX_PENDING_RECORDS`` are pending, the helper thread waits; the future is done
+            exactly while elements are pending or the function has ended; the user's function runs on no other thread.
+Source:     Flink ``SourceStreamTask.LegacySourceFunctionThread``.  Flink's emits into the chain under the checkpoint lock; this one only
+            fills a buffer, so that records enter the chain on the task thread alone.
 """
 
 import threading
@@ -21,17 +21,17 @@ from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from netstack.availability import AvailabilityFuture
 
 MAX_PENDING_RECORDS: Final = 2 * MAX_CHUNK_RECORDS
-# A function that ignores cancel() is reported, and its thread, which nothing can end, left behind.  Not measured.
+# If a function ignores cancel() for so long, that is reported and its thread left running: nothing can end a thread.  Not measured.
 CANCEL_TIMEOUT_S: Final = 10.0
 
 _Element = Chunk | Watermark | WatermarkStatus
 
 
 class BlockingSource(Source):
-    """A source of what a ``SourceFunction`` emits.
+    """A source that emits what a ``SourceFunction`` emits.
 
     Args:
-        function: pickled; every subtask runs one.
+        function: pickled; every subtask runs a copy.
         is_bounded: whether ``run`` returns by itself.
     """
 
@@ -40,7 +40,7 @@ class BlockingSource(Source):
         self.is_bounded = is_bounded
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """A reader with a thread that runs the function."""
+        """A reader that runs the function on a new thread."""
         return BlockingSourceReader(self._function, f"source {subtask + 1}/{parallelism}")
 
 
@@ -51,9 +51,9 @@ class _State(Enum):
 
 
 class BlockingSourceReader:
-    """The buffer between function and task.
+    """The buffer between the function's thread and the task thread.
 
-    Threading: ``poll_chunk``, ``available_future`` and ``close`` on the task thread.
+    Threading: ``poll_chunk``, ``available_future`` and ``close`` on the task thread; the rest on the helper thread.
     Life cycle: the thread starts with the first poll; ``close`` ends it.
     """
 
@@ -63,25 +63,25 @@ class BlockingSourceReader:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._elements: deque[_Element] = deque()  # Guarded by _lock, as what follows.
+        self._elements: deque[_Element] = deque()  # Guarded by _lock, as the fields below.
         self._num_pending = 0  # records, watermarks and statuses
         self._is_idle = False
         self._state = _State.RUNNING
         self._error: BaseException | None = None
-        self._available = AvailabilityFuture()  # Replaced by the task thread when everything was taken.
+        self._available = AvailabilityFuture()  # Replaced by the task thread when no element is left.
 
     def __repr__(self) -> str:
         return f"<BlockingSourceReader {self._name} {self._state.name}, {self._num_pending} elements pending>"
 
-    never_waits = True  # poll_chunk does not; the function may as long as it likes
+    never_waits = True  # poll_chunk never waits; only the function may
 
     # -- task thread
 
     def poll_chunk(self) -> _Element | None:
-        """What the function emitted next; an empty chunk if there is nothing yet, None when it has returned.
+        """The next elements; an empty chunk if there are none yet, None when the function has returned.
 
         Raises:
-            Exception: the function did.
+            Exception: what the function raised.
         """
         if self._thread is None:
             self._start()
@@ -96,18 +96,14 @@ class BlockingSourceReader:
         return None
 
     def available_future(self) -> AvailabilityFuture:
-        """Done while something waits to be polled."""
+        """Done while elements are pending or the function has ended."""
         with self._lock:
             if not self._elements and self._state is not _State.ENDED and self._available.is_done:
                 self._available = AvailabilityFuture()
             return self._available
 
     def close(self) -> None:
-        """Cancel the function if it runs, and wait for its thread.
-
-        Raises:
-            FlowletError: the function does not return.
-        """
+        """Cancel the function if it runs, and wait for its thread.  Raises FlowletError: the function does not return."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -120,10 +116,12 @@ class BlockingSourceReader:
             if is_running:
                 self._function.cancel()
         finally:
-            # Also if that failed: the function sees ``is_cancelled``, or finds out when it emits.
+            # Also if cancel() failed: the function sees ``is_cancelled``, or fails when it emits.
             thread.join(CANCEL_TIMEOUT_S)
         if thread.is_alive():
-            raise FlowletError(f"{self._name}: run() did not return within {CANCEL_TIMEOUT_S:g} s after cancel(); it must")
+            raise FlowletError(
+                f"{self._name}: run() did not return within {CANCEL_TIMEOUT_S:g} s after cancel(); make it check is_cancelled"
+            )
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -137,7 +135,7 @@ class BlockingSourceReader:
 
     @staticmethod
     def _unpickled(element: _Element) -> _Element:
-        """What the chain gets: records, not their pickles."""
+        """Replace the pickles of records that could change by the records."""
         if isinstance(element, Chunk):
             element.values[:] = unsettled(element.values)
         return element
@@ -149,8 +147,8 @@ class BlockingSourceReader:
         try:
             self._function.run(_Context(self))
         except TaskCancelled:
-            pass  # thrown by the context; or by the user, who gives up with it
-        except BaseException as raised:  # noqa: BLE001 - raised by poll_chunk, on the task's thread
+            pass  # raised by the context, or by the user's function
+        except BaseException as raised:  # noqa: BLE001 - poll_chunk raises it on the task's thread
             error = raised
         with self._lock:
             self._error = None if self._state is _State.CANCELLED else error
@@ -160,11 +158,11 @@ class BlockingSourceReader:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the function should return."""
+        """Whether the function should return; any thread."""
         return self._state is _State.CANCELLED
 
     def emit(self, value: Any, timestamp: int | None) -> None:
-        """Append a record as it is now; waits for room."""
+        """Append a record in its present state; waits for room."""
         value = settled(value)
         with self._lock:
             self._wait_for_room_locked()
@@ -175,7 +173,7 @@ class BlockingSourceReader:
         available.complete()
 
     def emit_control(self, make: Callable[[], Watermark | WatermarkStatus]) -> None:
-        """Append a watermark or a status; waits for room."""
+        """Append a watermark or status; waits for room."""
         with self._lock:
             self._wait_for_room_locked()
             element = make()

@@ -1,9 +1,9 @@
-"""Reads compressed files as if they were not.
+"""Decompresses files while they are read.
 
 Side:       task.
-Rules:      several compressed streams in one file are read one after the other (``cat a.gz b.gz``).  What is damaged or cut short is an
-            error that names the file; zstd and xz find damage only where the file has checksums, which their command-line tools write.
-            zstd is Python's own from 3.14 on; before, it is pyarrow's, which is imported for the first such file.
+Rules:      concatenated streams in one file are read one after the other (``cat a.gz b.gz``).  A damaged or truncated file is an error that
+            names it; in zstd and xz files damage is found only if they have checksums, which the command-line tools write by default.
+            zstd is Python's own from 3.14 on, before that pyarrow's, which is imported for the first such file.
 Source:     Flink ``StandardDeCompressors``.
 """
 
@@ -22,10 +22,9 @@ ReadBytes = Callable[[int], bytes | None]
 
 
 def decompressing(file: BinaryIO, path: str, compression: Compression) -> ReadBytes:
-    """What reads up to so many bytes of the content, and none at its end.
+    """A function that reads up to so many bytes of the decompressed content; empty at its end.
 
-    Raises (the function that is returned):
-        FlowletError: the file is not what its name says, is damaged or cut short; names it.
+    The function raises ``FlowletError``, which names the file, if the file is damaged, truncated, or not compressed as its name says.
     """
     read_content = _content(file, compression)
     errors: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, *_zstd_errors(compression))
@@ -37,7 +36,7 @@ def decompressing(file: BinaryIO, path: str, compression: Compression) -> ReadBy
             raise FlowletError(f"cannot read {path}: it ends in the middle of its {compression.value} data") from error
         except OSError as error:
             if error.errno is not None:
-                raise  # of the disk
+                raise  # an error of the disk
             raise _damaged(path, compression, error) from error
         except errors as error:
             raise _damaged(path, compression, error) from error
@@ -68,7 +67,7 @@ def _zstd_content(file: BinaryIO) -> ReadBytes:
         from compression import zstd
 
         return zstd.ZstdFile(file).read
-    import pyarrow as pa  # takes longer than all other imports, and few files need it
+    import pyarrow as pa  # here, because its import takes longer than all others, and few files need it
 
     stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
 

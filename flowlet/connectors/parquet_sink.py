@@ -1,13 +1,11 @@
-"""Records as a Parquet file per subtask.
+"""``ParquetSink``: writes a Parquet file per subtask.
 
-Hot path, per chunk: C calls per column; nothing per record where records are in columns or in tuples.
+Hot path, per chunk: C calls per column; nothing per record if records are in columns or tuples.
 
 Side:       task.
-Invariants: a file has its name when all records are in it, never before; of a task that fails, none is left.  At most one group of rows
-            waits in memory.
-Units:      rows.
-Source:     Flink ``FileSink`` with ``ParquetBulkWriters``, for input that ends.
-Absent:     files that are finished at checkpoints, compaction, buckets.
+Invariants: a file gets its name only when it holds all records; a task that fails leaves none.  At most one row group waits in memory.
+Source:     Flink ``FileSink`` with ``ParquetBulkWriters``, for bounded input.
+Absent:     finishing files at checkpoints, compaction, buckets.
 """
 
 import os
@@ -33,13 +31,12 @@ ROWS_PER_GROUP: Final = 65_536
 
 
 class ParquetSink(StreamOperator):
-    """Writes ``part-<subtask>-<random>.parquet`` in a folder.
+    """Writes ``part-<subtask>-<random>.parquet`` into a folder.
 
     Args:
-        folder: made where it does not exist.
-        row_type: the columns; records are ``Row``s or tuples of as many fields.
-        utc_timestamp: whether timestamps are points in time.
-        name: for people.
+        folder: created if it does not exist.
+        row_type: the columns; records are rows or tuples with as many fields.
+        utc_timestamp: whether timestamps are points in time, stored with the zone UTC.
     """
 
     takes_chunks = True
@@ -51,12 +48,12 @@ class ParquetSink(StreamOperator):
         self._utc_timestamp = utc_timestamp
         self._path = Path()
         self._draft = Path()
-        self._writer: Any = None  # from the first group of rows on
+        self._writer: Any = None  # set by open()
         self._waiting: list[pa.RecordBatch] = []
         self._num_waiting = 0
 
     def open(self) -> None:
-        """Find out whether the folder can be written."""
+        """Create the folder and the file."""
         names, types = self._row_type.get_field_names(), self._row_type.get_field_types()
         self._declared = pa.schema([(name, arrow_type_of(each)) for name, each in zip(names, types, strict=True)])
         self._written = pa.schema([(each.name, _in_utc(each.type) if self._utc_timestamp else each.type) for each in self._declared])
@@ -69,7 +66,7 @@ class ParquetSink(StreamOperator):
             raise self._failure(error) from error
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Keep the records, and write them when they make a group of rows.
+        """Keep the records, and write them once there are enough for a row group.
 
         Raises:
             UserFunctionError: a record is not of the declared type; shows it, and names the field.
@@ -87,7 +84,7 @@ class ParquetSink(StreamOperator):
             self._write()
 
     def finish(self) -> None:
-        """Everything is there: the file gets its name."""
+        """Write the last row group and give the file its name."""
         self._write()
         writer, self._writer = self._writer, None
         try:
@@ -97,7 +94,7 @@ class ParquetSink(StreamOperator):
             raise self._failure(error) from error
 
     def close(self) -> None:
-        """Remove a file that was not finished."""
+        """Remove an unfinished file."""
         writer, self._writer = self._writer, None
         self._waiting.clear()
         if writer is not None:

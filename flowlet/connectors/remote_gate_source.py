@@ -1,10 +1,10 @@
-"""Reads what producers outside the cluster push into a gate.
+"""``RemoteGateSource``: reads what producers outside the cluster push into a gate.
 
-Side:       task.  The source is made in the user's program and pickled; a TaskManager binds each subtask's copy to its gate.
-Invariants: a producer's end of data is acknowledged only after the chain has processed everything before it; a partition counts once its
-            producer knows that every subtask has acknowledged it; what an aborted attempt brought stays processed (at least once).
-            A gate whose type is declared takes plain values only: its token does not let anybody run code here.  One that takes any
-            object trusts whoever has its token as it trusts the job's own program.
+Side:       task.  The source is created in the user's program and pickled; a TaskManager binds each subtask's copy to its gate.
+Invariants: a producer's end of data is acknowledged only after the chain has processed everything before it.  A partition counts once its
+            producer knows that every subtask has acknowledged it.  Records of an aborted attempt stay processed (at least once).
+            A gate with a declared type accepts plain values only, so that nobody can run code here with its token.  A gate of any
+            objects trusts the holders of its token as it trusts the job's own program.
 """
 
 import time
@@ -33,18 +33,18 @@ from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.wire.events import EndOfData, EndOfPartition
 
 _log = structlog.get_logger(__name__)
-_LOGS_PER_S: Final = 1.0  # of attempts that producers can abort as often as they like; the gate's counts have them all
+_LOGS_PER_S: Final = 1.0  # at most, because producers can abort as many attempts as they like; the gate's counts have all of them
 
 
 class RemoteGateSource(Source):
-    """A named gate that any number of producers push into.
+    """A named gate into which any number of producers push.
 
     Args:
-        name: by which producers find it; unique among the jobs that run.
+        name: by which producers find it; unique among running jobs.
         type_info: of its records.
-        producers: how many partitions there will be; None: it ends when it is told to.
-        key_groups: by what producers route their records to the subtasks; None: in turns.
-        event_time: what gives the records their timestamps; None: those that their producer gave them, if any.
+        producers: how many partitions end the gate; None: ``finish_gate`` ends it.
+        key_groups: how producers route records to the subtasks; None: in turn.
+        event_time: gives the records their timestamps; None: they keep those of the producer, if any.
     """
 
     is_bounded = False
@@ -72,44 +72,38 @@ class RemoteGateSource(Source):
 
     @property
     def fingerprint(self) -> bytes:
-        """What a producer's type has to have as well, 16 bytes."""
+        """The fingerprint of its type, 16 bytes; the producer's must be the same."""
         return type_fingerprint(self.type_info)
 
     def shape(self, num_subtasks: int) -> GateShape:
-        """What offers have to agree with."""
+        """What an offer is checked against."""
         return GateShape(self.name, self.type_name, self.fingerprint, num_subtasks, self.producers)
 
     def bind(self, gate: OfferedInputGate, report: Callable[[GateCounts], None] | None = None) -> None:
-        """Read from ``gate``; ``report`` hears, on the task thread, whenever a partition or an attempt came to its end."""
+        """Read from ``gate``; ``report`` is called on the task thread whenever a partition or an attempt has ended."""
         self._gate = gate
         self._report = report
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """The reader of the gate that this copy is bound to.
-
-        Raises:
-            FlowletError: it is bound to none.
-        """
+        """The reader of the gate that this copy is bound to.  Raises FlowletError: it is not bound to a gate."""
         if self._gate is None:
             raise FlowletError(f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster")
         restore = None if self._event_time is None else self._event_time.stamped
         if isinstance(self.type_info, ArrowTypeInfo):
-            from flowlet.ingest.batches import batches_of_messages  # with it comes pyarrow, which most jobs do without
+            from flowlet.ingest.batches import batches_of_messages  # here, because it imports pyarrow, which most jobs do not need
 
             restore = partial(batches_of_messages, schema=self.type_info.schema)
         return RemoteGateReader(self._gate, self._report, are_producers_trusted=holds_any_object(self.type_info), restore=restore)
 
 
 class RemoteGateReader:
-    """One subtask's reader.
-
-    Threading: the task thread.
+    """The reader of one subtask.  Threading: the task thread.
 
     Args:
         gate: where the records come from.
-        report: see ``RemoteGateSource.bind``.
-        are_producers_trusted: whether they may send any object.
-        restore: makes records of what travelled in their place, or says with a SerdeError what is wrong; None: they are what travelled.
+        report: as for ``RemoteGateSource.bind``.
+        are_producers_trusted: whether records may hold objects of any class; otherwise plain values only.
+        restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records were sent themselves.
     """
 
     never_waits = True
@@ -126,7 +120,7 @@ class RemoteGateReader:
         self._restore = restore
         self._are_producers_trusted = are_producers_trusted
         self._report = report
-        self._deserializers: dict[int, ElementDeserializer] = {}  # of open channels that brought something
+        self._deserializers: dict[int, ElementDeserializer] = {}  # by index of an open channel that has received data
         self._elements: deque[StreamElement] = deque()
         self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
         gate.request_partitions()
@@ -135,43 +129,43 @@ class RemoteGateReader:
         return f"<RemoteGateReader of {self._gate!r}, {len(self._elements)} elements wait>"
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
-        """The next records; an empty chunk if there are none just now, None once the gate is finished."""
+        """The next records; an empty chunk if there are none yet, None when the gate is finished."""
         elements, gate = self._elements, self._gate
         while not elements:
             item = gate.poll_next()
             self._forget_aborted()
             if item is None:
                 return None if gate.is_finished else Chunk([])
-            self._take(item)
+            self._process_item(item)
         element = elements.popleft()
-        assert isinstance(element, Chunk), "nothing else is kept"
+        assert isinstance(element, Chunk), "_feed keeps only chunks"
         return element
 
     def available_future(self) -> AvailabilityFuture:
-        """Done once the gate has something, or is finished."""
+        """Done when the gate has data, or is finished."""
         return self._gate.available_future()
 
     def close(self) -> None:
-        """Forget what is not complete; the gate is the task's to close."""
+        """Drop incomplete elements; the task closes the gate."""
         for deserializer in self._deserializers.values():
             deserializer.close()
         self._deserializers.clear()
 
-    def _take(self, item: BufferOrEvent) -> None:
+    def _process_item(self, item: BufferOrEvent) -> None:
         index = item.channel_index
         if item.buffer is not None:
             try:
                 self._feed(index, item.buffer.view)
             finally:
-                # Before the records are processed: the credit is on its way while the chain works.
+                # Before the records are processed, so that the credit is on its way while the chain works.
                 item.buffer.recycle()
         elif isinstance(item.event, EndOfData):
             self._end_data(index)
         elif isinstance(item.event, EndOfPartition):
             self._deserializers.pop(index, None)
-            self._tell()
+            self._report_counts()
         else:
-            self._abort(index, f"it sent {item.event}, which producers have no business to send")
+            self._abort(index, f"it sent {item.event}, which producers must not send")
 
     def _feed(self, index: int, view: memoryview) -> None:
         deserializer = self._deserializers.get(index)
@@ -179,7 +173,7 @@ class RemoteGateReader:
             name = f"gate {self._gate.shape.name!r}, {self._gate.offer_of(index)}"
             deserializer = self._deserializers[index] = ElementDeserializer(name, is_sender_trusted=self._are_producers_trusted)
         try:
-            # Watermarks are the source's business: what producers may say of them is for a later version.
+            # Watermarks of producers are ignored: the source makes its own.
             chunks = [element for element in deserializer.feed(view) if isinstance(element, Chunk)]
             if self._restore is not None:
                 chunks = list(map(self._restore, chunks))
@@ -206,9 +200,9 @@ class RemoteGateReader:
                 deserializer.close()
             if self._logs.take():
                 _log.warning("an attempt to push a partition was aborted", gate=self._gate.shape.name, offer=str(offer), error=str(error))
-            self._tell()
+            self._report_counts()
 
-    def _tell(self) -> None:
+    def _report_counts(self) -> None:
         if self._report is not None:
             counts = self._gate.counts()
             self._report(GateCounts(counts.num_open, counts.num_completed, counts.num_aborted, counts.num_refused))

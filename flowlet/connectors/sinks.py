@@ -1,4 +1,4 @@
-"""Sinks: where records end.
+"""Sinks that discard records, print them, or call a function with each.
 
 Side:   task.
 Source: Flink ``PrintSinkFunction`` (``PrintSinkOutputWriter`` for the prefix), ``DiscardingSink``, ``StreamSink``.
@@ -15,32 +15,28 @@ from flowlet.errors import FlowletError
 from flowlet.operators.user_function import RecordOperator
 from flowlet.records import Chunk
 
-# Python passes on what was written to a text file when that is 8 KiB: flushed before, a line is never cut in two.
+# A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay whole.
 _MAX_UNFLUSHED_CHARACTERS: Final = 4_096
 
 
 class DiscardSink(StreamOperator):
-    """Forgets every record."""
+    """Drops every record."""
 
     def __init__(self, *, name: str = "Discard") -> None:
         self.name = name
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Nothing."""
+        """Drop the records."""
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Nothing."""
+        """Drop the record."""
 
 
 class PrintSink(StreamOperator):
-    """Writes each record as a line to the standard output of the process that runs the task.
+    """Writes each record as a line to the standard output of its TaskManager.
 
-    A line is ``str`` of the record behind the prefix ``identifier:subtask> ``; the identifier only if there is one, the subtask (counted
-    from 1) only if there are several, no prefix if neither.  Lines stand between those that functions of the chain print.
-
-    Args:
-        identifier: for people who look at more than one print.
-        name: for people.
+    A line is ``identifier:subtask> `` and ``str`` of the record; the subtask, counted from 1, only if there are several, and no prefix if
+    there is neither.  Lines keep their order among those that functions of the chain print.
     """
 
     def __init__(self, identifier: str | None = None, *, name: str = "Print to Std. Out") -> None:
@@ -50,7 +46,7 @@ class PrintSink(StreamOperator):
         self._num_unflushed = 0  # characters
 
     def open(self) -> None:
-        """Make the prefix, and the loop."""
+        """Prepare the prefix and the loop."""
         subtask = str(self.ctx.subtask + 1) if self.ctx.parallelism > 1 else ""
         prefix = ":".join(part for part in (self._identifier, subtask) if part)
         self._prefix = f"{prefix}> " if prefix else ""
@@ -60,7 +56,7 @@ class PrintSink(StreamOperator):
         """Print the records.
 
         Raises:
-            UserFunctionError: a record's ``str`` failed.
+            UserFunctionError: ``str`` of a record failed.
             FlowletError: standard output cannot be written.
         """
         self._loop.run(chunk.records(), None, len(chunk))
@@ -68,7 +64,7 @@ class PrintSink(StreamOperator):
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Print the record."""
         text = code.variable("text")
-        # Not by its __format__.
+        # With str(), because an f-string would call the record's __format__.
         code.line(f"{text} = str({record})", Blame(self.name, self.ctx.subtask, record))
         code.line(f"{code.bind(self._write, 'print')}({text})")
         code.at_end(f"{code.bind(self._flush, 'flush')}()")
@@ -79,10 +75,10 @@ class PrintSink(StreamOperator):
         try:
             stream.write(line)
         except UnicodeEncodeError:
-            # Characters that the terminal cannot show, and lone surrogates, are shown escaped.
+            # The stream's encoding lacks a character, or the text has lone surrogates: write them escaped.
             encoding = stream.encoding or "utf-8"
             stream.write(line.encode(encoding, "backslashreplace").decode(encoding))
-        except (OSError, ValueError) as error:  # ValueError: it was closed
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
             raise self._failure(error) from error
         self._num_unflushed += len(line)
         if self._num_unflushed > _MAX_UNFLUSHED_CHARACTERS:
@@ -100,17 +96,12 @@ class PrintSink(StreamOperator):
 
 
 class FunctionSink(RecordOperator):
-    """Calls a function with every record.
-
-    Args:
-        function: a callable, or an object with ``invoke(value)``.
-        name: for people.
-    """
+    """Calls a function, or the ``invoke(value)`` of an object, with every record."""
 
     def __init__(self, function: Any, *, name: str = "Sink") -> None:
         super().__init__(name)
         self._function = self._add(function, "invoke")
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Hand the record over."""
+        """Call the function."""
         code.line(f"{code.bind(self._function.call, 'invoke')}({record})", Blame(self.name, self.ctx.subtask, record))

@@ -1,15 +1,15 @@
-r"""Lines of text files.
+r"""``TextLineSource``: reads the lines of text files.
 
 Hot path, per block of 128 KiB: one read, one decode, one split; nothing per line.
 
 Side:       task.
-Invariants: every line of every file belongs to exactly one split, whatever the sizes; one split is read at a time, in its order.  Files
-            must not change while the job runs.
-Units:      offsets and sizes in bytes; those of a compressed file are of the compressed bytes.
-Rules:      lines end with \n, \r\n or a lone \r; a last line without an end counts, an empty one behind the last end does not (Java's
+Invariants: every line of every file belongs to exactly one split, whatever the sizes; splits are read one at a time.  Files must not change
+            while the job runs.
+Units:      offsets and sizes in bytes; for a compressed file, of the compressed bytes.
+Rules:      lines end with \n, \r\n or a lone \r; a last line without an end counts, an empty one after the last end does not (Java's
             ``BufferedReader.readLine``).  A split has the pieces between two \n that begin in it.  Undecodable bytes become U+FFFD.
 Source:     Flink ``FileSource``, ``FileSourceReader``, ``TextLineInputFormat``.
-Absent:     watching folders; going on in the middle of a split after a restart.
+Absent:     watching folders; resuming in the middle of a split after a restart.
 """
 
 import codecs
@@ -34,34 +34,25 @@ MAX_CHUNK_LINES = 2_000
 class TextLineSource(Source):
     """The lines of files, without their ends.
 
-    A file is one split: one subtask reads it, in its order.  Files go to whichever subtask asks next, the largest first.
-
-    Args:
-        files: what to read.
+    By default a file is one split, so that one subtask reads it in order.  The next file, the largest first, goes to the subtask that asks.
     """
 
     def __init__(self, files: FileSet) -> None:
         self.files = files
 
     def create_enumerator(self) -> FileSplitEnumerator:
-        """What lists the files, where the JobManager is, and hands them out."""
+        """The enumerator that lists the files in the JobManager and assigns them."""
         return FileSplitEnumerator(self.files)
 
     def create_reader(self, subtask: int, parallelism: int) -> "TextLineReader":
-        """A reader of the splits that it is given."""
+        """A reader of the splits that it is assigned."""
         return TextLineReader(self.files.charset, parallelism)
 
 
 class TextLineReader:
-    """Reads the splits that it is given, one after the other; see ``SplitReceiver`` and ``SplitReader``.
+    """Reads the splits that it is assigned, one after the other; see ``SplitReceiver`` and ``SplitReader``.
 
-    Threading: task thread, but ``progress``.
-
-    Args:
-        charset: of all files.
-        num_readers: of the source.
-        block_bytes: how much is read at once.
-        max_line_bytes: a longer line is an error.
+    Threading: the task thread, except ``progress``.  A line above ``max_line_bytes`` is an error.
     """
 
     def __init__(self, charset: str, num_readers: int = 1, *, block_bytes: int = BLOCK_BYTES, max_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -69,18 +60,18 @@ class TextLineReader:
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
         self._splits: AssignedSplits[FileSplit] = AssignedSplits(num_readers)
-        self._chunks: Generator[Chunk, None, None] | None = None  # of the split that is being read
+        self._chunks: Generator[Chunk, None, None] | None = None  # of the current split
         self.current_split = ""  # of the lines polled last
-        self.open_splits: frozenset[str] = frozenset()  # one at a time: the watermark does not wait for files that come later
-        self._done_bytes = 0  # of the splits before; written by the task thread, as what follows; read anywhere, one block stale is fine.
-        self._current_bytes = 0  # of the split that is being read
+        self.open_splits: frozenset[str] = frozenset()  # only the current one: the watermark does not wait for later files
+        self._done_bytes = 0  # of earlier splits.  As the next field written by the task thread, read anywhere; one block stale is fine.
+        self._current_bytes = 0  # read of the current split
 
     def __repr__(self) -> str:
         return f"<TextLineReader of {self.current_split!r}, {self._splits!r}>"
 
     @property
     def progress(self) -> float | None:
-        """The fraction that was read of what this reader has got and may expect; None while that is nothing; any thread."""
+        """The fraction read of all bytes that this reader can expect; None if it expects none; any thread."""
         expected_bytes = self._splits.expected_bytes
         return min((self._done_bytes + self._current_bytes) / expected_bytes, 1.0) if expected_bytes else None
 
@@ -89,22 +80,22 @@ class TextLineReader:
         self._splits.start(request_splits)
 
     def add_splits(self, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
-        """Read these as well."""
+        """Read these splits, too."""
         self._splits.add(splits, waiting_bytes)
 
     def no_more_splits(self) -> None:
-        """End after those that are here."""
+        """End after the splits received so far."""
         self._splits.end()
 
     def available_future(self) -> AvailabilityFuture:
-        """Done once there is a split to read, or none is to come."""
+        """Done when there is a split to read, or none will come."""
         return self._splits.available_future
 
     def poll_chunk(self) -> Chunk | None:
-        """Up to 2,000 lines; an empty chunk while the next split is on its way, None at the end.
+        """Up to 2,000 lines; an empty chunk while no split is there, None at the end.
 
         Raises:
-            FlowletError: a file cannot be read, is damaged, or has a line that is too long; names it.
+            FlowletError: a file cannot be read, is damaged, or has too long a line; names it.
         """
         while True:
             if self._chunks is None:
@@ -112,14 +103,14 @@ class TextLineReader:
                 if split is None:
                     return None if self._splits.is_over else Chunk([])
                 self._begin(split)
-            assert self._chunks is not None, "begun"
+            assert self._chunks is not None, "set by _begin"
             chunk = next(self._chunks, None)
             if chunk is not None:
                 return chunk
             self._chunks = None
 
     def close(self) -> None:
-        """Close the file that is being read."""
+        """Close the current file."""
         chunks, self._chunks = self._chunks, None
         if chunks is not None:
             chunks.close()
@@ -135,7 +126,7 @@ class TextLineReader:
         try:
             with open(split.path, "rb", buffering=0) as file:
                 if split.start:
-                    # From the last byte before: it may be the end of a line.
+                    # From the byte before the split, which tells whether a line begins at its start.
                     file.seek(split.start - 1)
                 for data in self._line_blocks(self._watched(file, split), split, end):
                     yield from _chunks(_lines(data, charset))
@@ -146,7 +137,7 @@ class TextLineReader:
         self.open_splits = frozenset()
 
     def _watched(self, file: BinaryIO, split: FileSplit) -> ReadBytes:
-        """Reads the content in a charset in which lines can be found, and asks for more splits when little of this one is left."""
+        """Reads the content, recoded if the charset hides line ends, and asks for more splits when little of this one is left."""
         read_content: ReadBytes = file.read
         compression = compression_of(split.path)
         if compression is not None:
@@ -163,13 +154,13 @@ class TextLineReader:
         return read
 
     def _line_blocks(self, read: ReadBytes, split: FileSplit, end: float) -> Iterator[bytes]:
-        r"""Pieces of whole lines that together are the split.
+        r"""The split as pieces of whole lines.
 
-        It reaches from behind the first \n at or after ``start - 1`` (or from 0) to behind the first \n at or after ``end - 1``.
+        It reaches from after the first \n at or after ``start - 1`` (or from 0) to after the first \n at or after ``end - 1``.
         """
-        offset = max(split.start - 1, 0)  # of the block
+        offset = max(split.start - 1, 0)  # of the block in the file
         is_inside = split.start == 0
-        carried = bytearray()  # the beginning of a line
+        carried = bytearray()  # the incomplete line at the end of the blocks so far
         while block := read(self._block_bytes):
             next_offset = offset + len(block)
             if not is_inside:
@@ -195,20 +186,20 @@ class TextLineReader:
             yield bytes(carried)
 
 
-# What a file in a charset without plain line ends is turned into while it is read.
+# Files in a charset in which line ends cannot be found are converted to this one while they are read.
 _RECODED = "utf-8"
 
 
 def _behind_last_line_end(block: bytes) -> int:
-    r"""0 if there is none for sure: a \r at the end may be half of one."""
+    r"""The offset after the last line end; 0 if there is none for sure, because a final \r may be half of \r\n."""
     return block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, len(block) - 1) + 1
 
 
 def _lines(data: bytes, charset: str) -> list[str]:
-    """The lines of a non-empty piece of whole lines."""
+    """The lines in a non-empty piece of whole lines."""
     text = data.decode(charset, "replace")
     if text.count("\n") != data.count(b"\n") or text.count("\r") != data.count(b"\r"):
-        # A broken character took the end of its line with it: EUC-KR does that.
+        # Decoding a broken character swallowed a line end, as happens in EUC-KR: decode line by line.
         return [line.decode(charset, "replace") for line in data.splitlines()]
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -219,7 +210,7 @@ def _lines(data: bytes, charset: str) -> list[str]:
 
 
 def _chunks(lines: list[str]) -> Iterator[Chunk]:
-    """Chunks of about the same size."""
+    """Chunks of about equal size."""
     if len(lines) <= MAX_CHUNK_LINES:
         yield Chunk(lines)
         return

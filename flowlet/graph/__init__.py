@@ -1,1 +1,1 @@
-"""From transformations to job graphs to execution graphs."""
+"""Stream graph, job graph and execution graph."""

@@ -1,10 +1,10 @@
-"""Cutting a ``StreamGraph`` into tasks: which operators run in one chain.
+"""Cuts a ``StreamGraph`` into chains: operators that run in one task.
 
 Side:       pure.
-Invariants: every node is in exactly one chain; a chain's head comes first and every other operator after the one it reads; edges of the
-            job graph are exactly the stream edges that are not inside a chain.
-Source:     Flink ``StreamingJobGraphGenerator`` (``isChainable``, ``createChainedName``).  Flink cuts at every ``keyBy``, which here would
-            be two threads that wait for each other's interpreter lock, and records that have left the cache when they are read.
+Invariants: every node is in exactly one chain; the head is first, and each other operator is after the one it reads; the edges of the job
+            graph are exactly the stream edges between chains.
+Source:     Flink ``StreamingJobGraphGenerator`` (``isChainable``, ``createChainedName``).  Unlike Flink, a ``keyBy`` between single
+            subtasks does not end a chain: two threads would wait for each other's interpreter lock, and read records from a cold cache.
 """
 
 from collections.abc import Callable
@@ -27,9 +27,9 @@ from flowlet.graph.transformation import (
 def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
     """Whether both ends of an edge may run in one task.
 
-    They may when chaining is on, the reader reads nothing else, records go forward between equal parallelisms in one slot sharing group,
-    the reader does not start a chain and neither refuses.  Records go forward by key, too, where there is one subtask on either side
-    and the reader takes them one by one; but timers that set off something get a thread that no source keeps waiting.
+    All must hold: chaining is on; the edge is its reader's only input; records go forward; parallelism and slot sharing group are equal;
+    the strategies of both operators allow it.  With parallelism 1 a keyed edge goes forward, too, if the reader takes single records and
+    has no timers: timers need a thread that no source keeps busy.
     """
     if edge.target is None or not graph.is_chaining_enabled:
         return False
@@ -49,7 +49,7 @@ def _is_forward_by_key(edge: StreamEdge, graph: StreamGraph, step: Transformatio
 
 
 def _takes_single_records(step: Transformation) -> bool:
-    """Whether a step on a keyed stream processes record by record, and nothing else sets it off."""
+    """Whether a step on a keyed stream processes single records, and nothing else (timers, whole chunks)."""
     match step:
         case ProcessTransformation(has_timers=has_timers):
             return not has_timers
@@ -64,12 +64,12 @@ def build_job_graph(
     make_operator: Callable[[StreamNode], Any],
     make_chained: Callable[[Any, int, StreamEdge | None], Chained],
 ) -> JobGraph:
-    """The job graph of a stream graph.
+    """Build the job graph of a stream graph.
 
     Args:
-        graph: what to cut.
-        make_operator: gives the operator of a node; called once per node.
-        make_chained: joins an operator with the index of the one it reads in its chain, -1 for the head, and the edge between them.
+        graph: the graph to cut.
+        make_operator: makes the operator of a node; called once per node.
+        make_chained: combines an operator, the index of the one it reads in its chain (-1 for the head), and the edge between them.
 
     Raises:
         JobGraphError: the result is not valid.
@@ -97,13 +97,13 @@ def build_job_graph(
         for number, edge in enumerate(graph.edges)
         if edge.target is None or place[edge.target][0] != place[edge.source][0]
     ]
-    job_graph = JobGraph(name=graph.name, vertices=vertices, edges=edges, config=graph.config)
+    job_graph = JobGraph(name=graph.name, vertices=vertices, edges=edges)
     job_graph.validate()
     return job_graph
 
 
 def _chains(graph: StreamGraph) -> dict[int, list[int]]:
-    """The node ids of each chain by its head, depth first, in topological order of the heads."""
+    """The node ids of each chain, depth first, by head; heads in topological order."""
     chains: dict[int, list[int]] = {}
     for node_id in graph.nodes:
         if not any(is_chainable(edge, graph) for edge in graph.inputs_of(node_id)):
@@ -126,7 +126,7 @@ def _chained_targets(graph: StreamGraph, node_id: int) -> list[int]:
 
 
 def _chain_name(graph: StreamGraph, head: int) -> str:
-    """``A -> B`` for a line, ``A -> (B, C -> D)`` where it branches."""
+    """``A -> B`` for a line, ``A -> (B, C -> D)`` for branches."""
     names = [graph.nodes[head].name]
     following = _chained_targets(graph, head)
     while len(following) == 1:

@@ -1,14 +1,14 @@
-"""``ExecutionGraph``: one run of a job as a machine; events go in, orders come out.
+"""``ExecutionGraph``: the state machine of one run of a job; it takes events and returns effects.
 
 Side:       pure.
-Invariants: an attempt is deployed at most once, and always together with all others; ``failure`` is set exactly when the job is FAILING
-            or FAILED; the job is terminal exactly when every attempt is; ``ReleaseSlots`` comes once, as the last effect of all.
-Units:      times in milliseconds since the epoch, handed in with each event.
+Invariants: all attempts are deployed together, once; ``failure`` is set exactly while the job is FAILING or FAILED; the job is terminal
+            exactly when every attempt is; ``ReleaseSlots`` is the last effect of all.
+Units:      times in milliseconds since the epoch, passed with each event.
 Source:     Flink ``DefaultExecutionGraph``, ``Execution``, ``DefaultScheduler``.
-Rules:      events that do not fit (unknown attempt, wrong TaskManager, a state that cannot follow) are counted and change nothing.
-            The first cause of a failure stays, with one exception: when a data connection breaks, the tasks at its other end often report
-            that before the root cause is known, so a mere symptom gives way to a cause that arrives while the job is still FAILING.
-            A cancel while the job is FAILING changes nothing: its tasks are being cancelled already and the cause must not be hidden.
+Rules:      events that do not fit (unknown attempt, wrong TaskManager, impossible transition) are counted and change nothing.
+            The first failure is kept as the cause.  Exception: if it is a symptom (a broken data connection), a real cause that arrives
+            while the job is FAILING replaces it, because the tasks at the other end often report first.
+            A cancel while the job is FAILING is ignored: its tasks are being cancelled already, and it must end as FAILED.
 Absent:     restarts (one attempt per subtask), regions, the watchdog for tasks that ignore a cancel.
 """
 
@@ -23,13 +23,13 @@ from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS
 if TYPE_CHECKING:
     from flowlet.rpc.control_messages import FailureInfo
 
-# What a task reports when the other end of a data exchange went away: the reason is to be found at that other end.
+# The exceptions of a task that lost the other end of a data exchange; the cause is at that other end.
 SYMPTOMS: Final = frozenset({"ConnectError", "ConnectionLostError", "PartitionNotFoundError", "ProducerFailedError", "ResourceBrokenError"})
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionVertex:
-    """One subtask to run."""
+    """One subtask, with the id of its only attempt."""
 
     attempt: bytes  # 40 bytes
     vertex_id: str
@@ -38,28 +38,28 @@ class ExecutionVertex:
 
 @dataclass(frozen=True, slots=True)
 class SlotsAllocated:
-    """Every attempt has a slot; ``locations`` maps each to the id of its TaskManager."""
+    """Every attempt has a slot; ``locations`` has the TaskManager id of each."""
 
     locations: Mapping[bytes, str]
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingFailed:
-    """There were not enough slots in time."""
+    """The job did not get its slots in time."""
 
     failure: "FailureInfo"
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """The user (or the end of the JobManager) asks to cancel the job."""
+    """The user asks to cancel the job, or the JobManager stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionReported:
-    """A TaskManager says where an attempt is.
+    """A TaskManager reports the state of an attempt.
 
-    ``failure`` says why it failed; for CANCELED, what it means if nobody asked for that.
+    ``failure``: with FAILED, the cause; with CANCELED, the cause to record if the JobManager did not ask for it.
     """
 
     attempt: bytes
@@ -70,7 +70,7 @@ class ExecutionReported:
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerLost:
-    """A TaskManager is gone, and all attempts there with it."""
+    """A TaskManager is lost, and all attempts there with it."""
 
     tm_id: str
     failure: "FailureInfo"
@@ -78,7 +78,7 @@ class TaskManagerLost:
 
 @dataclass(frozen=True, slots=True)
 class SourceFailed:
-    """The JobManager cannot find or hand out the splits of a source."""
+    """The JobManager cannot find or assign the splits of a source."""
 
     failure: "FailureInfo"
 
@@ -96,7 +96,7 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class CancelExecution:
-    """Tell the TaskManager to end the attempt."""
+    """Tell the TaskManager to cancel the attempt."""
 
     attempt: bytes
     tm_id: str
@@ -104,7 +104,7 @@ class CancelExecution:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStateChanged:
-    """An attempt moved on; for logs and those who wait."""
+    """An attempt is in a new state; to be logged."""
 
     attempt: bytes
     state: ExecutionState
@@ -112,14 +112,14 @@ class ExecutionStateChanged:
 
 @dataclass(frozen=True, slots=True)
 class JobStatusChanged:
-    """The job moved on; for logs and those who wait."""
+    """The job is in a new state; to be logged, and for those who wait."""
 
     status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSlots:
-    """The job has ended: others may have its slots."""
+    """The job has ended; its slots are free."""
 
 
 Effect = Deploy | CancelExecution | ExecutionStateChanged | JobStatusChanged | ReleaseSlots
@@ -132,22 +132,19 @@ class Execution:
     vertex: ExecutionVertex
     state: ExecutionState = ExecutionState.CREATED
     tm_id: str | None = None
-    start_ms: int | None = None  # when it was deployed
+    start_ms: int | None = None  # of the deployment
     end_ms: int | None = None
     failure: "FailureInfo | None" = None
 
     @property
     def attempt(self) -> bytes:
-        """Its 40-byte id."""
+        """The 40-byte id."""
         return self.vertex.attempt
 
 
 @dataclass(slots=True)
 class ExecutionGraph:
-    """The attempts of one job and the state of the whole.
-
-    Threading: none; whoever owns it hands in one event at a time.
-    """
+    """The attempts of one job, and the job's status.  Threading: one thread."""
 
     executions: dict[bytes, Execution]
     status: JobStatus = JobStatus.CREATED
@@ -160,7 +157,7 @@ class ExecutionGraph:
 
     @classmethod
     def create(cls, vertices: Iterable[ExecutionVertex], created_ms: int) -> "ExecutionGraph":
-        """A job that waits for its slots; ``vertices`` in the order of deployment."""
+        """The graph of a job that waits for its slots; ``vertices`` in the order of deployment."""
         executions = {vertex.attempt: Execution(vertex) for vertex in vertices}
         assert executions, "a job has at least one task"
         return cls(executions, timestamps={JobStatus.CREATED: created_ms}, _num_unfinished=len(executions))
@@ -174,7 +171,7 @@ class ExecutionGraph:
         return [execution for execution in self.executions.values() if execution.vertex.vertex_id == vertex_id]
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Apply one event; return what must now be done, in order.  An event that does not fit changes nothing but a counter."""
+        """Apply one event; return the effects in order.  An event that does not fit only increments a counter."""
         self._now_ms = now_ms
         match event:
             case SlotsAllocated(locations):
@@ -224,7 +221,7 @@ class ExecutionGraph:
         if execution is None or execution.tm_id != event.tm_id:
             self.num_ignored_events += 1
         elif event.state is execution.state and not event.state.is_terminal:
-            return  # the echo of our own order
+            return  # confirms our own order
         elif event.state not in EXECUTION_TRANSITIONS[execution.state]:
             self.num_ignored_events += 1
         else:
@@ -233,11 +230,11 @@ class ExecutionGraph:
     def _accept_report(self, execution: Execution, event: ExecutionReported) -> None:
         self._move(execution, event.state)
         if event.state is ExecutionState.FAILED:
-            assert event.failure is not None, "a failed attempt says why"
+            assert event.failure is not None, "FAILED comes with a cause"
             execution.failure = event.failure
             self._fail_job(event.failure)
         elif event.state is ExecutionState.CANCELED and self.status is JobStatus.RUNNING:
-            assert event.failure is not None, "an attempt that ended unasked says why"
+            assert event.failure is not None, "an unexpected CANCELED comes with a cause"
             self._fail_job(event.failure)
         self._end_job_if_done()
 
@@ -266,7 +263,7 @@ class ExecutionGraph:
             if execution.state in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
                 self._move(execution, ExecutionState.CANCELED)
             elif ExecutionState.CANCELING in EXECUTION_TRANSITIONS[execution.state]:
-                assert execution.tm_id is not None, "a deployed attempt has a place"
+                assert execution.tm_id is not None, "set when it was scheduled"
                 self._move(execution, ExecutionState.CANCELING)
                 self._effects.append(CancelExecution(execution.attempt, execution.tm_id))
 
@@ -291,7 +288,7 @@ class ExecutionGraph:
         self._effects.append(JobStatusChanged(status))
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the machine contradicts itself; for tests."""
+        """Raise AssertionError if the state is inconsistent; for tests."""
         states = [execution.state for execution in self.executions.values()]
         unfinished = sum(not state.is_terminal for state in states)
         assert self._num_unfinished == unfinished, f"{self._num_unfinished} counted, {unfinished} found"
@@ -314,5 +311,5 @@ _END_OF: Final = {
 
 
 def is_symptom(failure: "FailureInfo") -> bool:
-    """Whether a failure only says that the other end of a data exchange is gone; modules in front of the type's name do not matter."""
+    """Whether a failure only says that the other end of a data exchange is gone; the module of the exception does not matter."""
     return failure.exception_type.rpartition(".")[2] in SYMPTOMS

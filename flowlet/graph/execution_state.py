@@ -1,8 +1,8 @@
-"""Where a task attempt and a job are in their lives: two enums and the tables of what may follow what.
+"""``ExecutionState`` of an attempt, and the allowed transitions of attempts and jobs.
 
 Side:   pure.
-Source: Flink ``ExecutionState``, ``JobStatus``, ``Execution``.  A TaskManager may skip states on the way forward (a short task ends
-        before its start was told), so the table allows that; nothing leaves a terminal state.
+Source: Flink ``ExecutionState``, ``JobStatus``, ``Execution``.  The table lets an attempt skip states, because a short task may end before
+        its start was reported.  Terminal states are final.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from flowlet.common.job_status import JobStatus
 
 
 class ExecutionState(StrEnum):
-    """States of one task attempt; they travel by their names."""
+    """The state of one attempt; sent by name."""
 
     CREATED = "CREATED"
     SCHEDULED = "SCHEDULED"
@@ -32,7 +32,7 @@ class ExecutionState(StrEnum):
 
     @property
     def is_deployed(self) -> bool:
-        """Whether a TaskManager has the attempt and it has not ended."""
+        """Whether a TaskManager runs the attempt."""
         return self in _DEPLOYED
 
 

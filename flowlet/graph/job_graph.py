@@ -1,11 +1,11 @@
-"""``JobGraph``: vertices that become tasks, and the edges between them.
+"""``JobGraph``: vertices, each of which becomes ``parallelism`` tasks, and the edges between them.
 
 Side:       pure.
-Invariants: after ``validate()``: ids are unique, edges end at vertices, there is no cycle, a chain's operators come after the one they
-            read, a forward edge joins equal parallelisms, a keyed edge has its consumer's number of key groups.
+Invariants: after ``validate()``: ids are unique, edges join existing vertices, there is no cycle, each chained operator is after its
+            parent, a forward edge joins equal parallelisms, a keyed edge has as many key groups as its consumer.
 Units:      buffer timeouts in milliseconds; -1: never by timer, 0: after every chunk.
 Source:     Flink ``JobGraph``, ``JobVertex``, ``JobEdge``.
-Rules:      what is inside a chain is opaque here (``Chained``): operators belong to the runtime, which nothing in this package imports.
+Rules:      operators are opaque here (``Chained``), because this package must not import the runtime.
 """
 
 import hashlib
@@ -24,20 +24,20 @@ _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 class Chained(Protocol):
-    """An operator in a chain, and the index of the one whose output it reads; -1 for the head."""
+    """An operator of a chain."""
 
     @property
     def operator(self) -> Any:
-        """The operator; it has a ``name``."""
+        """The operator, which has a ``name``."""
 
     @property
     def parent(self) -> int:
-        """An index smaller than its own; -1 for the head."""
+        """The index of the operator that it reads; -1 for the head."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobVertex:
-    """Operators that run in one task, ``parallelism`` times."""
+    """A chain of operators that run in one task."""
 
     id: str  # 32 hex digits
     name: str
@@ -48,7 +48,7 @@ class JobVertex:
 
     @property
     def operator_names(self) -> list[str]:
-        """The operators' names, in the chain's order."""
+        """The operators' names, in chain order."""
         return [chained.operator.name for chained in self.chain]
 
     def __str__(self) -> str:
@@ -57,11 +57,10 @@ class JobVertex:
 
 @dataclass(frozen=True, slots=True)
 class JobEdge:
-    """What the operator ``source_operator`` (an index in its chain) emits goes to the vertex ``target``.
+    """An edge from the operator with index ``source_operator`` in the chain of ``source`` to the head of ``target``.
 
-    ``target`` None: an external consumer, the client, reads it.  ``tag`` names a side output of the operator; None is the main one.
-    ``input_id`` is the input of the target's head, from 1.  ``id`` names the produced data set; left out, it follows from the
-    other fields, so that the same graph has the same ids.
+    ``target`` None: the client reads it.  ``tag``: the side output; None: the main output.  ``input_id``: of the target's head, from 1.
+    ``id``: of the intermediate data set; by default derived from the other fields, so that equal graphs have equal ids.
     """
 
     source: str
@@ -89,31 +88,16 @@ class JobEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class JobConfig:
-    """What a job was built with; for people to read."""
-
-    runtime_mode: str = "STREAMING"
-
-
-@dataclass(frozen=True, slots=True)
 class JobGraph:
-    """A job as it is submitted.
-
-    Ownership: the lists are not changed after construction.
-    """
+    """A job as it is submitted; immutable.  The caller must not change the sequences."""
 
     name: str
     job_id: str = field(default_factory=lambda: os.urandom(16).hex())  # 32 hex digits
     vertices: Sequence[JobVertex] = ()
     edges: Sequence[JobEdge] = ()
-    config: JobConfig = field(default_factory=JobConfig)
 
     def vertex(self, vertex_id: str) -> JobVertex:
-        """The vertex with the given id.
-
-        Raises:
-            JobGraphError: there is none.
-        """
+        """The vertex with this id.  Raises JobGraphError: there is none."""
         for vertex in self.vertices:
             if vertex.id == vertex_id:
                 return vertex
@@ -124,7 +108,7 @@ class JobGraph:
         return [edge for edge in self.edges if edge.target == vertex_id]
 
     def outputs_of(self, vertex_id: str) -> list[JobEdge]:
-        """The edges that begin at a vertex, external ones among them, in the graph's order."""
+        """The edges that begin at a vertex, including external ones, in the graph's order."""
         return [edge for edge in self.edges if edge.source == vertex_id]
 
     def external_edges(self) -> list[JobEdge]:
@@ -135,7 +119,7 @@ class JobGraph:
         """The vertices, each after all that it reads; otherwise in the graph's order.
 
         Raises:
-            JobGraphError: the graph has a cycle; the message names the vertices on it.
+            JobGraphError: the graph has a cycle; the message names its vertices.
         """
         waiting = {vertex.id: vertex for vertex in self.vertices}
         order: list[JobVertex] = []
@@ -153,7 +137,7 @@ class JobGraph:
         """Check everything that can be known before the job runs.
 
         Raises:
-            JobGraphError: the message names the vertex or edge, what is wrong and what to do.
+            JobGraphError: names the vertex or edge, what is wrong and what to do.
         """
         if not self.vertices:
             raise JobGraphError(f"job {self.name!r} has no vertices: add at least a source and something that reads it")
@@ -170,17 +154,17 @@ class JobGraph:
 
 
 def stable_id(*parts: object) -> str:
-    """32 hex digits that follow from the parts: equal parts, equal ids, in every process."""
+    """32 hex digits derived from the parts, the same in every process."""
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def is_id(text: object) -> bool:
-    """Whether this is an id: 32 lower-case hex digits."""
+    """Whether this is 32 lower-case hex digits."""
     return isinstance(text, str) and len(text) == 32 and _HEX_DIGITS.issuperset(text)
 
 
 def slots_by_group(job_graph: JobGraph) -> dict[str, int]:
-    """How many slots each slot sharing group needs: the largest parallelism in it."""
+    """The number of slots that each slot sharing group needs: the largest parallelism in it."""
     slots: dict[str, int] = {}
     for vertex in job_graph.vertices:
         slots[vertex.slot_sharing_group] = max(slots.get(vertex.slot_sharing_group, 0), vertex.parallelism)
@@ -188,7 +172,7 @@ def slots_by_group(job_graph: JobGraph) -> dict[str, int]:
 
 
 def needed_slots(job_graph: JobGraph) -> int:
-    """How many slots the job needs to run."""
+    """The number of slots that the job needs."""
     return sum(slots_by_group(job_graph).values())
 
 

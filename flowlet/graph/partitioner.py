@@ -1,11 +1,10 @@
-"""Partitioners: which subtask of the consumer gets a record.
+"""Partitioners: to which subtask of the consumer a record goes.
 
-Side:       pure.  A partitioner only says what is wanted; the record writer of the producing task does it.
-Invariants: a pointwise edge gives every producer and every consumer at least one partner, and ``consumers_of`` and ``producers_of`` name
-            the same pairs.
-Source:     Flink ``StreamPartitioner`` and its subclasses; the ship strategies are the names that its plans print.
-            ``VertexInputInfoComputationUtils`` for who meets whom on a pointwise edge.
-Absent:     the adaptive choice among the next channels by their load (Flink 2.x, off by default there).
+Side:       pure.  Record writers do the routing.
+Invariants: on a pointwise edge every producer and every consumer has at least one partner, and ``consumers_of`` and ``producers_of`` agree.
+Source:     Flink ``StreamPartitioner`` and its subclasses; ``ship_strategy`` is the name in Flink's plans.
+            ``VertexInputInfoComputationUtils`` for the partners on a pointwise edge.
+Absent:     the adaptive partitioner, which chooses channels by their load (Flink 2.x, off by default there).
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ DEFAULT_MAX_PARALLELISM = 128
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Subtask i sends everything to subtask i; both sides have the same parallelism."""
+    """Subtask i sends everything to subtask i; both sides have equal parallelism."""
 
     is_pointwise: ClassVar[bool] = True
     ship_strategy: ClassVar[str] = "FORWARD"
@@ -26,7 +25,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Every subtask sends its records to all subtasks in turn."""
+    """Each subtask sends its records to all subtasks in turn."""
 
     is_pointwise: ClassVar[bool] = False
     ship_strategy: ClassVar[str] = "REBALANCE"
@@ -34,7 +33,7 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class Rescale:
-    """Every subtask sends its records in turn to those few subtasks that it shares the edge with (``consumers_of``)."""
+    """Each subtask sends its records in turn to its partners (``consumers_of``)."""
 
     is_pointwise: ClassVar[bool] = True
     ship_strategy: ClassVar[str] = "RESCALE"
@@ -42,7 +41,7 @@ class Rescale:
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """Each record goes to a subtask drawn at random."""
+    """Each record goes to a random subtask."""
 
     is_pointwise: ClassVar[bool] = False
     ship_strategy: ClassVar[str] = "SHUFFLE"
@@ -66,10 +65,10 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class KeyGroups:
-    """Records of one key go to the subtask that owns the key's group.
+    """All records with the same key go to the subtask that owns its key group.
 
-    ``key_selector`` is a callable, or an object with ``get_key(value)``.  ``max_parallelism`` is the number of key groups: the max
-    parallelism of the *consumer*.
+    ``key_selector`` is a callable, or an object with ``get_key(value)``.  ``max_parallelism``, the number of key groups, is that of the
+    *consumer*.
     """
 
     key_selector: Any
@@ -80,18 +79,18 @@ class KeyGroups:
 
     @property
     def key_function(self) -> Callable[[Any], Any]:
-        """The selector as a plain function from a record to its key."""
+        """The selector as a function from a record to its key."""
         get_key: Callable[[Any], Any] = getattr(self.key_selector, "get_key", self.key_selector)
         return get_key
 
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """The user says for each key which subtask gets its records.
+    """A function of the user's chooses the subtask for each key.
 
-    ``partition_function`` is called with a key and the number of subtasks and returns one of them, counted from 0; or it is an object with
-    ``partition(key, num_partitions)``.  ``selector`` is a callable, or an object with ``get_key(value)``; its keys may be any objects, and
-    they make no keyed stream.
+    ``partition_function`` takes a key and the number of subtasks and returns one of them, counted from 0; or it is an object with
+    ``partition(key, num_partitions)``.  ``selector`` is a callable, or an object with ``get_key(value)``.  Its keys may be any objects; the
+    result is no keyed stream.
     """
 
     partition_function: Any
@@ -102,13 +101,13 @@ class Custom:
 
     @property
     def key_function(self) -> Callable[[Any], Any]:
-        """The selector as a plain function from a record to its key."""
+        """The selector as a function from a record to its key."""
         get_key: Callable[[Any], Any] = getattr(self.selector, "get_key", self.selector)
         return get_key
 
     @property
     def channel_function(self) -> Callable[[Any, int], Any]:
-        """The user's choice as a plain function from a key and the number of subtasks to one of them."""
+        """The user's choice as a function from a key and the number of subtasks to a subtask."""
         partition: Callable[[Any, int], Any] = getattr(self.partition_function, "partition", self.partition_function)
         return partition
 
@@ -117,7 +116,7 @@ Partitioner = Forward | Rebalance | Rescale | Shuffle | Global | Broadcast | Cus
 
 
 def consumers_of(producer: int, num_producers: int, num_consumers: int) -> range:
-    """The subtasks that read what subtask ``producer`` writes on a pointwise edge; the first of them reads subpartition 0, and so on."""
+    """The subtasks that read subtask ``producer`` on a pointwise edge; the n-th of them reads subpartition n, from 0."""
     if num_producers >= num_consumers:
         # The inverse of ``producers_of``: the last consumer whose range starts at or before the producer.
         consumer = ((producer + 1) * num_consumers - 1) // num_producers
@@ -127,7 +126,7 @@ def consumers_of(producer: int, num_producers: int, num_consumers: int) -> range
 
 
 def producers_of(consumer: int, num_producers: int, num_consumers: int) -> range:
-    """The subtasks whose output subtask ``consumer`` reads on a pointwise edge."""
+    """The subtasks that subtask ``consumer`` reads on a pointwise edge."""
     if num_producers >= num_consumers:
         return range(consumer * num_producers // num_consumers, (consumer + 1) * num_producers // num_consumers)
     producer = consumer * num_producers // num_consumers

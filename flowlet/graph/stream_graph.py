@@ -1,8 +1,8 @@
-"""``StreamGraph``: the operators of a program with everything inherited filled in.
+"""``StreamGraph``: the operators of a program, with all inherited settings filled in.
 
 Side:       pure.
-Invariants: nodes are in topological order; partitionings, side outputs and unions are on edges, not nodes; every
-            parallelism, max parallelism, slot sharing group and buffer timeout is a value, none is "inherited" any more.
+Invariants: nodes are in topological order; partitionings, side outputs and unions are on edges; parallelism, max parallelism, slot sharing
+            group and buffer timeout of every node have a value.
 Source:     Flink ``StreamGraph``, ``StreamGraphGenerator``, ``StreamGraphHasherV2``, ``JSONGenerator``.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
-from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, JobConfig, stable_id
+from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
 from flowlet.graph.transformation import (
     ChainingStrategy,
@@ -34,7 +34,7 @@ RUNTIME_MODES = ("STREAMING", "BATCH", "AUTOMATIC")
 
 @dataclass(frozen=True, slots=True)
 class StreamGraphSettings:
-    """What the environment says about all operators."""
+    """The environment's settings for all operators."""
 
     max_parallelism: int | None = None  # None: derived from each operator's parallelism
     buffer_timeout_ms: int = DEFAULT_BUFFER_TIMEOUT_MS
@@ -49,7 +49,7 @@ class StreamNode:
     """One operator."""
 
     id: int  # 1, 2, ... in topological order
-    hash: str  # 32 hex digits; the vertex gets its head's
+    hash: str  # 32 hex digits; a vertex has the hash of its head
     name: str
     description: str
     parallelism: int
@@ -62,9 +62,9 @@ class StreamNode:
 
 @dataclass(frozen=True, slots=True)
 class StreamEdge:
-    """Records of ``source`` go to ``target``; None is the client.
+    """Records of node ``source`` go to node ``target``; None is the client.
 
-    ``tag`` names a side output; None is the main one.  ``input_id`` is the input of the target's operator, from 1.
+    ``tag``: the side output; None: the main output.  ``input_id``: of the target's operator, from 1.
     """
 
     source: int
@@ -76,19 +76,14 @@ class StreamEdge:
 
 @dataclass(frozen=True, slots=True)
 class StreamGraph:
-    """A program, ready to be cut into tasks."""
+    """A program, ready to be cut into chains."""
 
     name: str
     nodes: dict[int, StreamNode]
     edges: list[StreamEdge]
     is_chaining_enabled: bool
-    is_batch: bool  # keyed aggregations emit once, at the end
+    is_batch: bool  # keyed aggregations emit one result per key, at the end
     settings: StreamGraphSettings = field(default_factory=StreamGraphSettings)
-
-    @property
-    def config(self) -> JobConfig:
-        """What the job graph keeps of the settings."""
-        return JobConfig(runtime_mode="BATCH" if self.is_batch else "STREAMING")
 
     def outputs_of(self, node_id: int) -> list[StreamEdge]:
         """The edges that begin at a node."""
@@ -100,10 +95,10 @@ class StreamGraph:
 
 
 def build_stream_graph(transformations: Iterable[Transformation], name: str, settings: StreamGraphSettings) -> StreamGraph:
-    """The graph of the given transformations and of everything that they read.
+    """Build the graph of the given transformations and everything that they read.
 
     Raises:
-        JobGraphError: there are none, or one of them contradicts another; the message names the operator.
+        JobGraphError: there are none, or two settings contradict each other; the message names the operator.
     """
     ordered = _with_inputs(transformations)
     if not ordered:
@@ -125,7 +120,7 @@ def build_stream_graph(transformations: Iterable[Transformation], name: str, set
 
 
 def execution_plan(stream_graph: StreamGraph) -> str:
-    """The graph as JSON, in the form that Flink's plan visualizer reads."""
+    """The graph as JSON for Flink's plan visualizer."""
     nodes = []
     for node in stream_graph.nodes.values():
         description: dict[str, object] = {
@@ -146,7 +141,7 @@ def execution_plan(stream_graph: StreamGraph) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Where a walk up from a reader stands, and what it met."""
+    """A step of the walk from a reader up to the operators, with the partitioner and tag found so far."""
 
     transformation: Transformation
     partitioner: Partitioner | None
@@ -155,7 +150,7 @@ class _Path:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One output of a node that an input of an operator reads."""
+    """An output of a node that an operator reads."""
 
     node: StreamNode
     partitioner: Partitioner | None
@@ -164,7 +159,7 @@ class _Read:
 
 
 class _Builder:
-    """Turns transformations, given inputs first, into nodes and edges."""
+    """Makes nodes and edges of transformations, which are given in topological order."""
 
     def __init__(self, settings: StreamGraphSettings) -> None:
         self.nodes: dict[int, StreamNode] = {}
@@ -185,8 +180,8 @@ class _Builder:
     def _add_collect(self, transformation: CollectTransformation) -> None:
         reads = self._reads(transformation)
         if len(reads) > 1:
-            # The client reads one output: a union becomes one in a task of its own.
-            united = MapTransformation(name="Union", input=transformation.input, function=_same, parallelism=transformation.parallelism)
+            # The client reads one output, so a task of its own joins the union's inputs.
+            united = MapTransformation(name="Union", input=transformation.input, function=_identity, parallelism=transformation.parallelism)
             self._add_operator(united)
             reads = [_Read(self.nodes[self._node_ids[united]], None, None, 1)]
         self.edges.append(StreamEdge(reads[0].node.id, None, Forward(), reads[0].tag))
@@ -199,7 +194,7 @@ class _Builder:
             self.edges.append(StreamEdge(read.node.id, node.id, partitioner, read.tag, read.input_id))
 
     def _reads(self, transformation: Transformation) -> list["_Read"]:
-        """What an operator reads: of each of its inputs every node behind unions, side outputs and partitionings."""
+        """What an operator reads: for each input all operators behind unions, side outputs and partitionings."""
         if not transformation.inputs and not isinstance(transformation, SourceTransformation):
             raise JobGraphError(f"operator {transformation.operator_name!r} reads nothing: it needs an input")
         return [
@@ -209,16 +204,16 @@ class _Builder:
         ]
 
     def _resolve(self, path: "_Path", reader: Transformation, input_id: int) -> Iterator["_Read"]:
-        """Walk up to the operators; the partitioning and the tag nearest to the reader count, as in Flink."""
+        """Walk up to the operators; of several partitionings or tags the one nearest to the reader counts, as in Flink."""
         match path.transformation:
             case UnionTransformation(streams=streams):
                 for stream in streams:
                     yield from self._resolve(replace(path, transformation=stream), reader, input_id)
             case PartitionTransformation(partitioner=partitioner, input=upstream):
-                yield from self._resolve(_Path(_some(upstream, reader), path.partitioner or partitioner, path.tag), reader, input_id)
+                yield from self._resolve(_Path(_required(upstream, reader), path.partitioner or partitioner, path.tag), reader, input_id)
             case SideOutputTransformation(tag_id=tag_id, input=upstream, output_type=output_type):
-                self._check_side_type(_some(upstream, reader), tag_id, output_type)
-                yield from self._resolve(_Path(_some(upstream, reader), path.partitioner, path.tag or tag_id), reader, input_id)
+                self._check_side_type(_required(upstream, reader), tag_id, output_type)
+                yield from self._resolve(_Path(_required(upstream, reader), path.partitioner, path.tag or tag_id), reader, input_id)
             case operator:
                 yield _Read(self.nodes[self._node_ids[operator]], path.partitioner, path.tag, input_id)
 
@@ -267,12 +262,12 @@ class _Builder:
         return stable_id("uid", transformation.uid)
 
 
-def _same(record: object) -> object:
+def _identity(record: object) -> object:
     return record
 
 
 def _with_inputs(transformations: Iterable[Transformation]) -> list[Transformation]:
-    """The transformations and all that they read, each once and after its inputs."""
+    """The transformations and everything that they read, each once, after its inputs."""
     ordered: dict[Transformation, None] = {}
     waiting = list(transformations)[::-1]
     while waiting:
@@ -284,20 +279,20 @@ def _with_inputs(transformations: Iterable[Transformation]) -> list[Transformati
     return list(ordered)
 
 
-def _some(upstream: Transformation | None, reader: Transformation) -> Transformation:
+def _required(upstream: Transformation | None, reader: Transformation) -> Transformation:
     if upstream is None:
         raise JobGraphError(f"operator {reader.operator_name!r} reads nothing: it needs an input")
     return upstream
 
 
 def _common_group(sources: list[StreamNode]) -> str:
-    """The group of all inputs if they agree, else the default, as in Flink."""
+    """The group of the inputs if they agree, else the default, as in Flink."""
     groups = {source.slot_sharing_group for source in sources}
     return groups.pop() if len(groups) == 1 else DEFAULT_SLOT_SHARING_GROUP
 
 
 def _resolved(partitioner: Partitioner | None, source: StreamNode, target: StreamNode) -> Partitioner:
-    """The partitioner of an edge: the one asked for, else forward between equal parallelisms and rebalance between others."""
+    """The partitioner of an edge; if none was asked for, forward between equal parallelisms, otherwise rebalance."""
     match partitioner:
         case None:
             return Forward() if source.parallelism == target.parallelism else Rebalance()

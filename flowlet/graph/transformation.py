@@ -1,8 +1,7 @@
-"""Transformations: what the DataStream API writes down while a program is built.
+"""Transformations: the steps of a program, recorded by the DataStream API.
 
 Side:       pure.
-Invariants: each transformation knows its inputs and never what reads it, so there is no
-            cycle.  ``parallelism`` is set when it is made, as in Flink.
+Invariants: a transformation knows its inputs, never its readers, so there is no cycle.  ``parallelism`` is set at creation, as in Flink.
 Rules:      data only.  Functions and sources are kept as the user gave them; the client turns them into operators.
 Source:     Flink ``Transformation`` and its subclasses.
 """
@@ -18,19 +17,16 @@ from flowlet.graph.partitioner import Partitioner
 
 
 class ChainingStrategy(Enum):
-    """Whether an operator may share a task with its neighbours (Flink ``ChainingStrategy``)."""
+    """Whether an operator may be chained to others (Flink ``ChainingStrategy``)."""
 
     ALWAYS = "always"
-    HEAD = "head"  # never with the one before it
+    HEAD = "head"  # never chained to its input
     NEVER = "never"
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Transformation:
-    """One step of a program.
-
-    Ownership: mutable until the graph is built; identity is what counts.
-    """
+    """One step of a program; mutable until the graph is built, and compared by identity."""
 
     name: str
     input: "Transformation | None" = None
@@ -46,17 +42,17 @@ class Transformation:
 
     @property
     def operator_name(self) -> str:
-        """The name under which it runs."""
+        """The name of its operator."""
         return self.name
 
     @property
     def inputs(self) -> "Sequence[Transformation]":
-        """What it reads, the operator's first input first."""
+        """The transformations that it reads, the operator's first input first."""
         return () if self.input is None else (self.input,)
 
     @property
     def key_selector(self) -> Any:
-        """How its input is keyed; None when it is not."""
+        """The key selector of its input; None if that is not keyed."""
         return self.input.key_selector if isinstance(self.input, PartitionTransformation) else None
 
 
@@ -70,7 +66,7 @@ class SourceTransformation(Transformation):
 
     @property
     def operator_name(self) -> str:
-        """Its name behind ``Source:``."""
+        """The name after ``Source:``."""
         return f"Source: {self.name}"
 
 
@@ -81,7 +77,7 @@ class CollectionSourceTransformation(SourceTransformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ArrowSourceTransformation(SourceTransformation):
-    """The rows of ``source``: a ``pyarrow.Table``, or a function of subtask and parallelism that gives record batches of ``schema``."""
+    """The rows of ``source``: a ``pyarrow.Table``, or a function of subtask and parallelism that returns record batches of ``schema``."""
 
     schema: Any
 
@@ -102,14 +98,14 @@ class FlatMapTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class FilterTransformation(Transformation):
-    """Only the records for which the function says yes."""
+    """The records for which the function returns True."""
 
     function: Any
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class AsyncWaitTransformation(Transformation):
-    """Any number of records for each record, from coroutines of which up to ``capacity`` run at the same time."""
+    """Any number of records for each record, from up to ``capacity`` coroutines at a time."""
 
     function: Any
     timeout_ms: int  # 0: none
@@ -120,9 +116,9 @@ class AsyncWaitTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ReduceTransformation(Transformation):
-    """The running result of a function of two records, per key; with ``emits_batches`` once per key and chunk.
+    """The running result per key of a function of two records; with ``emits_batches`` once per key and chunk.
 
-    ``is_declared``: the function says what it does, so that it need not be called, and chunks are done at once.
+    ``is_declared``: the function describes an aggregation (such as a sum), which is computed for whole chunks without calling it.
     """
 
     function: Any
@@ -132,7 +128,7 @@ class ReduceTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class SumTransformation(Transformation):
-    """The running sum of one field, per key; with ``emits_batches`` once per key and chunk."""
+    """The running sum of one field per key; with ``emits_batches`` once per key and chunk."""
 
     position: int | str
     emits_batches: bool = False
@@ -140,7 +136,7 @@ class SumTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class CountTransformation(Transformation):
-    """Keys with the number of their records so far; ``field_names``: of the rows that they are, None: they are tuples."""
+    """The running number of records per key, as pairs: rows with ``field_names``, or tuples if None."""
 
     field_names: tuple[str, str] | None = None
     emits_batches: bool = False
@@ -148,7 +144,7 @@ class CountTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class MapBatchesTransformation(Transformation):
-    """What a function makes of record batches of ``schema``: record batches of ``output_schema``."""
+    """The record batches of ``output_schema`` that a function makes of record batches of ``schema``."""
 
     function: Any
     schema: Any
@@ -157,27 +153,27 @@ class MapBatchesTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ToColumnsTransformation(Transformation):
-    """Records as rows of ``schema``."""
+    """The records as columns of ``schema``."""
 
     schema: Any
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ToRecordsTransformation(Transformation):
-    """Rows of columns as records."""
+    """The rows of columns as records."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ProcessTransformation(Transformation):
-    """What a process function makes of each record; with timers and a key when its input is keyed."""
+    """The results of a process function; with timers and a key if its input is keyed."""
 
     function: Any
-    has_timers: bool = False  # whether it does anything when one fires
+    has_timers: bool = False  # whether the function overrides on_timer
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class SplitTransformation(Transformation):
-    """Records that are sorted under names; ``selections`` are the sets of names that somebody reads, each a side output of its own."""
+    """Records sorted under names; for each set of names in ``selections`` there is a side output with the records under any of them."""
 
     function: Any
     selections: list[frozenset[str]] = field(default_factory=list)
@@ -185,34 +181,34 @@ class SplitTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class TimestampsAndWatermarksTransformation(Transformation):
-    """The same records with timestamps, and watermarks among them, as a ``WatermarkStrategy`` says."""
+    """The same records with the timestamps and watermarks of a ``WatermarkStrategy``."""
 
     strategy: Any
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class OperatorTransformation(Transformation):
-    """An operator that this package knows nothing of: ``make_operator`` gives it when the job starts; called with its name."""
+    """An operator that this package does not know; when the job starts, ``make_operator`` makes it from its name."""
 
     make_operator: Callable[[str], Any]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class TwoInputTransformation(Transformation):
-    """A function of two streams: those of ``input`` and those of ``second_input``."""
+    """A function of two streams, ``input`` and ``second_input``."""
 
     second_input: Transformation
     function: Any
 
     @property
     def inputs(self) -> Sequence[Transformation]:
-        """Both."""
-        # Not super(): a dataclass with slots is another class than the one its methods were written in.
+        """Both inputs."""
+        # super() fails here: ``slots=True`` makes a new class, which the method does not know.
         return (*Transformation.inputs.__get__(self), self.second_input)
 
     @property
     def second_key_selector(self) -> Any:
-        """How the second input is keyed; None when it is not."""
+        """The key selector of the second input; None if that is not keyed."""
         return self.second_input.key_selector if isinstance(self.second_input, PartitionTransformation) else None
 
 
@@ -228,7 +224,7 @@ class CoFlatMapTransformation(TwoInputTransformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class CoProcessTransformation(TwoInputTransformation):
-    """What a process function of two streams makes of them."""
+    """The results of a process function of two streams."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -239,7 +235,7 @@ class PrintTransformation(Transformation):
 
     @property
     def operator_name(self) -> str:
-        """Its name behind ``Sink:``."""
+        """The name after ``Sink:``."""
         return f"Sink: {self.name}"
 
 
@@ -251,7 +247,7 @@ class SinkTransformation(Transformation):
 
     @property
     def operator_name(self) -> str:
-        """Its name before ``Writer``, as Flink calls the writing half of a sink."""
+        """The name before ``Writer``, Flink's name for the writing part of a sink."""
         return f"{self.name}: Writer"
 
 
@@ -262,35 +258,35 @@ class CollectTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class PartitionTransformation(Transformation):
-    """Not an operator: says how records travel from its input to whatever reads it."""
+    """Not an operator: how records go from its input to its readers."""
 
     partitioner: Partitioner
 
     @property
     def key_selector(self) -> Any:
-        """The selector when the partitioning is by key, else None."""
+        """The key selector if it partitions by key, else None."""
         return getattr(self.partitioner, "key_selector", None)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class UnionTransformation(Transformation):
-    """Not an operator: what reads it reads all of ``streams``."""
+    """Not an operator: its readers read all of ``streams``."""
 
     streams: Sequence[Transformation]
 
     @property
     def inputs(self) -> Sequence[Transformation]:
-        """All of them."""
+        """All of ``streams``."""
         return self.streams
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class SideOutputTransformation(Transformation):
-    """Not an operator: what reads it reads the side output ``tag_id`` of its input."""
+    """Not an operator: its readers read the side output ``tag_id`` of its input."""
 
     tag_id: str
 
 
 def selection_tag(names: frozenset[str]) -> str:
-    """The id of the side output of a split that holds the records with at least one of the names."""
+    """The id of the side output of a split with the records under any of these names."""
     return f"select:{sorted(names)!r}"

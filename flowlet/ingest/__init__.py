@@ -1,23 +1,18 @@
 """The producer's side of remote gates: push partitions into a running job from any process."""
 
-from flowlet.ingest.producer import (
+from flowlet.ingest.description import GateDescription, GateEndpoint
+from flowlet.ingest.errors import (
     AttemptRefusedError,
     GateAccessError,
-    GateClient,
-    GateDescription,
     GateEndedError,
-    GateEndpoint,
     GateError,
     GateLostError,
     GateNotFoundError,
     GateTypeError,
     GateUnreachableError,
-    PartitionOffer,
-    PartitionWriter,
-    close_producers,
-    finish_gate,
-    open_gate,
 )
+from flowlet.ingest.producer import GateClient, PartitionOffer, PartitionWriter, finish_gate, open_gate
+from flowlet.ingest.runtime import close_producers
 
 __all__ = [
     "AttemptRefusedError",

@@ -1,10 +1,10 @@
-"""An Arrow record batch as a chunk of records, in columns; or as one record, of a gate that takes whole batches.
+"""Makes chunks of Arrow record batches: their rows as columns, or each batch as one record.
 
 Hot path: nothing per row.
 
 Side:       pure.
-Invariants: the records are what ``to_pylist`` of the columns gives, in the shape of the gate's type; numbers without a null share the
-            memory of the batch.
+Invariants: the records are what ``to_pylist`` of the columns gives, in the shape of the gate's type; numbers without nulls share its
+            memory.
 """
 
 from collections.abc import Sequence
@@ -20,20 +20,20 @@ from flowlet.records import Chunk
 from flowlet.serde.types.arrow_serializer import batch_of_message, message_of_batch
 from flowlet.serde.types.type_serializer import ValueMismatchError
 
-# What numpy holds without a copy.
+# Types whose arrays numpy can use without a copy.
 _PLAIN: Final = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.timestamp("us")})
 
 
 def chunk_of_batch(batch: pa.RecordBatch, type_info: TypeInformation) -> Chunk:
-    """The rows of ``batch`` as records of ``type_info``: ``Row``s with its names, tuples, or the values of the only column."""
+    """The rows of ``batch`` as records of ``type_info``: rows with its names, tuples, or the values of the only column."""
     return Chunk.of_columns(shaped(tuple([column_of_array(array) for array in batch.columns]), type_info))
 
 
 def whole_batches(batches: Sequence[Any], timestamps: list[int] | None, type_info: ArrowTypeInfo, gate: str) -> Chunk:
-    """Batches as records that are one Arrow message each: bytes, which no reader has to trust.
+    """Each batch as one record, encoded as an Arrow message, so that its reader unpickles nothing.
 
     Raises:
-        GateTypeError: one is no batch of the gate's schema; names the column.
+        GateTypeError: a batch does not have the gate's schema; names the column.
     """
     try:
         return Chunk([message_of_batch(_declared(batch, type_info.schema), type_info.schema).to_pybytes() for batch in batches], timestamps)
@@ -43,18 +43,14 @@ def whole_batches(batches: Sequence[Any], timestamps: list[int] | None, type_inf
 
 
 def _declared(batch: Any, schema: pa.Schema) -> Any:
-    """The batch in the declared schema, if only what may be null differs."""
+    """The batch with the declared schema if they differ only in nullability."""
     if isinstance(batch, pa.RecordBatch) and batch.schema.names == schema.names and batch.schema.types == schema.types:
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     return batch
 
 
 def batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
-    """The records that ``whole_batches`` made messages of.
-
-    Raises:
-        SerdeError: one of them is no message of a batch of that schema.
-    """
+    """The reverse of ``whole_batches``.  Raises SerdeError: a record is no message of a batch with this schema."""
     for message in chunk.values:
         if type(message) is not bytes:
             raise SerdeError(f"a {type(message).__name__} where a record batch should be")
@@ -62,7 +58,7 @@ def batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
 
 
 def shaped(fields: tuple[Column, ...], type_info: TypeInformation) -> Columns:
-    """A table of the records of ``type_info``; there is at least one field."""
+    """Columns of records of ``type_info``; at least one field."""
     num_rows = len(fields[0])
     match type_info:
         case RowTypeInfo():
@@ -74,7 +70,7 @@ def shaped(fields: tuple[Column, ...], type_info: TypeInformation) -> Columns:
 
 
 def column_of_array(array: pa.Array) -> Column:
-    """A column of the same values; numbers without a null share its memory."""
+    """A column of the array's values; numbers without nulls share its memory."""
     if array.null_count == 0 and array.type in _PLAIN:
         return ArrayColumn(array.to_numpy())
     return ArrowColumn(array)

@@ -1,8 +1,8 @@
-"""Where a remote gate is, what it takes, and the token for it.
+"""``GateDescription``: the address and type of a remote gate, and a token for it.
 
-Side:       shared.  Any thread; opening the blobs imports modules, so not on a loop.
-Invariants: a description can be pickled and sent to the processes that push; it holds the token for this one gate and no secret.
-            Neither is part of its ``repr``.
+Side:       shared.  Any thread; but opening the blobs imports modules, so do that on no loop.
+Invariants: a description can be pickled and sent to the processes that push.  It holds the token of this one gate, and no secret; ``repr``
+            shows neither token nor blobs.
 Units:      milliseconds since the epoch.
 """
 
@@ -25,9 +25,9 @@ class GateEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class GateDescription:
-    """One gate of one running job.
+    """One remote gate of one running job.
 
-    ``endpoints`` has one entry per subtask.  ``producers``: how many partitions end the gate; None: it is told to finish.
+    ``endpoints`` has one entry per subtask.  ``producers``: how many partitions end the gate; None: ``finish_gate`` ends it.
     """
 
     name: str
@@ -45,25 +45,21 @@ class GateDescription:
 
     @property
     def type_info(self) -> TypeInformation:
-        """The type of its records.
-
-        Raises:
-            DeploymentError: it needs a module that is not here.
-        """
+        """The type of the gate's records.  Raises DeploymentError: it needs a module that is missing here."""
         return load_type(self.type_blob, self.name)
 
     @property
     def partitioner(self) -> Partitioner:
-        """How records travel to its subtasks: by key, or in turns.
+        """How records are routed to the gate's subtasks: by key, or in turn.
 
         Raises:
-            DeploymentError: the key selector needs a module that is not here.
+            DeploymentError: the key selector needs a module that is missing here.
         """
         return load_gate_partitioner(self.key_blob, self.name) if self.key_blob else Rebalance()
 
     @property
     def is_keyed(self) -> bool:
-        """Whether records travel by key."""
+        """Whether records are routed by key."""
         return bool(self.key_blob)
 
     def __str__(self) -> str:
@@ -71,7 +67,7 @@ class GateDescription:
 
     @classmethod
     def of_document(cls, document: dict[str, Any], jobmanager: str) -> "GateDescription":
-        """What the JobManager answered (``GET /gates/{name}``)."""
+        """The description in the JobManager's answer to ``GET /gates/{name}``."""
         return cls(
             name=document["name"],
             jobmanager=jobmanager,

@@ -1,4 +1,4 @@
-"""What can go wrong between a producer and a remote gate.
+"""Errors between a producer and a remote gate.
 
 Side: pure.
 """
@@ -7,7 +7,7 @@ from flowlet.errors import FlowletError
 
 
 class GateError(FlowletError):
-    """Base class; every message names the gate, and says what to do."""
+    """Base class; every message names the gate and says what to do."""
 
 
 class GateUnreachableError(GateError):
@@ -19,20 +19,20 @@ class GateNotFoundError(GateError):
 
 
 class GateEndedError(GateError):
-    """The gate's job has ended, or the gate takes no more partitions."""
+    """The gate's job has ended, or the gate accepts no more partitions."""
 
 
 class GateAccessError(GateError):
-    """The secret, or the token, is not the right one."""
+    """The secret or the token is wrong."""
 
 
 class GateTypeError(GateError):
-    """The producer's records are not of the gate's type; names the column where there is one."""
+    """The producer's records are not of the gate's type; names the column if there is one."""
 
 
 class AttemptRefusedError(GateError):
-    """The gate does not take this attempt of this partition; the message says why."""
+    """The gate does not accept this attempt of this partition; the message says why."""
 
 
 class GateLostError(GateError):
-    """The connection to the gate was lost, or it did not answer in time: this attempt is aborted, a new one may be made."""
+    """The connection to the gate was lost, or the gate did not answer in time.  This attempt is aborted; the producer may start another."""

@@ -1,10 +1,10 @@
-"""Timestamps of records out of one of their columns.
+"""Takes the timestamps of records from one of their columns.
 
-Hot path: nothing per record where the column is an array.
+Hot path: nothing per record if the column is an array.
 
 Side:       pure.
-Invariants: a record without a time is refused; a point in time is rounded down to milliseconds.
-Units:      milliseconds since 1970 in UTC; what has no zone is in UTC.
+Invariants: a record without a time is refused; a time is rounded down to milliseconds.
+Units:      milliseconds since 1970 in UTC; a time without a zone is in UTC.
 """
 
 import datetime
@@ -25,14 +25,7 @@ _MICROS_PER_MILLI: Final = 1000
 
 
 class EventTimeColumn:
-    """Gives records the time that their column says.
-
-    Threading: any; it has no state.
-
-    Args:
-        name: of the column, for people.
-        position: where it is in a record.
-    """
+    """Gives records the time in their column, which is field ``position``.  Threading: any; it has no state."""
 
     __slots__ = ("name", "position")
 
@@ -44,7 +37,7 @@ class EventTimeColumn:
         return f"<EventTimeColumn {self.name!r}>"
 
     def stamped(self, chunk: Chunk) -> Chunk:
-        """The same records with their times; the chunk is given away.
+        """The same records with timestamps; do not use the given chunk any more.
 
         Raises:
             SerdeError: a record has no such column, or no time in it.
@@ -59,7 +52,7 @@ class EventTimeColumn:
 
     def _column_of(self, columns: Columns) -> Column:
         if self.position >= len(columns.fields):
-            raise SerdeError(f"records of {len(columns.fields)} fields, among which there is no column {self.name!r}")
+            raise SerdeError(f"the records have {len(columns.fields)} fields, but no column {self.name!r}")
         return columns.fields[self.position]
 
     def _value_of(self, record: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What producer and gate have to agree on about the records.
+"""Compares a producer's records with the type of a gate.
 
 Side:   pure.
 """
@@ -26,13 +26,13 @@ FINGERPRINT_BYTES = 16
 
 
 def type_fingerprint(type_info: TypeInformation) -> bytes:
-    """16 bytes that are the same for equal types in every process."""
+    """16 bytes, the same for equal types in every process."""
     text = f"{type(type_info).__name__} {type_info!r}"
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES).digest()
 
 
 def holds_any_object(type_info: TypeInformation) -> bool:
-    """Whether records of the type may be, or hold, objects of any class."""
+    """Whether records of the type may contain objects of any class."""
     match type_info:
         case PickledBytesTypeInfo():
             return True
@@ -47,19 +47,19 @@ def holds_any_object(type_info: TypeInformation) -> bool:
 
 
 def check_record(record: object, type_info: TypeInformation, gate: str) -> None:
-    """Make sure that a record is of the gate's type, as far as that can be seen from its parts.
+    """Check that a record is of the gate's type, as far as its parts show.
 
     Raises:
-        GateTypeError: it is not; says which part of it, and what the gate takes.
+        GateTypeError: it is not; says which part, and what the gate takes.
     """
     try:
         to_declared_shape(record, type_info)
     except TypeError as error:
-        raise GateTypeError(f"{_culprit(record, type_info)}{error}; {gate} takes {type_info!r}") from error
+        raise GateTypeError(f"{_wrong_column(record, type_info)}{error}; {gate} takes {type_info!r}") from error
 
 
-def _culprit(record: object, type_info: TypeInformation) -> str:
-    """The first column of a row that is not what it should be, as the beginning of a sentence."""
+def _wrong_column(record: object, type_info: TypeInformation) -> str:
+    """The first column of a row with a wrong value, as the beginning of a message; empty if there is none."""
     if isinstance(type_info, RowTypeInfo) and isinstance(record, Row | tuple | list):
         for name, value, declared in zip(type_info.get_field_names(), record, type_info.get_field_types(), strict=False):
             try:
@@ -70,10 +70,10 @@ def _culprit(record: object, type_info: TypeInformation) -> str:
 
 
 def check_columns(names: Sequence[str], type_info: TypeInformation, gate: str) -> None:
-    """Make sure that columns of these names are the fields of the gate's type, in its order.
+    """Check that the columns are the fields of the gate's type, in order.
 
     Raises:
-        GateTypeError: they are not; names the first column that is wrong.
+        GateTypeError: they are not; names the first wrong column.
     """
     match type_info:
         case RowTypeInfo():

@@ -1,7 +1,6 @@
 """Asks the JobManager about a remote gate.
 
 Side:       loop.
-Units:      seconds; on the wire milliseconds.
 """
 
 from pathlib import Path
@@ -19,15 +18,11 @@ from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusE
 from flowlet.rpc.secret import load_secret
 
 _NO_CONTENT: Final = 204
-_ANSWER_SHARE: Final = 0.8  # of the time: the rest is for the way
+_ANSWER_SHARE: Final = 0.8  # of the timeout is given to the JobManager; the rest is for the network
 
 
 async def describe_gate(gate: str, jobmanager: str, timeout_s: float, secret: bytes) -> GateDescription:
-    """Where ``gate`` is; waits until its tasks run.
-
-    Raises:
-        GateError: see ``flowlet.ingest.producer.open_gate``.
-    """
+    """Get the description of ``gate``; waits until its tasks run.  Raises GateError: as ``flowlet.ingest.producer.open_gate``."""
     path = f"/gates/{quote(gate, safe='')}?timeout_ms={round(timeout_s * _ANSWER_SHARE * 1000)}"
     answer = await _ask(gate, jobmanager, "GET", path, timeout_s, secret)
     if answer.status == _NO_CONTENT:
@@ -36,11 +31,7 @@ async def describe_gate(gate: str, jobmanager: str, timeout_s: float, secret: by
 
 
 async def request_finish(gate: str, jobmanager: str, timeout_s: float, secret: bytes) -> None:
-    """Let ``gate`` end with the partitions that are open.
-
-    Raises:
-        GateError: see ``flowlet.ingest.producer.finish_gate``.
-    """
+    """Tell ``gate`` to end after the open partitions.  Raises GateError: as ``flowlet.ingest.producer.finish_gate``."""
     path = f"/gates/{quote(gate, safe='')}?mode=finish&timeout_ms={round(timeout_s * _ANSWER_SHARE * 1000)}"
     answer = await _ask(gate, jobmanager, "PATCH", path, timeout_s, secret)
     if answer.status == _NO_CONTENT:
@@ -74,11 +65,7 @@ def _status_error(gate: str, jobmanager: str, error: RpcStatusError) -> GateErro
 
 
 def secret_of(secret_file: str | Path | None) -> bytes:
-    """What the JobManager knows as well; reads a file, so not on a loop.
-
-    Raises:
-        GateAccessError: the file cannot be read.
-    """
+    """The cluster's secret; reads a file, so call it on no loop.  Raises GateAccessError: the file cannot be read."""
     try:
         return load_secret(None if secret_file is None else Path(secret_file))
     except ConfigError as error:

@@ -1,11 +1,10 @@
-"""Pushes partitions into a gate of a running job, from any thread of any process outside the cluster.
+"""Pushes partitions into a remote gate of a running job, from any process outside the cluster.
 
-Side:       shared.  Blocking calls for the thread that has the data; the network runs on one background loop per process.
-Invariants: ``finish`` returns only when every record has been processed by the gate's tasks and each of them has counted the partition;
-            a producer that ends in any other way made an aborted attempt, and what it sent may have been processed all the same.
-            Every call that waits ends with an error that names the gate when the gate, its job or the connection is gone.
-            What waits here is bounded by the process's network memory.
-Units:      seconds.
+Side:       shared.  Calls block the thread that has the data; the network runs on one background loop per process.
+Invariants: ``finish`` returns only when the gate's tasks have processed every record and each of them has counted the partition.  An
+            attempt that ends in any other way is aborted, but records that it sent may have been processed.
+            A call that waits fails, with an error that names the gate, when the gate, its job or the connection is gone.
+            Records that wait to be sent take at most the process's network memory.
 Promises:   docs/remote-gates.md.
 """
 
@@ -19,19 +18,18 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from flowlet.columns import Columns
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
-from flowlet.ingest.description import GateDescription, GateEndpoint
+from flowlet.ingest.description import GateDescription
 from flowlet.ingest.errors import (
     AttemptRefusedError,
     GateAccessError,
     GateEndedError,
     GateError,
     GateLostError,
-    GateNotFoundError,
     GateTypeError,
     GateUnreachableError,
 )
 from flowlet.ingest.gate_type import check_columns, check_record
-from flowlet.ingest.runtime import ProducerRuntime, close_producers, producer_runtime
+from flowlet.ingest.runtime import ProducerRuntime, producer_runtime
 from flowlet.ingest.stall import StallWatch
 from flowlet.io.create_record_writer import create_record_writer
 from flowlet.records import Chunk
@@ -48,35 +46,16 @@ from netstack.wire.offer_messages import RefusalCode
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = [
-    "AttemptRefusedError",
-    "GateAccessError",
-    "GateClient",
-    "GateDescription",
-    "GateEndedError",
-    "GateEndpoint",
-    "GateError",
-    "GateLostError",
-    "GateNotFoundError",
-    "GateTypeError",
-    "GateUnreachableError",
-    "PartitionOffer",
-    "PartitionWriter",
-    "close_producers",
-    "finish_gate",
-    "open_gate",
-]
-
 DEFAULT_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffer:
-    """Which partition a producer has, and which attempt to push it this is.
+    """Identifies one attempt to push one partition.
 
-    ``job`` names the producer's job, run or query; a gate takes each (job, epoch, partition, attempt) once, so a retry needs another
-    ``attempt`` and another run another ``job``.  ``nonce`` is drawn for this very try.  ``num_producers``: how many partitions the job
-    has in all, if it knows.
+    ``job`` names the producer's job, run or query.  A gate accepts each (job, epoch, partition, attempt) once: a retry needs a new
+    ``attempt``, and a new run a new ``job``.  ``nonce`` is new for every offer.  ``num_producers``: how many partitions the job has in all,
+    if it knows.
     """
 
     job: str
@@ -91,34 +70,31 @@ class PartitionOffer:
 
 
 def open_gate(gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOUT_S, secret_file: str | Path | None = None) -> "GateClient":
-    """Ask the JobManager where ``gate`` is.
+    """Look up a remote gate.
 
     Args:
-        gate: the name in ``env.from_remote_gate``.
+        gate: the name given to ``env.from_remote_gate``.
         jobmanager: host:port.
-        timeout_s: of the question, and of each offer.
+        timeout_s: of the look-up, and of each offer.
         secret_file: of the cluster; None: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``.
 
     Raises:
         GateNotFoundError: no job has it, or its tasks did not run within ``timeout_s``.
         GateEndedError: its job has ended.
-        GateAccessError: the secret is another one than the JobManager's.
+        GateAccessError: the secret is not the JobManager's.
         GateUnreachableError: no JobManager answers there.
     """
-    from flowlet.ingest.lookup import describe_gate, secret_of  # the HTTP client: whoever has a description does without it
+    from flowlet.ingest.lookup import describe_gate, secret_of  # here, because a process with a description needs no HTTP client
 
     runtime = producer_runtime()
     return GateClient(runtime.run(describe_gate(gate, jobmanager, timeout_s, secret_of(secret_file))), timeout_s=timeout_s)
 
 
 def finish_gate(gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOUT_S, secret_file: str | Path | None = None) -> None:
-    """Let ``gate`` end: it takes no new partitions, those that are open go on to their end.  Returns without waiting for that.
+    """Tell ``gate`` to accept no more partitions and end after the open ones.  Returns without waiting for that.
 
     Raises:
-        GateNotFoundError: no job has it.
-        GateEndedError: its job has ended.
-        GateAccessError: the secret is another one than the JobManager's.
-        GateUnreachableError: no JobManager answers there.
+        GateNotFoundError, GateEndedError, GateAccessError, GateUnreachableError: as ``open_gate``.
     """
     from flowlet.ingest.lookup import request_finish, secret_of  # as in ``open_gate``
 
@@ -126,9 +102,9 @@ def finish_gate(gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOU
 
 
 class GateClient:
-    """One gate, for the partitions of this process.
+    """One gate, for the partitions of this process.  Threading: any thread.
 
-    Threading: any thread.  Whoever got a ``GateDescription`` from elsewhere needs neither the JobManager nor a secret.
+    With a ``GateDescription`` from elsewhere it needs neither the JobManager nor a secret.
     """
 
     def __init__(self, description: GateDescription, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
@@ -139,24 +115,23 @@ class GateClient:
         return f"<GateClient of {self.description}>"
 
     def open_partition(self, offer: PartitionOffer) -> "PartitionWriter":
-        """Offer a partition to every subtask of the gate; returns when all of them take it.
+        """Offer a partition to every subtask of the gate; returns when all have accepted.
 
         Raises:
-            AttemptRefusedError: the gate was offered this attempt before, or has no room for one more producer.
-            GateEndedError: it takes no more partitions.
-            GateTypeError: it is of another type than when its description was made.
-            GateAccessError: the token is not good (any more).
+            AttemptRefusedError: the gate has seen this attempt before, or accepts no more producers now.
+            GateEndedError: it accepts no more partitions.
+            GateTypeError: its type has changed since the description was made.
+            GateAccessError: the token is wrong or has expired.
             GateUnreachableError: a TaskManager cannot be reached.
-            GateLostError: it did not answer in time, or the connection was lost.
+            GateLostError: a TaskManager did not answer in time, or the connection was lost.
         """
         return PartitionWriter(producer_runtime(), self.description, offer, self._timeout_s)
 
 
 class PartitionWriter:
-    """One attempt to push one partition.
+    """One attempt to push one partition.  Threading: one thread.
 
-    Threading: one thread.
-    Life cycle: ``write_records`` and ``write_batch``, then ``finish``; or ``abort``.  As a context manager it aborts on an error, and if
+    Life cycle: ``write_records`` and ``write_batch``, then ``finish`` or ``abort``.  As a context manager it aborts on an error, and if
     ``finish`` was not called.
     """
 
@@ -167,7 +142,7 @@ class PartitionWriter:
         self._timeout_s = timeout_s
         self._name = f"{offer} to {description}"
         self._is_ended = False
-        self._type_info: TypeInformation | None = None  # from the first batch on
+        self._type_info: TypeInformation | None = None  # read from the description when the first records are written
         self._stall = StallWatch(time.monotonic)
         num_subtasks = len(description.endpoints)
         result_partition = runtime.environment.create_result_partition(f"the producer of {self._name}", _partition_id(offer), num_subtasks)
@@ -187,22 +162,24 @@ class PartitionWriter:
 
     @property
     def description(self) -> GateDescription:
-        """Of the gate that it writes to."""
+        """The gate that it writes to."""
         return self._description
 
     def write_records(self, records: list[Any], timestamps: list[int] | None = None) -> None:
-        """Push records in this order; blocks while the gate grants no credit.  The list is the writer's from now on.
+        """Push records in order; blocks while the gate grants no credit.  The caller must not change the list any more.
 
-        The first record of each call is held against the gate's type: a producer of other records is told at once.
+        Only the first record of each call is checked against the gate's type.
 
-        ``timestamps``: of the records, milliseconds since the epoch; None: they have none.
+        Args:
+            records: of the gate's type.
+            timestamps: of the records, in milliseconds since the epoch; None: they have none.
 
         Raises:
             GateTypeError: the first record is not of the gate's type; nothing of the list was sent.
             GateEndedError: the gate's job has ended.
             GateLostError: the connection was lost.
             UserFunctionError: the gate's key selector failed.
-            SerdeError: a record cannot be sent.
+            SerdeError: a record cannot be serialized.
         """
         self._check_open()
         if isinstance(self._declared_type(), ArrowTypeInfo):
@@ -214,12 +191,13 @@ class PartitionWriter:
     def write_batch(self, batch: "pyarrow.RecordBatch") -> None:
         """Push the rows of a batch as records of the gate's type, without a loop over them; blocks and raises as ``write_records``.
 
-        Columns are the fields of the type, in its order; a gate without a declared type gets tuples, one of an Arrow schema batches.
+        The columns must be the fields of the type, in order.  A gate without a declared type gets tuples; one with an Arrow schema gets the
+        batch as one record.
 
         Raises:
             GateTypeError: the columns are not those of the type; names one.
         """
-        from flowlet.ingest.batches import chunk_of_batch  # with it comes pyarrow, which most producers do without
+        from flowlet.ingest.batches import chunk_of_batch  # here, because it imports pyarrow, which most producers do not need
 
         type_info = self._declared_type()
         check_columns(batch.schema.names, type_info, str(self._description))
@@ -231,15 +209,15 @@ class PartitionWriter:
             self._write(chunk_of_batch(batch, type_info))
 
     def write_columns(self, columns: Columns) -> None:
-        """Push records that are in columns already; blocks and raises as ``write_records``.  Nobody changes the columns any more."""
+        """Push records that are in columns; blocks and raises as ``write_records``.  The caller must not change the columns any more."""
         if columns.num_rows:
             self._write(Chunk.of_columns(columns))
 
     def finish(self, timeout_s: float | None = None) -> None:
-        """Wait until every record was processed by the gate's tasks; the partition counts from now on.
+        """Wait until the gate's tasks have processed every record; then the partition counts as complete.
 
         Raises:
-            GateLostError: the connection was lost, or that took longer than ``timeout_s``: the attempt is aborted.
+            GateLostError: the connection was lost, or it took longer than ``timeout_s``; the attempt is aborted.
             GateEndedError: the gate's job has ended.
         """
         self._check_open()
@@ -255,7 +233,7 @@ class PartitionWriter:
         self._end()
 
     def abort(self, reason: str) -> None:
-        """Give up; the gate learns why, and counts an aborted attempt.  A second call, or one after ``finish``, does nothing."""
+        """Abort the attempt; the gate is told the reason.  Does nothing after ``finish`` or another ``abort``."""
         if not self._is_ended and self._runtime.pid == os.getpid():
             self._give_up(GateError(reason))
 
@@ -264,8 +242,6 @@ class PartitionWriter:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.abort("the producer ended without finish()" if value is None else f"the producer failed: {type(value).__name__}: {value}")
-
-    # ---------------------------------------------------------------- helpers
 
     def _open(self) -> None:
         description, offer = self._description, self._offer
@@ -304,12 +280,12 @@ class PartitionWriter:
         return self._type_info
 
     def _write_whole(self, batches: "list[pyarrow.RecordBatch]", timestamps: list[int] | None) -> None:
-        from flowlet.ingest.batches import whole_batches  # as above
+        from flowlet.ingest.batches import whole_batches  # as in write_batch
 
         self._check_open()
         type_info = self._declared_type()
-        assert isinstance(type_info, ArrowTypeInfo), "the gate takes batches"
-        for number, batch in enumerate(batches):  # one by one: each is large
+        assert isinstance(type_info, ArrowTypeInfo), "the callers checked"
+        for number, batch in enumerate(batches):  # one element for each, because batches are large
             self._write(whole_batches([batch], None if timestamps is None else [timestamps[number]], type_info, str(self._description)))
 
     def _write(self, chunk: Chunk) -> None:
@@ -338,7 +314,7 @@ class PartitionWriter:
             raise GateLostError(f"{self._name}: the writer has ended{'' if failure is None else f': {failure}'}")
 
     def _ended_by(self, error: Exception) -> GateError:
-        """End, and say why in words that name the gate."""
+        """Abort the attempt; return the error for the caller, which names the gate."""
         cause = self._offered.failure
         found = error if isinstance(error, GateError) else self._translated(cause if isinstance(cause, NetstackError) else error)
         self._give_up(found)
@@ -348,7 +324,7 @@ class PartitionWriter:
         gate, text = self._description, f"{self._offer}: {error}"
         match error:
             case OfferRefusedError(code=RefusalCode.GATE_ENDED):
-                return GateEndedError(f"{text}; {gate} takes nothing more")
+                return GateEndedError(f"{text}; {gate} accepts no more partitions")
             case OfferRefusedError(code=RefusalCode.WRONG_TYPE):
                 return GateTypeError(f"{text}; look {gate} up again, its type is {gate.type_name} there")
             case OfferRefusedError(code=RefusalCode.TOKEN_EXPIRED):
@@ -362,7 +338,7 @@ class PartitionWriter:
             case ResourceClosedError():
                 return GateLostError(f"{text}; the producers of this process were closed while they wrote to {gate}")
             case _:
-                return GateLostError(f"{text}; {gate} was lost, this attempt is aborted: push the partition again with another attempt")
+                return GateLostError(f"{text}; {gate} was lost and this attempt is aborted: push the partition again with a new attempt")
 
     def _give_up(self, error: BaseException) -> None:
         self._offered.abort(error if isinstance(error, Exception) else GateError(f"{type(error).__name__}: {error}"))
@@ -375,10 +351,10 @@ class PartitionWriter:
             self._runtime.unwatch(self._stall)
             self._runtime.loop.execute_threadsafe(self._offered.withdraw)
         except ResourceClosedError:
-            return  # closed meanwhile, and everything with it
+            return  # the runtime was closed meanwhile, and with it this partition
 
 
 def _partition_id(offer: PartitionOffer) -> ResultPartitionID:
-    """A name for the partition in this process: unique, as the nonce is."""
+    """The partition's id in this process; unique, because the nonce is."""
     producer: ExecutionAttemptID = execution_attempt_id(offer.nonce.bytes, offer.nonce.bytes, offer.partition, offer.attempt)
     return ResultPartitionID(partition_id(offer.nonce.bytes, offer.partition), producer)

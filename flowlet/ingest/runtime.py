@@ -1,10 +1,8 @@
-"""What all producers of one process share: a loop thread, network memory, connections.
+"""``ProducerRuntime``: the loop thread, network memory and connections of all producers of one process.
 
 Side:       shared.
-Invariants: one per process, made when it is first needed, keyed by the process's id: a forked child makes its own and leaves its parent's
-            alone.  It lives until ``close_producers`` or the end of the process; killing the process is fine, gates see the
-            connections end.
-Units:      seconds.
+Invariants: there is at most one per process, created when it is first needed.  A forked child creates its own and leaves its parent's
+            alone.  It lives until ``close_producers`` or the end of the process; if the process is killed, gates see its connections end.
 """
 
 import asyncio
@@ -24,17 +22,14 @@ from netstack.offering_network import OfferingNetwork
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
-# Half of a TaskManager's: a producer writes a few partitions at a time.  Pages are touched only when used.
+# Half of a TaskManager's: a producer writes few partitions at a time.  The system allocates a page when it is first used.
 NETWORK_MEMORY_BYTES: Final = 32 * 1024 * 1024
-_LOOK_INTERVAL_S: Final = 1.0
+_CHECK_INTERVAL_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 10.0
 
 
 class ProducerRuntime:
-    """Of one process.
-
-    Threading: any thread but the loop's.
-    """
+    """The runtime of this process.  Threading: any thread but the loop's."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -53,33 +48,33 @@ class ProducerRuntime:
         return f"<ProducerRuntime of process {self.pid}, {self.offering!r}>"
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine on the loop."""
+        """Run a coroutine on the loop; wait for its result."""
         return self.loop.submit(coroutine).result()
 
     def watch(self, watch: StallWatch, what: str) -> None:
-        """Warn, naming ``what``, when it waits for too long; until ``unwatch``."""
+        """Until ``unwatch``, log a warning that names ``what`` when it waits too long for credit."""
         self.loop.execute_threadsafe(self._watch, watch, what)
 
     def unwatch(self, watch: StallWatch) -> None:
-        """Look at it no more."""
+        """Stop watching."""
         self.loop.execute_threadsafe(self._unwatch, watch)
 
     def _watch(self, watch: StallWatch, what: str) -> None:
         self._watches[watch] = what
         if self._timer is None:
-            self._timer = self.loop.loop.call_later(_LOOK_INTERVAL_S, self._look)
+            self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)
 
     def _unwatch(self, watch: StallWatch) -> None:
         self._watches.pop(watch, None)
 
-    def _look(self) -> None:
+    def _check_stalls(self) -> None:
         self._timer = None
         for watch, what in self._watches.items():
             waited_s = watch.overdue_s()
             if waited_s is not None:
                 _log.warning("a producer waits for credit: the gate's job does not read", waits_for=what, seconds=round(waited_s))
         if self._watches:
-            self._timer = self.loop.loop.call_later(_LOOK_INTERVAL_S, self._look)
+            self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)
 
     async def _close(self) -> None:
         if self._timer is not None:
@@ -88,7 +83,7 @@ class ProducerRuntime:
         await self.environment.close()
 
     def close(self) -> None:
-        """End every connection; partitions that are not finished are aborted."""
+        """Close all connections, which aborts unfinished partitions, and the loop."""
         try:
             self.loop.submit(self._close()).result(_CLOSE_TIMEOUT_S)
         finally:
@@ -100,7 +95,7 @@ _runtime: ProducerRuntime | None = None  # Guarded by _lock.
 
 
 def producer_runtime() -> ProducerRuntime:
-    """That of this process."""
+    """The runtime of this process; created if there is none."""
     global _runtime
     with _lock:
         if _runtime is None or _runtime.pid != os.getpid():
@@ -109,7 +104,7 @@ def producer_runtime() -> ProducerRuntime:
 
 
 def close_producers() -> None:
-    """End all connections of this process to gates, and the thread behind them; the next producer begins anew."""
+    """Close all connections of this process to gates, and their thread; the next producer starts new ones."""
     global _runtime
     with _lock:
         runtime, _runtime = _runtime, None
@@ -118,7 +113,7 @@ def close_producers() -> None:
 
 
 def _after_fork() -> None:
-    """The lock may have been held by a thread that the child does not have."""
+    """Replace the lock: another thread of the parent may have held it, and would never release it in the child."""
     global _lock, _runtime
     _lock, _runtime = threading.Lock(), None
 

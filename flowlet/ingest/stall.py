@@ -1,8 +1,7 @@
-"""Notices that a producer waits for credit for too long.
+"""Detects that a producer waits too long for credit.
 
-Side:       pure; the clock is given.
-Invariants: one warning per stall, whatever it lasts.
-Units:      seconds.
+Side:       pure; the clock is an argument.
+Invariants: one report per wait.
 """
 
 from collections.abc import Callable
@@ -12,9 +11,9 @@ WARN_AFTER_S: Final = 10.0
 
 
 class StallWatch:
-    """When one writer last began to wait; an observer of its buffer pool (``mark_start``, ``mark_end``).
+    """Observes the buffer pool of one writer (``mark_start``, ``mark_end``).
 
-    Threading: the writing thread marks, the loop thread looks; one number is written and read, and one look stale is fine.
+    Threading: the writing thread marks, the loop thread reads.  Each field has one writer, and a stale value only delays a report.
     """
 
     __slots__ = ("_clock", "_reported_since_s", "_since_s")
@@ -22,21 +21,21 @@ class StallWatch:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since_s: float | None = None  # Written by the writing thread.
-        self._reported_since_s: float | None = None  # Of the wait that was reported last.  Written by the loop thread.
+        self._reported_since_s: float | None = None  # start of the last wait that was reported.  Written by the loop thread.
 
     def __repr__(self) -> str:
         return f"<StallWatch {'idle' if self._since_s is None else f'waits since {self._since_s:.1f}'}>"
 
     def mark_start(self) -> None:
-        """The writer begins to wait."""
+        """The writer starts to wait."""
         self._since_s = self._clock()
 
     def mark_end(self) -> None:
-        """The writer goes on."""
+        """The writer continues."""
         self._since_s = None
 
     def overdue_s(self) -> float | None:
-        """How long the present wait has lasted, once, if that is too long."""
+        """How long the current wait has lasted, if that is too long and was not reported before."""
         since_s = self._since_s
         if since_s is None or since_s == self._reported_since_s:
             return None

@@ -1,1 +1,1 @@
-"""The JobManager: REST, slots, scheduling."""
+"""The JobManager: REST interface, slots, scheduling."""

@@ -1,9 +1,9 @@
-"""From a job graph and the places of its tasks to what each TaskManager is told.
+"""Makes the deployment descriptors of a job's tasks from its graph and their locations.
 
 Side:   pure.
 Source: Flink ``TaskDeploymentDescriptorFactory``, ``EdgeManagerBuildUtil``.
-Rules:  an all-to-all edge gives each producer one subpartition per consumer, and consumer i reads subpartition i of every producer; a
-        pointwise one gives each producer one per consumer that it shares the edge with; what the client reads has one per producer.
+Rules:  on an all-to-all edge each producer has one subpartition per consumer, and consumer i reads subpartition i of every producer.  On a
+        pointwise edge a producer has one subpartition for each consumer that it feeds.  On an edge that the client reads it has one.
         Blobs are passed on unopened.
 """
 
@@ -26,7 +26,7 @@ from netstack.ids import partition_id
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerLocation:
-    """Where a TaskManager is."""
+    """The address of a TaskManager's data port."""
 
     tm_id: str
     host: str
@@ -38,10 +38,7 @@ class TaskManagerLocation:
 
 
 class DeploymentPlan:
-    """Makes the descriptors of one job's tasks; ``locations`` has every attempt.
-
-    Threading: none; nothing in it changes.
-    """
+    """Makes the descriptors of one job's tasks; ``locations`` has an entry for every attempt.  Immutable."""
 
     def __init__(self, job: JobGraphMessage, locations: Mapping[bytes, TaskManagerLocation]) -> None:
         self._job = job
@@ -52,7 +49,7 @@ class DeploymentPlan:
         return f"<DeploymentPlan of {self._job.job_id}, {len(self._locations)} tasks>"
 
     def describe_task(self, vertex_id: str, subtask: int) -> TaskDeploymentDescriptor:
-        """All that the TaskManager of a subtask needs."""
+        """Everything that a TaskManager needs to run this subtask."""
         vertex = self._vertices[vertex_id]
         return TaskDeploymentDescriptor(
             job_id=self._job.job_id,
@@ -69,8 +66,8 @@ class DeploymentPlan:
         )
 
     def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
-        """What the client reads to collect an edge: one channel per producer."""
-        assert edge.target is None, "a task reads the others"
+        """The channels through which the client reads ``edge``: one per producer."""
+        assert edge.target is None, "the client reads only edges without a target vertex"
         return [self._channel(edge, producer, 0) for producer in range(self._vertices[edge.source].parallelism)]
 
     def _gate(self, edge: EdgeMessage, subtask: int) -> InputGateDescriptor:
@@ -118,5 +115,5 @@ class DeploymentPlan:
 
 
 def _target(edge: EdgeMessage, vertices: Mapping[str, VertexMessage]) -> VertexMessage:
-    assert edge.target is not None, "a task reads it"
+    assert edge.target is not None, "an edge between vertices"
     return vertices[edge.target]

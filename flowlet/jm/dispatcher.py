@@ -1,11 +1,12 @@
-"""All jobs and all TaskManagers of one JobManager, and the slots between them.
+"""Keeps all jobs, TaskManagers and slots of one JobManager, and routes messages between them.
 
 Side:       loop.
-Invariants: a job waits, runs or has ended; it holds slots exactly while it runs; a TaskManager's slots are known exactly while its session
-            is registered.
+Invariants: a job waits, runs or has ended, and holds slots exactly while it runs; the slot pool has a TaskManager's slots exactly while its
+            session is registered.
 Source:     Flink ``Dispatcher``, ``ResourceManager``.
-Rules:      a message about an attempt that is unknown, or lives elsewhere, is counted and ignored.  Waiting jobs are tried in the order of
-            submission whenever slots come free; one that does not fit does not hold up those behind it, and its wait is limited.
+Rules:      a message about an attempt that is unknown, or runs on another TaskManager, is counted and ignored.  When slots come free,
+            waiting jobs are tried in the order of submission; a job that does not fit does not hold up those behind it.  A job waits at
+            most ``slot_request_timeout_s``.
 """
 
 import asyncio
@@ -42,33 +43,30 @@ from flowlet.rpc.control_messages import (
 from flowlet.rpc.http import WallClock
 from flowlet.splits.file_split import FileSplit
 
-_JOB_ID_BYTES: Final = 16  # the front of an attempt's id
+_JOB_ID_BYTES: Final = 16  # an attempt's id begins with the id of its job
 _RUNNING_STATES: Final = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING)
 log = structlog.get_logger(__name__)
 
 
 class DuplicateJobError(FlowletError):
-    """A job with the same id was submitted before."""
+    """The job's id, or the name of one of its gates, is taken."""
 
 
 class BusyError(FlowletError):
-    """The JobManager cannot take another job now."""
+    """The JobManager has reached its limit of active jobs, or is stopping."""
 
 
 class Dispatcher:
-    """Takes jobs, TaskManagers and their messages.
-
-    Threading: the JobManager's loop.
-    """
+    """Accepts jobs, registers TaskManagers, and hands their messages to the jobs.  Threading: the JobManager's loop."""
 
     def __init__(self, config: JobManagerConfig, clock: WallClock) -> None:
         self._config = config
         self._clock = clock
         self._slots = SlotPool()
-        self._sessions: dict[str, TaskManagerSession] = {}  # by TaskManager, in the order of registration
+        self._sessions: dict[str, TaskManagerSession] = {}  # by TaskManager id, in the order of registration
         self._jobs: OrderedDict[str, JobMaster] = OrderedDict()
         self._ended: list[str] = []  # oldest first
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # of the jobs that wait for slots, in the order of submission
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # by id of a job that waits for slots, in the order of submission
         self._is_closing = False
         self.num_ignored_messages = 0
 
@@ -76,16 +74,16 @@ class Dispatcher:
         return f"<Dispatcher {len(self._jobs)} jobs, {len(self._sessions)} TaskManagers, {self._slots.num_free} free slots>"
 
     def submit(self, job: JobGraphMessage) -> JobMaster:
-        """Take a job; it runs as soon as it has its slots.
+        """Accept a job; it starts as soon as its slots are free.
 
         Raises:
-            JobGraphError: the job cannot be run.
-            DuplicateJobError: its id is taken.
-            BusyError: too many jobs have not ended yet, or the JobManager is stopping.
+            JobGraphError: the graph is not valid.
+            DuplicateJobError: the job's id, or the name of one of its gates, is taken.
+            BusyError: too many jobs are active, or the JobManager is stopping.
         """
         check_job_graph(job, self._config.max_tasks_per_job)
         if job.job_id in self._jobs:
-            raise DuplicateJobError(f"a job with the id {job.job_id} was submitted before")
+            raise DuplicateJobError(f"a job with the id {job.job_id} was submitted before; submit it with a new id")
         for name in gate_names(job):
             other = self.job_with_gate(name)
             if other is not None and not other.is_ended:
@@ -94,9 +92,8 @@ class Dispatcher:
                 )
         num_active = len(self._jobs) - len(self._ended)
         if self._is_closing or num_active >= self._config.max_active_jobs:
-            raise BusyError(
-                "the JobManager is stopping" if self._is_closing else f"{num_active} jobs have not ended yet, that is the limit"
-            )
+            limit = f"{num_active} jobs have not ended yet, which is the limit; wait for one to end, or cancel one"
+            raise BusyError("the JobManager is stopping" if self._is_closing else limit)
         master = JobMaster(job, self, self._job_ended, self._clock)
         self._jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
@@ -106,11 +103,11 @@ class Dispatcher:
         return master
 
     def job(self, job_id: str) -> JobMaster | None:
-        """The job with this id, unless it is unknown or forgotten."""
+        """The job with this id; None if it was never submitted, or ended so long ago that it was forgotten."""
         return self._jobs.get(job_id)
 
     def job_with_gate(self, gate: str) -> JobMaster | None:
-        """The job that has this remote gate: the one that runs, else the last one that did."""
+        """The job that has this remote gate: the running one, else the one that was submitted last."""
         found = [master for master in self._jobs.values() if gate in gate_names(master.job)]
         return next((master for master in found if not master.is_ended), found[-1] if found else None)
 
@@ -127,31 +124,31 @@ class Dispatcher:
         return iter(self._sessions.values())
 
     def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
-        """Send a task to its TaskManager."""
+        """Send ``DeployTask``."""
         self._sessions[tm_id].send(DeployTask(task))
 
     def cancel(self, tm_id: str, attempt: bytes) -> None:
-        """Ask a TaskManager to end a task."""
+        """Send ``CancelTask``."""
         self._sessions[tm_id].send(CancelTask(attempt))
 
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
-        """Tell a source how far it may be."""
+        """Send ``AllowSourceWatermark``."""
         self._sessions[tm_id].send(AllowSourceWatermark(attempt, max_allowed))
 
     def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
-        """Hand a source what it asked for."""
+        """Send ``AddSplits``."""
         self._sessions[tm_id].send(AddSplits(attempt, list(splits), waiting_bytes))
 
     def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
-        """Tell a source that there is nothing left."""
+        """Send ``NoMoreSplits``."""
         self._sessions[tm_id].send(NoMoreSplits(attempt))
 
     def finish_gate(self, tm_id: str, attempt: bytes) -> None:
-        """Let the gate of a task end."""
+        """Send ``FinishGate``."""
         self._sessions[tm_id].send(FinishGate(attempt))
 
     def task_manager_registered(self, session: TaskManagerSession) -> str | None:
-        """Take its slots in; a session that it had before is over.  The reason if it cannot be taken."""
+        """Add the TaskManager and its slots, and end its former session if it has one; return the reason if it is refused."""
         if self._is_closing:
             return "the JobManager is shutting down"
         former = self._sessions.get(session.tm_id)
@@ -159,16 +156,16 @@ class Dispatcher:
             former.close("it registered again")
             self.task_manager_lost(former, "it registered again")
         if len(self._sessions) >= self._config.max_task_managers:
-            return f"there are {len(self._sessions)} TaskManagers already, that is the limit"
+            return f"{len(self._sessions)} TaskManagers are registered already, which is the limit"
         self._sessions[session.tm_id] = session
         self._slots.add(session.tm_id, session.num_slots)
         log.info("TaskManager registered", tm_id=session.tm_id, location=str(session.location), slots=session.num_slots)
-        # Not now: the session says "registered" first, and what is deployed follows.
+        # In the next iteration of the loop: the session must send Registered before the first DeployTask.
         asyncio.get_running_loop().call_soon(self._schedule_waiting)
         return None
 
     def task_manager_lost(self, session: TaskManagerSession, reason: str) -> None:
-        """Forget its slots and fail its tasks; a session that was replaced changes nothing."""
+        """Remove its slots and fail its tasks; ignored if a newer session of the same TaskManager has taken over."""
         if self._sessions.get(session.tm_id) is not session:
             return
         del self._sessions[session.tm_id]
@@ -179,14 +176,14 @@ class Dispatcher:
             master.task_manager_lost(session.location, reason)
 
     def heartbeat(self, session: TaskManagerSession, message: Heartbeat) -> None:
-        """Keep the counters of its tasks."""
+        """Hand the tasks' metrics to their jobs."""
         for report in message.tasks:
             master = self._job_of(session, report.attempt)
             if master is None or not master.task_metrics(session.tm_id, report.attempt, report.metrics):
                 self.num_ignored_messages += 1
 
     def task_state_changed(self, session: TaskManagerSession, message: TaskStateChanged) -> None:
-        """Hand it to the job."""
+        """Hand the message to the job."""
         master = self._job_of(session, message.attempt)
         if master is None:
             self.num_ignored_messages += 1
@@ -196,19 +193,19 @@ class Dispatcher:
         self.num_ignored_messages += master.graph.num_ignored_events - before
 
     def source_watermark_reported(self, session: TaskManagerSession, message: SourceWatermarkReported) -> None:
-        """Hand it to the job."""
+        """Hand the message to the job."""
         master = self._job_of(session, message.attempt)
         if master is None or not master.source_watermark_reported(session.tm_id, message):
             self.num_ignored_messages += 1
 
     def gate_reported(self, session: TaskManagerSession, message: GateReported) -> None:
-        """Hand it to the job."""
+        """Hand the message to the job."""
         master = self._job_of(session, message.attempt)
         if master is None or not master.gate_reported(session.tm_id, message):
             self.num_ignored_messages += 1
 
     def splits_requested(self, session: TaskManagerSession, message: SplitsRequested) -> None:
-        """Hand it to the job."""
+        """Hand the message to the job."""
         master = self._job_of(session, message.attempt)
         if master is None or not master.splits_requested(session.tm_id, message):
             self.num_ignored_messages += 1
@@ -219,7 +216,7 @@ class Dispatcher:
         return self._jobs.get(attempt[:_JOB_ID_BYTES].hex())
 
     def overview(self) -> Document:
-        """The cluster in numbers (``GET /overview``)."""
+        """The document of ``GET /overview``."""
         counts = Counter(master.graph.status for master in self._jobs.values())
         return {
             "taskmanagers": len(self._sessions),
@@ -233,11 +230,11 @@ class Dispatcher:
         }
 
     def jobs_overview(self) -> Document:
-        """One line per job (``GET /jobs/overview``)."""
+        """The document of ``GET /jobs/overview``: one item per job."""
         return {"jobs": [job_overview_item(master.view, self._clock()) for master in self._jobs.values()]}
 
     def task_managers(self) -> Document:
-        """One line per TaskManager (``GET /taskmanagers``)."""
+        """The document of ``GET /taskmanagers``: one item per TaskManager."""
         return {"taskmanagers": [self._task_manager_document(session) for session in self._sessions.values()]}
 
     def _task_manager_document(self, session: TaskManagerSession) -> Document:
@@ -252,7 +249,7 @@ class Dispatcher:
         }
 
     async def close(self) -> None:
-        """Cancel every job, give the TaskManagers a moment to do so, and tell them to go; idempotent."""
+        """Cancel all jobs, wait ``shutdown_timeout_s`` for them to end, then close all sessions; idempotent."""
         self._is_closing = True
         deadline_s = asyncio.get_running_loop().time() + self._config.shutdown_timeout_s
         active = [master for master in self._jobs.values() if not master.is_ended]

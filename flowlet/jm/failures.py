@@ -1,7 +1,7 @@
-"""Failures that the JobManager itself finds, in the same form as those that tasks report.
+"""Failures that the JobManager itself detects, as ``FailureInfo`` like those that tasks report.
 
 Side:   pure.
-Rules:  ``exception_type`` uses Flink's nouns without ``Exception``; there is no traceback where no code failed.
+Rules:  ``exception_type`` is Flink's name without ``Exception``; the traceback is empty unless an exception was raised.
 """
 
 import traceback
@@ -18,34 +18,34 @@ _MAX_TRACEBACK_CHARS: Final = 64 * 1024
 
 
 def no_slots(message: str, now_ms: int) -> FailureInfo:
-    """The job never got its slots."""
+    """The job did not get its slots in time."""
     return _failure("NoResourceAvailable", message, "", now_ms)
 
 
 def task_manager_lost(location: TaskManagerLocation, reason: str, now_ms: int) -> FailureInfo:
-    """A TaskManager with tasks of the job is gone."""
+    """The connection to a TaskManager that runs tasks of the job has ended."""
     return _failure("TaskManagerLost", f"{location} was lost: {reason}", location.tm_id, now_ms)
 
 
 def ended_unasked(location: TaskManagerLocation, task_name: str, subtask: int, now_ms: int) -> FailureInfo:
-    """A TaskManager cancelled a task that nobody wanted cancelled: it is stopping."""
+    """A TaskManager cancelled a task although the JobManager did not ask for it: the TaskManager is shutting down."""
     message = f"{location} was lost: it cancelled {task_name!r} (subtask {subtask}) on its own, so it is probably shutting down"
     return _failure("TaskManagerLost", message, location.tm_id, now_ms, task_name, subtask)
 
 
 def without_cause(location: TaskManagerLocation, task_name: str, subtask: int, now_ms: int) -> FailureInfo:
-    """A TaskManager reported a failure without saying why."""
+    """A TaskManager reported a failed task without a cause."""
     message = f"{task_name!r} (subtask {subtask}) failed on {location}, which did not say why; see its log"
     return _failure("UnknownFailure", message, location.tm_id, now_ms, task_name, subtask)
 
 
 def source_failed(error: Exception, task_name: str, now_ms: int) -> FailureInfo:
-    """The splits of a source could not be found or handed out."""
+    """The enumerator of a source could not find or assign its splits."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     failure = _failure(name, str(error)[:_MAX_MESSAGE_CHARS], "", now_ms, task_name)
     if isinstance(error, FlowletError):
-        return failure  # it says all there is to say
+        return failure  # its message is written for users, who need no traceback of ours
     return msgspec.structs.replace(failure, traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:])
 
 

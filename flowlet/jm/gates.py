@@ -1,7 +1,7 @@
-"""The remote gates of a job: where they are, and the tokens that let producers in.
+"""The remote gates of a job: their addresses, their progress, and the tokens that admit producers.
 
 Side:       pure.
-Rules:      a gate's token is made anew for every question, good for ``TOKEN_LIFETIME_MS``; blobs are passed on unopened.
+Rules:      each ``gate_document`` has a fresh token, valid for ``TOKEN_LIFETIME_MS``; blobs are passed on unopened.
 Units:      milliseconds since the epoch.
 """
 
@@ -16,12 +16,12 @@ from flowlet.jm.job_document import Document
 from flowlet.rpc.control_messages import GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.wire.gate_access import GateIdentity, gate_token
 
-# A producer that knows the cluster's secret asks again when it is over; one that was only given a token has this long.
+# A producer that knows the cluster's secret can fetch a new token when this one expires; one that was handed only a token cannot.
 TOKEN_LIFETIME_MS: Final = 24 * 3600 * 1000
 
 
 def gate_vertex(job: JobGraphMessage, name: str) -> VertexMessage | None:
-    """The vertex that begins with this gate, if the job has it."""
+    """The vertex whose source is this gate, or None."""
     return next((vertex for vertex in job.vertices if vertex.remote_gate is not None and vertex.remote_gate.name == name), None)
 
 
@@ -31,9 +31,9 @@ def gate_names(job: JobGraphMessage) -> list[str]:
 
 
 class GateEnd:
-    """When the gates of one job end: all subtasks of a gate together, so that none is gone while another one still needs a partition.
+    """Decides when the remote gates of one job end.
 
-    Threading: none.
+    All subtasks of a gate end together: a partition of a producer may need any of them.  Threading: one thread.
     """
 
     def __init__(self, job: JobGraphMessage) -> None:
@@ -45,7 +45,7 @@ class GateEnd:
         return f"<GateEnd of {len(self._vertices)} gates, {len(self._finishing)} of them finishing>"
 
     def report(self, vertex_id: str, subtask: int, counts: GateCounts) -> bool:
-        """Note what a subtask has taken; whether the gate has all it waits for now."""
+        """Record a subtask's counts; True if now every subtask has completed as many producers as the gate expects, for the first time."""
         vertex = self._vertices.get(vertex_id)
         if vertex is None or vertex.remote_gate is None:
             return False
@@ -55,13 +55,13 @@ class GateEnd:
         return wanted is not None and min(each.num_completed for each in of_gate) >= wanted and self.finish(vertex_id)
 
     def finish(self, vertex_id: str) -> bool:
-        """The gate is told to finish; whether that is news."""
+        """Mark a gate as finishing; True if it was not before."""
         is_news = vertex_id not in self._finishing
         self._finishing.add(vertex_id)
         return is_news
 
     def documents(self) -> list[Document]:
-        """The gates of the job, and what their subtasks have taken."""
+        """One document per gate, with the counts of its subtasks."""
         return [
             {
                 "name": vertex.remote_gate.name,
@@ -79,7 +79,7 @@ class GateEnd:
 def gate_document(
     job: JobGraphMessage, gate: RemoteGateMessage, locations: Sequence[TaskManagerLocation], secret: bytes, now_ms: int
 ) -> Document:
-    """All that a producer needs to offer partitions to a gate; ``locations`` by subtask."""
+    """Everything that a producer needs to offer partitions to a gate; ``locations`` has one entry per subtask."""
     identity = GateIdentity(bytes.fromhex(job.job_id), gate.name, now_ms + TOKEN_LIFETIME_MS)
     return {
         "name": gate.name,

@@ -1,9 +1,9 @@
-"""What REST shows of a job: Flink's field names where Flink has them, ours beside them.
+"""The REST documents of a job, in Flink's field names where Flink has the field.
 
 Side:   pure.
 Units:  times in milliseconds since the epoch, -1 for "not yet" as in Flink; durations in milliseconds.
 Source: Flink ``JobDetailsInfo``, ``JobDetails``, ``ExecutionJobVertex.getAggregateJobVertexState``.
-Ours:   ``subtasks`` of each vertex with ``watermark-lag``, ``failure`` of the job.
+Ours:   ``subtasks`` of each vertex with ``watermark-lag``; ``gates`` and ``failure`` of the job.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 
 Document = dict[str, object]
 _NO_METRICS: Final = TaskMetrics()
-# The first of these that any subtask is in names the whole vertex; FINISHED comes later because it needs all of them.
+# A vertex is in the first of these states that any of its subtasks is in.  FINISHED is not here: all subtasks must have finished.
 _PRECEDENCE: Final = (
     ExecutionState.FAILED,
     ExecutionState.CANCELING,
@@ -34,17 +34,17 @@ _BEFORE: Final = (ExecutionState.DEPLOYING, ExecutionState.SCHEDULED, ExecutionS
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """What the documents of one job are made of."""
+    """What the documents of one job are made from."""
 
     job: JobGraphMessage
     graph: ExecutionGraph
     metrics: Mapping[bytes, TaskMetrics]
     locations: Mapping[bytes, TaskManagerLocation]
-    gates: Sequence[Document] = ()  # what the remote gates have taken
+    gates: Sequence[Document] = ()  # of GateEnd.documents
 
 
 def job_document(view: JobView, now_ms: int) -> Document:
-    """All about one job (``GET /jobs/:jobid``)."""
+    """The document of ``GET /jobs/:jobid``."""
     graph = view.graph
     return {
         "jid": view.job.job_id,
@@ -64,7 +64,7 @@ def job_document(view: JobView, now_ms: int) -> Document:
 
 
 def job_overview_item(view: JobView, now_ms: int) -> Document:
-    """One line of ``GET /jobs/overview``."""
+    """One item of ``GET /jobs/overview``."""
     graph = view.graph
     counts = {state.lower(): count for state, count in _state_counts(graph.executions.values()).items()}
     return {
@@ -78,7 +78,7 @@ def job_overview_item(view: JobView, now_ms: int) -> Document:
 
 
 def channel_document(channel: InputChannelDescriptor) -> Document:
-    """One channel that the client is to read; ids in hex."""
+    """One channel that the client reads; ids in hex."""
     return {
         "partition": channel.partition.hex(),
         "producer": channel.producer.hex(),
@@ -90,7 +90,7 @@ def channel_document(channel: InputChannelDescriptor) -> Document:
 
 
 def vertex_status(states: Sequence[ExecutionState]) -> ExecutionState:
-    """One state for all subtasks of a vertex."""
+    """The state of a vertex, given the states of its subtasks."""
     for state in _PRECEDENCE:
         if state in states:
             return state
@@ -135,7 +135,7 @@ def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Docum
 
 
 def _watermark_lag_ms(metrics: TaskMetrics, now_ms: int) -> int | None:
-    """How far the event time of the task is behind the clock; None before the first watermark and after the last one."""
+    """How far the task's watermark is behind the clock; None before the first watermark and after ``MAX_WATERMARK``."""
     watermark = min((operator.current_output_watermark for operator in metrics.operators), default=MIN_TIMESTAMP)
     return None if watermark in (MIN_TIMESTAMP, MAX_TIMESTAMP) else now_ms - watermark
 

@@ -1,7 +1,7 @@
-"""``JobManager``: one port that takes jobs and TaskManagers.
+"""``JobManager``: serves REST clients and TaskManagers on one port.
 
 Side:       loop.
-Invariants: it listens on loopback only; an idle one wakes for heartbeats alone.
+Invariants: listens on loopback only; when idle it wakes only for heartbeats.
 Source:     Flink ``ClusterEntrypoint``, ``DispatcherRestEndpoint``.
 """
 
@@ -18,7 +18,7 @@ from flowlet.rpc.http import WallClock, wall_clock_ms
 from netstack.errors import ConfigError as NetstackConfigError
 from netstack.security import check_loopback
 
-# After the jobs had their time: for requests under way and for the WebSockets' goodbyes.
+# When the JobManager stops and its jobs have been cancelled: how long requests and WebSockets may take to end.
 _HANDLER_TIMEOUT_S = 0.3  # aiohttp waits this long twice: before and after it cancels
 _LINGERING_TIME_S = 1.0
 _KEEPALIVE_TIMEOUT_S = 75.0
@@ -26,9 +26,9 @@ log = structlog.get_logger(__name__)
 
 
 class JobManager:
-    """A JobManager inside the process of its caller.
+    """A JobManager on a loop of this process.
 
-    Threading: everything happens on the loop that calls ``start``; so must ``close``.
+    Threading: ``start`` and ``close`` on the same loop; everything else happens there, too.
     Life cycle: ``start`` once, ``close`` once or more.
     """
 
@@ -44,10 +44,10 @@ class JobManager:
         return f"<JobManager {'closed' if self._address is None else self._address} {self.dispatcher!r}>"
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
-        """Listen; the address that it got (port 0: a free one).
+        """Listen; return the host and port bound (``port=0`` picks a free one).
 
         Raises:
-            ConfigError: the address cannot be listened on, or is not a loopback address.
+            ConfigError: this is no loopback address, or the port cannot be bound.
         """
         assert self._runner is None, "started once"
         try:
@@ -58,7 +58,7 @@ class JobManager:
         runner = web.AppRunner(
             application,
             access_log=None,
-            handler_cancellation=True,  # a client that is gone must not keep its long poll
+            handler_cancellation=True,  # a long poll whose client has disconnected ends at once
             shutdown_timeout=_HANDLER_TIMEOUT_S,
             keepalive_timeout=_KEEPALIVE_TIMEOUT_S,
             lingering_time=_LINGERING_TIME_S,
@@ -76,7 +76,7 @@ class JobManager:
         return self._address
 
     async def close(self) -> None:
-        """Cancel the jobs, send the TaskManagers away and stop listening; within 2 s, idempotent."""
+        """Cancel the jobs, close the TaskManagers' sessions and stop listening; takes at most 2 s; idempotent."""
         runner, self._runner = self._runner, None
         if runner is None:
             return

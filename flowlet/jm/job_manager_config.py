@@ -1,7 +1,6 @@
 """Settings of a JobManager.
 
 Side:   pure.
-Units:  as the names say; one frozen object, checked when it is made.
 """
 
 from dataclasses import dataclass, field, fields
@@ -9,22 +8,22 @@ from dataclasses import dataclass, field, fields
 from flowlet.errors import ConfigError
 from flowlet.rpc.auth import SECRET_BYTES
 
-_MAX_VALUE = 1_000_000_000  # a timer cannot be set to infinity
+_MAX_VALUE = 1_000_000_000  # about 30 years in seconds: a finite limit, because a timer cannot be set to infinity
 
 
 @dataclass(frozen=True, slots=True)
 class JobManagerConfig:
-    """Every knob of a JobManager; all that grows is bounded by one."""
+    """All settings of a JobManager: timeouts, and an upper limit for everything that grows."""
 
     secret: bytes = field(repr=False)
     slot_request_timeout_s: float = 30.0  # how long a job waits for slots; Flink's slot.request.timeout is 300 s
     heartbeat_interval_ms: int = 1000
-    heartbeat_timeout_s: float = 8.0  # of silence; Flink's 50 s would break "lost within 10 s"
+    heartbeat_timeout_s: float = 8.0  # without a message; Flink's 50 s are too long to find a lost TaskManager within 10 s
     registration_timeout_s: float = 5.0
-    # A client hears of a failure at the latest so long after it, even if a task does not end: its function may be blocked for ever.
-    # With the heartbeat timeout this keeps "lost within 10 s".
+    # A client learns of a failure at most this long after it, even if a blocked user function keeps a task from ending.
+    # Together with heartbeat_timeout_s it stays below the 10 s within which a lost TaskManager is reported.
     failure_grace_s: float = 1.5
-    shutdown_timeout_s: float = 0.6  # for cancelled jobs to end when the JobManager stops
+    shutdown_timeout_s: float = 0.6  # how long cancelled jobs may take to end when the JobManager stops
     max_active_jobs: int = 100
     max_finished_jobs: int = 100
     max_tasks_per_job: int = 10_000

@@ -1,4 +1,4 @@
-"""One job in the JobManager: hands events to its execution graph and carries out what that orders.
+"""Runs one job: feeds events to its execution graph and carries out the effects.
 
 Side:       loop.
 Invariants: the user's code is kept only until the tasks are deployed; ``on_ended`` is called once, as the last effect.
@@ -60,37 +60,34 @@ log = structlog.get_logger(__name__)
 
 
 class TaskManagerGateway(Protocol):
-    """How a job reaches the TaskManagers that are not lost; it never ends a job before it returns."""
+    """Sends a job's messages to registered TaskManagers.  No method may end a job before it returns."""
 
     def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
-        """Send a task."""
+        """Send ``DeployTask``."""
 
     def cancel(self, tm_id: str, attempt: bytes) -> None:
-        """Ask for the end of a task."""
+        """Send ``CancelTask``."""
 
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
-        """Tell a source how far it may be."""
+        """Send ``AllowSourceWatermark``: the subtask pauses while its watermark is above ``max_allowed`` (ms)."""
 
     def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
-        """Hand a source what it asked for."""
+        """Send ``AddSplits``; ``waiting_bytes`` is the size of the splits that are still unassigned."""
 
     def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
-        """Tell a source that there is nothing left."""
+        """Send ``NoMoreSplits``."""
 
     def finish_gate(self, tm_id: str, attempt: bytes) -> None:
-        """Let the gate of a task end."""
+        """Send ``FinishGate``."""
 
 
 class JobMaster:
-    """A submitted job until it is forgotten.
-
-    Threading: the JobManager's loop.
-    """
+    """One submitted job, from submission until the dispatcher forgets it.  Threading: the JobManager's loop."""
 
     def __init__(
         self, job: JobGraphMessage, gateway: TaskManagerGateway, on_ended: Callable[["JobMaster"], None], clock: WallClock
     ) -> None:
-        self.job = job  # without code once it is deployed
+        self.job = job  # its blobs are dropped once the tasks are deployed
         self.graph = ExecutionGraph.create(execution_vertices(job), clock())
         self._gateway = gateway
         self._on_ended = on_ended
@@ -99,36 +96,36 @@ class JobMaster:
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._gates = GateEnd(job)
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
-        self._sources: dict[str, SourceCoordinator] = {}  # by vertex, from start on
+        self._sources: dict[str, SourceCoordinator] = {}  # by vertex id; filled by start()
         self._plan: DeploymentPlan | None = None
-        self._failing_since_s: float | None = None  # monotonic
-        self._changed = asyncio.Event()  # replaced at every change, so that everybody who waits wakes once
+        self._failing_since_s: float | None = None  # time.monotonic()
+        self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
 
     def __repr__(self) -> str:
         return f"<JobMaster {self.job.job_id} {self.graph.status.name}>"
 
     @property
     def job_id(self) -> str:
-        """32 hex digits."""
+        """The id as 32 hex digits."""
         return self.job.job_id
 
     @property
     def is_ended(self) -> bool:
-        """Whether the job has ended."""
+        """Whether the job is in a terminal status."""
         return self.graph.status.is_globally_terminal_state()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the job has no slots yet."""
+        """Whether the job still waits for its slots."""
         return self.graph.status is JobStatus.CREATED
 
     @property
     def view(self) -> JobView:
-        """For documents about it."""
+        """What ``job_document`` needs."""
         return JobView(self.job, self.graph, self._metrics, self._locations, self._gates.documents())
 
     def start(self, locations: Mapping[bytes, TaskManagerLocation]) -> None:
-        """Deploy every task to its place."""
+        """Deploy all tasks; ``locations`` has the TaskManager of every attempt."""
         self._locations = dict(locations)
         self._plan = DeploymentPlan(self.job, self._locations)
         self._sources = {vertex.id: self._coordinator_of(vertex, vertex.files) for vertex in self.job.vertices if vertex.files is not None}
@@ -139,21 +136,21 @@ class JobMaster:
             coordinator.start()
 
     def fail_scheduling(self, message: str) -> None:
-        """End the job for lack of slots."""
+        """Fail the job because it did not get its slots."""
         self._handle(SchedulingFailed(failures.no_slots(message, self._clock())))
 
     def cancel(self) -> None:
-        """Cancel the job; idempotent, in every state."""
+        """Cancel the job; in every state, idempotent."""
         self._handle(CancelRequested())
 
     def task_state_changed(self, tm_id: str, message: TaskStateChanged) -> None:
-        """A TaskManager reports; what does not fit is counted by the graph."""
+        """Apply a TaskManager's report; the graph counts reports that it ignores."""
         if message.metrics is not None:
             self.task_metrics(tm_id, message.attempt, message.metrics)
         self._handle(ExecutionReported(message.attempt, tm_id, message.state, self._cause_of(message)))
 
     def task_metrics(self, tm_id: str, attempt: bytes, metrics: TaskMetrics) -> bool:
-        """Keep the latest counters of a task; False if it is not one of this job's on that TaskManager."""
+        """Keep the latest metrics of a task; False if the task does not run on that TaskManager."""
         location = self._locations.get(attempt)
         if location is None or location.tm_id != tm_id:
             return False
@@ -162,16 +159,14 @@ class JobMaster:
         return True
 
     def source_watermark_reported(self, tm_id: str, message: SourceWatermarkReported) -> bool:
-        """An aligned source says where it is; False if it is not a running one of this job's on that TaskManager."""
-        location = self._locations.get(message.attempt)
-        if location is None or location.tm_id != tm_id or self.graph.executions[message.attempt].state.is_terminal:
+        """Record the watermark of an aligned source; False if that task does not run there, or is not aligned."""
+        if not self._is_running_on(tm_id, message.attempt):
             return False
         return self._alignment.report(self._source_subtask(message.attempt), message.timestamp)
 
     def splits_requested(self, tm_id: str, message: SplitsRequested) -> bool:
-        """A source wants more splits; False if it is not a running one of this job's on that TaskManager, or has no enumerator."""
-        location = self._locations.get(message.attempt)
-        if location is None or location.tm_id != tm_id or self.graph.executions[message.attempt].state.is_terminal:
+        """Answer a source that wants splits; False if that task does not run there, or has no enumerator."""
+        if not self._is_running_on(tm_id, message.attempt):
             return False
         vertex = self.graph.executions[message.attempt].vertex
         coordinator = self._sources.get(vertex.vertex_id)
@@ -209,32 +204,35 @@ class JobMaster:
         self._gateway.allow_watermark(*self._place_of(receiver), max_allowed)
 
     def task_manager_lost(self, location: TaskManagerLocation, reason: str) -> None:
-        """Fail the tasks there, if any."""
+        """Fail the tasks that ran there; does nothing if there were none."""
         self._handle(TaskManagerLost(location.tm_id, failures.task_manager_lost(location, reason, self._clock())))
 
     def edge(self, edge_id: str) -> EdgeMessage | None:
-        """The edge with this id, if the job has it."""
+        """The edge with this id, or None."""
         return next((edge for edge in self.job.edges if edge.id == edge_id), None)
 
     def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
-        """Where the client reads an edge; the tasks are deployed."""
-        assert self._plan is not None, "deployed"
+        """The channels through which the client reads ``edge``; call after ``start``."""
+        assert self._plan is not None, "start() made it"
         return self._plan.external_channels(edge)
 
     def gate_reported(self, tm_id: str, message: GateReported) -> bool:
-        """A subtask of a gate says what it has taken; False if it is not a running one of this job's on that TaskManager."""
-        location = self._locations.get(message.attempt)
-        if location is None or location.tm_id != tm_id or self.graph.executions[message.attempt].state.is_terminal:
+        """Record the counts of a remote gate's subtask, and end the gate if it is complete; False if that task does not run there."""
+        if not self._is_running_on(tm_id, message.attempt):
             return False
         vertex = self.graph.executions[message.attempt].vertex
         if self._gates.report(vertex.vertex_id, vertex.subtask, message.counts):
             self._finish_gate(vertex.vertex_id)
         return True
 
+    def _is_running_on(self, tm_id: str, attempt: bytes) -> bool:
+        location = self._locations.get(attempt)
+        return location is not None and location.tm_id == tm_id and not self.graph.executions[attempt].state.is_terminal
+
     def finish_gate(self, name: str) -> None:
-        """Let one of the job's gates end with the partitions that are open; the tasks are deployed.  A second call does nothing."""
+        """Tell a gate to accept no further producers and end after the open ones; call after ``start``; idempotent."""
         vertex = gate_vertex(self.job, name)
-        assert vertex is not None, "asked for a gate of this job"
+        assert vertex is not None, "a gate of this job"
         if self._gates.finish(vertex.id):
             self._finish_gate(vertex.id)
 
@@ -244,15 +242,15 @@ class JobMaster:
                 self._gateway.finish_gate(self._locations[attempt].tm_id, attempt)
 
     def gate_document(self, name: str, secret: bytes) -> Document:
-        """What producers need to know of one of the job's gates; the tasks are deployed."""
+        """What a producer needs to know of a gate; call after ``start``."""
         vertex = gate_vertex(self.job, name)
-        assert vertex is not None, "asked for a gate of this job"
-        assert vertex.remote_gate is not None, "it is one"
+        assert vertex is not None, "a gate of this job"
+        assert vertex.remote_gate is not None, "gate_vertex found it by its gate"
         attempts = [attempt_id(self.job_id, vertex.id, subtask) for subtask in range(vertex.parallelism)]
         return gate_document(self.job, vertex.remote_gate, [self._locations[each] for each in attempts], secret, self._clock())
 
     async def wait_until_running(self, timeout_s: float) -> bool:
-        """Whether every task runs (or the job has ended), at the latest after ``timeout_s``."""
+        """Wait for all tasks to run, or the job to end; False if neither happened within ``timeout_s``."""
         return await self._wait_until(lambda: self.is_ended or self._are_running(), timeout_s)
 
     def _are_running(self) -> bool:
@@ -260,13 +258,13 @@ class JobMaster:
         return all(state is ExecutionState.RUNNING or state.is_terminal for state in states)
 
     async def wait_until_ended(self, timeout_s: float) -> bool:
-        """Whether the job has ended, at the latest after ``timeout_s``."""
+        """Wait for the job to end; False if it did not within ``timeout_s``."""
         return await self._wait_until(lambda: self.is_ended, timeout_s)
 
     async def wait_for_result(self, timeout_s: float, failure_grace_s: float) -> bool:
-        """Whether the job has ended, or has been failing for ``failure_grace_s``, at the latest after ``timeout_s``.
+        """Wait for the job to end, or to have been failing for ``failure_grace_s``; False if neither happened within ``timeout_s``.
 
-        A failing job whose tasks do not end has its result nevertheless: it failed, and why.
+        The result of a failing job is known before its tasks have ended: it fails, with this cause.
         """
         deadline_s = time.monotonic() + timeout_s
         await self._wait_until(lambda: self.is_ended or self._failing_since_s is not None, timeout_s)
@@ -276,7 +274,7 @@ class JobMaster:
         return await self.wait_until_ended(min(known_s, deadline_s) - time.monotonic()) or known_s <= deadline_s
 
     async def wait_until_deployed(self, timeout_s: float) -> bool:
-        """Whether the job has its slots (or has ended), at the latest after ``timeout_s``."""
+        """Wait for the job to get its slots, or to end; False if neither happened within ``timeout_s``."""
         return await self._wait_until(lambda: not self.is_waiting, timeout_s)
 
     async def _wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
@@ -329,7 +327,7 @@ class JobMaster:
                 log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=subtask, state=state.value)
             case JobStatusChanged(status):
                 self._failing_since_s = time.monotonic() if status is JobStatus.FAILING else None
-                if status is not JobStatus.RUNNING:  # a reader may be on a TaskManager that was lost just now
+                if status is not JobStatus.RUNNING:  # a coordinator must not answer readers on a TaskManager that was just lost
                     self._close_sources()
                 self._log_status(status)
             case ReleaseSlots():

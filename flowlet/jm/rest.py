@@ -1,8 +1,8 @@
-"""The REST interface and the TaskManagers' WebSocket.
+"""The REST interface, and the WebSocket of the TaskManagers.
 
 Side:   loop.
-Source: Flink's REST API, as far as listed here; every error is ``{"errors": [text, ...]}``.
-Units:  ``timeout_ms`` of the long polls in milliseconds; a longer one than the limit is cut to it.
+Source: the parts of Flink's REST API that ``create_application`` lists; every error is ``{"errors": [text, ...]}``.
+Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms``.
 Absent: metrics, checkpoints, savepoints, the web page.
 """
 
@@ -26,10 +26,7 @@ _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
 
 
 class RestApi:
-    """The handlers of all routes.
-
-    Threading: the JobManager's loop.
-    """
+    """The handlers of all routes.  Threading: the JobManager's loop."""
 
     def __init__(self, dispatcher: Dispatcher, config: JobManagerConfig, jm_id: str, clock: WallClock) -> None:
         self._dispatcher = dispatcher
@@ -41,7 +38,7 @@ class RestApi:
         return f"<RestApi of {self._dispatcher!r}>"
 
     def create_application(self) -> web.Application:
-        """The application to serve."""
+        """The aiohttp application with all routes, behind the check of signatures."""
         application = AuthenticatingServer(self._config.secret, clock=self._clock).create_application()
         application.add_routes(
             [
@@ -63,11 +60,11 @@ class RestApi:
         return application
 
     async def health(self, request: web.Request) -> web.Response:
-        """That the process serves."""
+        """200 as long as the process serves."""
         return _json({"status": "ok"})
 
     async def overview(self, request: web.Request) -> web.Response:
-        """The cluster in numbers."""
+        """The cluster in numbers: TaskManagers, slots, jobs."""
         return _json(self._dispatcher.overview())
 
     async def task_managers(self, request: web.Request) -> web.Response:
@@ -79,7 +76,7 @@ class RestApi:
         return _json(self._dispatcher.jobs_overview())
 
     async def submit(self, request: web.Request) -> web.Response:
-        """Take a job: 202 with its id, 400 if it is not valid, 409 if its id is taken, 503 if there are too many."""
+        """Submit a job: 202 with its id; 400 not valid; 409 id or gate name taken; 503 too many jobs."""
         try:
             job = _job_graph_decoder.decode(await request.read())
             self._dispatcher.submit(job)
@@ -94,26 +91,26 @@ class RestApi:
         return _json({"jobid": job.job_id}, status=202)
 
     async def job(self, request: web.Request) -> web.Response:
-        """All about one job."""
+        """Everything about one job."""
         return self._document_of(self._find_job(request))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Cancel a job; 202 in every state."""
+        """Cancel a job: 202 in every state."""
         master = self._find_job(request)
         if request.query.get("mode") != "cancel":
-            return error_response(400, "the mode must be given as ?mode=cancel")
+            return error_response(400, "to cancel the job, call this path with ?mode=cancel")
         master.cancel()
         return _json({}, status=202)
 
     async def execution_result(self, request: web.Request) -> web.Response:
-        """The job's document once it has ended, or has failed and its tasks do not end; 204 if that is not so within the time."""
+        """The job's document once its result is known; 204 if that takes longer than ``timeout_ms``."""
         master = self._find_job(request)
         if await master.wait_for_result(self._long_poll_s(request), self._config.failure_grace_s):
             return self._document_of(master)
         return web.Response(status=204)
 
     async def collect(self, request: web.Request) -> web.Response:
-        """Where to read an external edge, once its producers are deployed; 204 if not within the time, 409 if the job has ended."""
+        """The channels of an external edge once its producers are deployed; 204 if not within ``timeout_ms``, 409 if the job has ended."""
         master = self._find_job(request)
         edge = master.edge(request.match_info["edge_id"])
         if edge is None or edge.target is not None:
@@ -125,7 +122,7 @@ class RestApi:
         return _json([channel_document(channel) for channel in master.external_channels(edge)])
 
     async def gate(self, request: web.Request) -> web.Response:
-        """Where a remote gate is, and a token for it: 404 if no job has it, 410 if its job has ended, 204 if it is not ready in time."""
+        """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within ``timeout_ms``."""
         name = request.match_info["gate"]
         master = self._dispatcher.job_with_gate(name)
         if master is None:
@@ -137,7 +134,7 @@ class RestApi:
         return _json(master.gate_document(name, self._config.secret))
 
     async def finish_gate(self, request: web.Request) -> web.Response:
-        """Let a gate end with the partitions that are open; 202, also if it does so already, else as ``gate``."""
+        """Accept no further producers at a gate: 202, also if repeated; 404, 410 and 204 as in ``gate``."""
         name = request.match_info["gate"]
         master = self._dispatcher.job_with_gate(name)
         if master is None:
@@ -145,7 +142,7 @@ class RestApi:
         return await self._finish_gate(request, master, name)
 
     async def finish_gate_of_job(self, request: web.Request) -> web.Response:
-        """The same for a gate of one job."""
+        """As ``finish_gate``, for a gate of the given job."""
         master, name = self._find_job(request), request.match_info["gate"]
         if name not in gate_names(master.job):
             return error_response(404, f"the job has no gate {name!r}; its gates are {gate_names(master.job)}")
@@ -153,7 +150,7 @@ class RestApi:
 
     async def _finish_gate(self, request: web.Request, master: JobMaster, name: str) -> web.Response:
         if request.query.get("mode") != "finish":
-            return error_response(400, "the mode must be given as ?mode=finish")
+            return error_response(400, "to finish the gate, call this path with ?mode=finish")
         if not await master.wait_until_deployed(self._long_poll_s(request)):
             return web.Response(status=204)
         if master.is_ended:
@@ -162,7 +159,7 @@ class RestApi:
         return _json({}, status=202)
 
     async def task_manager(self, request: web.Request) -> web.StreamResponse:
-        """The WebSocket of one TaskManager, until it ends."""
+        """Serve the WebSocket of one TaskManager until it ends."""
         websocket = new_websocket()
         await websocket.prepare(request)
         await TaskManagerSession(websocket, self._dispatcher, self._config, self._jm_id).run()

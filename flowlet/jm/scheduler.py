@@ -1,14 +1,13 @@
-"""Who gets which slot.
+"""Assigns slots to jobs, and tasks to slots.
 
 Side:       pure.
-Invariants: a slot belongs to one job at most; free + taken = all slots of the TaskManagers that are there; a job gets all its slots or
-            none.
+Invariants: each slot belongs to at most one job; free + taken = all slots of the registered TaskManagers; a job gets all its slots or none.
 Source:     Flink ``SlotSharingGroup``, ``DefaultScheduler``, ``cluster.evenly-spread-out-slots``.
-Rules:      a slot sharing group takes as many slots as its widest vertex has subtasks.  Subtask i of a vertex that wide goes to slot i; a
-            narrower vertex takes the slots that have the fewest tasks, so that single sources and sinks are not all in the first process;
-            but a vertex that is fed subtask by subtask stays beside the one that feeds it.
-            A job's slots are dealt out one per TaskManager and round, in the order of registration.
-Absent:     slots of different sizes, giving single slots back before the job ends.
+Rules:      a slot sharing group needs as many slots as its widest vertex has subtasks; subtask i of that vertex goes to slot i.  A narrower
+            vertex takes the slots with the fewest tasks, so that single sources and sinks do not all run in the first process; but if a
+            pointwise edge from a vertex of equal parallelism feeds it, it takes the slots of that vertex.
+            A job takes one slot of each TaskManager in turn, in the order of registration.
+Absent:     slots of different sizes; giving back single slots before the job ends.
 """
 
 from collections import Counter
@@ -20,7 +19,7 @@ from netstack.ids import execution_attempt_id
 
 
 def slots_by_group(job: JobGraphMessage) -> dict[str, int]:
-    """How many slots each slot sharing group needs, in the order of first appearance."""
+    """The number of slots that each slot sharing group needs, in the order of first appearance."""
     widths: dict[str, int] = {}
     for vertex in job.vertices:
         widths[vertex.slot_sharing_group] = max(widths.get(vertex.slot_sharing_group, 0), vertex.parallelism)
@@ -28,12 +27,12 @@ def slots_by_group(job: JobGraphMessage) -> dict[str, int]:
 
 
 def needed_slots(job: JobGraphMessage) -> int:
-    """How many slots the whole job needs."""
+    """The number of slots that the whole job needs."""
     return sum(slots_by_group(job).values())
 
 
 def execution_vertices(job: JobGraphMessage) -> list[ExecutionVertex]:
-    """Every subtask with the id of its first attempt, vertices in the job's order."""
+    """Every subtask with the id of its first attempt, in the order of the job's vertices."""
     return [
         ExecutionVertex(attempt_id(job.job_id, vertex.id, subtask), vertex.id, subtask)
         for vertex in job.vertices
@@ -47,7 +46,7 @@ def attempt_id(job_id: str, vertex_id: str, subtask: int) -> bytes:
 
 
 def assign_tasks(job: JobGraphMessage, slots: list[str]) -> dict[bytes, str]:
-    """The TaskManager of each attempt, given the TaskManager of each of the job's slots."""
+    """The TaskManager id of each attempt; ``slots`` has the TaskManager id of each of the job's slots."""
     first: dict[str, int] = {}  # the index of each group's first slot
     num_assigned = 0
     for group, width in slots_by_group(job).items():
@@ -63,12 +62,12 @@ def assign_tasks(job: JobGraphMessage, slots: list[str]) -> dict[bytes, str]:
 
 
 def slot_indices(job: JobGraphMessage) -> dict[str, list[int]]:
-    """For each vertex the slot of each subtask, counted within its slot sharing group."""
+    """By vertex id: the slot of each subtask, counted within the slot sharing group."""
     places: dict[str, list[int]] = {}
     num_tasks = {group: [0] * width for group, width in slots_by_group(job).items()}
     for vertex in job.vertices:
         tasks = num_tasks[vertex.slot_sharing_group]
-        indices = _beside(vertex, job, places) or sorted(_least_loaded(tasks, vertex.parallelism))
+        indices = _slots_of_pointwise_source(vertex, job, places) or sorted(_least_loaded(tasks, vertex.parallelism))
         for index in indices:
             tasks[index] += 1
         places[vertex.id] = indices
@@ -76,11 +75,11 @@ def slot_indices(job: JobGraphMessage) -> dict[str, list[int]]:
 
 
 def _least_loaded(num_tasks: list[int], most: int) -> list[int]:
-    return sorted(range(len(num_tasks)), key=num_tasks.__getitem__)[:most]  # stable: of equal ones the first
+    return sorted(range(len(num_tasks)), key=num_tasks.__getitem__)[:most]  # sorted is stable: of equal slots the first
 
 
-def _beside(vertex: VertexMessage, job: JobGraphMessage, places: dict[str, list[int]]) -> list[int] | None:
-    """The slots of the vertex that feeds this one subtask by subtask, if there is one: then nothing leaves the process."""
+def _slots_of_pointwise_source(vertex: VertexMessage, job: JobGraphMessage, places: dict[str, list[int]]) -> list[int] | None:
+    """The slots of a vertex that feeds this one pointwise with equal parallelism, if any: its records then never leave the process."""
     for edge in job.edges:
         if edge.target != vertex.id or not edge.is_pointwise:
             continue
@@ -95,51 +94,48 @@ def _width(vertex: VertexMessage) -> tuple[str, int]:
 
 
 @dataclass(slots=True)
-class _Offer:
+class _TaskManagerSlots:
     num_slots: int
     num_free: int
 
 
 class SlotPool:
-    """The slots of all registered TaskManagers.
-
-    Threading: none; one owner.
-    """
+    """The slots of all registered TaskManagers.  Threading: one thread."""
 
     def __init__(self) -> None:
-        self._offers: dict[str, _Offer] = {}  # by TaskManager, in the order of registration
-        self._taken: dict[str, list[str]] = {}  # the TaskManager of each slot of a job
+        self._task_managers: dict[str, _TaskManagerSlots] = {}  # by TaskManager id, in the order of registration
+        self._taken: dict[str, list[str]] = {}  # by job id: the TaskManager id of each slot it holds
 
     def __repr__(self) -> str:
-        return f"<SlotPool {self.num_free} of {self.num_slots} slots free, {len(self._offers)} TaskManagers>"
+        return f"<SlotPool {self.num_free} of {self.num_slots} slots free, {len(self._task_managers)} TaskManagers>"
 
     @property
     def num_slots(self) -> int:
-        """All slots."""
-        return sum(offer.num_slots for offer in self._offers.values())
+        """The number of all slots."""
+        return sum(each.num_slots for each in self._task_managers.values())
 
     @property
     def num_free(self) -> int:
-        """The slots that no job has."""
-        return sum(offer.num_free for offer in self._offers.values())
+        """The number of slots that belong to no job."""
+        return sum(each.num_free for each in self._task_managers.values())
 
     def num_free_on(self, tm_id: str) -> int:
-        """The free slots of one TaskManager."""
-        return self._offers[tm_id].num_free
+        """The number of free slots of one TaskManager."""
+        return self._task_managers[tm_id].num_free
 
     def add(self, tm_id: str, num_slots: int) -> None:
-        """A TaskManager registered."""
-        assert tm_id not in self._offers, "lost before it registers again"
-        self._offers[tm_id] = _Offer(num_slots, num_slots)
+        """Add the slots of a TaskManager that registered."""
+        assert tm_id not in self._task_managers, "remove() comes before it registers again"
+        self._task_managers[tm_id] = _TaskManagerSlots(num_slots, num_slots)
 
     def remove(self, tm_id: str) -> None:
-        """A TaskManager is lost; slots that jobs still hold there are forgotten."""
-        del self._offers[tm_id]
+        """Remove the slots of a lost TaskManager, free and taken."""
+        del self._task_managers[tm_id]
         self._taken = {job: [held for held in slots if held != tm_id] for job, slots in self._taken.items()}
 
     def allocate(self, job_id: str, num_slots: int) -> list[str] | None:
-        """The TaskManagers of ``num_slots`` slots, one entry each; None, and nothing taken, if there are too few."""
-        assert job_id not in self._taken, "a job asks once"
+        """The TaskManager id of each slot that the job now holds; None, and nothing taken, if too few are free."""
+        assert job_id not in self._taken, "a job allocates once"
         if num_slots > self.num_free:
             return None
         slots: list[str] = []
@@ -149,32 +145,32 @@ class SlotPool:
         return list(slots)
 
     def _one_round(self, most: int) -> list[str]:
-        round_of = [tm_id for tm_id, offer in self._offers.items() if offer.num_free][:most]
+        round_of = [tm_id for tm_id, each in self._task_managers.items() if each.num_free][:most]
         for tm_id in round_of:
-            self._offers[tm_id].num_free -= 1
+            self._task_managers[tm_id].num_free -= 1
         return round_of
 
     def release(self, job_id: str) -> None:
-        """The job has ended; nothing happens if it has no slots."""
+        """Free the slots of a job that has ended, if it has any."""
         for tm_id in self._taken.pop(job_id, ()):
-            self._offers[tm_id].num_free += 1
+            self._task_managers[tm_id].num_free += 1
 
     def describe_shortage(self, num_slots: int, waited_s: float) -> str:
-        """Why a job cannot start, for its user."""
+        """The error text for a job that cannot start."""
         free = "" if self.num_free == self.num_slots else f" ({self.num_free} free)"
-        managers = "1 TaskManager" if len(self._offers) == 1 else f"{len(self._offers)} TaskManagers"
+        managers = "1 TaskManager" if len(self._task_managers) == 1 else f"{len(self._task_managers)} TaskManagers"
         return (
             f"job needs {_count(num_slots, 'slot')}, the cluster has {self.num_slots}{free} on {managers} after {waited_s:g} s: "
             "start more TaskManagers or lower the parallelism"
         )
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the books do not balance; for tests."""
+        """Raise AssertionError if free and taken slots do not add up; for tests."""
         held = Counter(tm_id for slots in self._taken.values() for tm_id in slots)
-        assert set(held) <= set(self._offers), "no slot of a lost TaskManager is held"
-        for tm_id, offer in self._offers.items():
-            assert offer.num_free >= 0, offer
-            assert offer.num_free + held[tm_id] == offer.num_slots, (tm_id, offer, held[tm_id])
+        assert set(held) <= set(self._task_managers), "no slot of a lost TaskManager is held"
+        for tm_id, each in self._task_managers.items():
+            assert each.num_free >= 0, each
+            assert each.num_free + held[tm_id] == each.num_slots, (tm_id, each, held[tm_id])
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,11 +1,10 @@
-"""Hands out the splits of one source to its readers.
+"""Assigns the splits of one source to its readers.
 
 Side:       loop.
-Invariants: the enumerator finds its splits on a thread of its own; a reader that asks before that is answered as soon as it has, in the
-            order of the questions; after ``close``, or a failure, nobody is answered and ``fail`` is not called again.
-Units:      bytes.
+Invariants: the enumerator discovers its splits on a thread of its own; requests that arrive before it is done are answered then, in their
+            order.  After ``close`` or a failure no request is answered, and ``fail`` is not called again.
 Source:     Flink ``SourceCoordinator``, ``SourceCoordinatorContext``, ``RequestSplitEvent``, ``AddSplitEvent``, ``NoMoreSplitsEvent``.
-Absent:     taking splits back from a reader that failed: the job fails with it.
+Absent:     reassigning the splits of a failed reader: the whole job fails with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,28 +16,26 @@ from flowlet.splits.file_split import FileSplit
 
 
 class CallInBackground(Protocol):
-    """Runs a function elsewhere and hands its result, or its error, to this thread."""
+    """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
 
     def __call__(
         self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
     ) -> object:
-        """Return before the function has."""
+        """Start the call and return at once."""
 
 
 class SourceCoordinator:
-    """The enumerator of one source vertex, and the readers that wait for it.
+    """The split enumerator of one source vertex, and the readers that wait for it.
 
     Threading: the JobManager's loop.
-    Life cycle: ``start`` once the tasks are deployed, ``close`` when the job no longer runs; idempotent.
+    Life cycle: ``start`` once the tasks are deployed; ``close`` when the job no longer runs, idempotent.
 
     Args:
-        name: of the vertex, for people.
-        enumerator: has not looked for its splits yet.
+        enumerator: its ``discover`` has not been called yet.
         num_readers: the parallelism of the vertex.
-        add_splits: sends a subtask its splits, and says how many bytes are left.
-        no_more_splits: tells a subtask that nothing is left.
-        fail: ends the job; called once at most.
-        call_in_background: see there.
+        add_splits: sends a subtask its splits, with the size in bytes of those that are still unassigned.
+        no_more_splits: tells a subtask that all splits are assigned.
+        fail: fails the job; called at most once.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class SourceCoordinator:
         self._no_more_splits = no_more_splits
         self._fail = fail
         self._call_in_background = call_in_background
-        self._waiting: list[int] | None = []  # readers that asked too early; None: the enumerator knows its splits
+        self._waiting: list[int] | None = []  # subtasks that asked before the splits were discovered; None: they are discovered
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -67,12 +64,12 @@ class SourceCoordinator:
         return f"<SourceCoordinator of {self._name!r}, {'closed' if self._is_closed else self._enumerator}{waiting}>"
 
     def start(self) -> None:
-        """Begin to look for the splits."""
+        """Start to discover the splits."""
         enumerator, num_readers = self._enumerator, self._num_readers
         self._call_in_background(lambda: enumerator.discover(num_readers), self._discovered, self._failed, f"splits of {self._name}")
 
     def splits_requested(self, subtask: int) -> None:
-        """A reader wants more."""
+        """Send the subtask its next splits, or that none are left."""
         if self._is_closed:
             return
         if self._waiting is not None:
@@ -85,7 +82,7 @@ class SourceCoordinator:
             self._no_more_splits(subtask)
 
     def close(self) -> None:
-        """Answer nobody any more; a search that is under way ends by itself."""
+        """Answer no further requests; a ``discover`` that is under way ends by itself."""
         self._is_closed = True
 
     def _discovered(self, _: None) -> None:

@@ -1,8 +1,8 @@
-"""What a submitted job must be before the JobManager takes it.
+"""Validates a submitted job before the JobManager accepts it.
 
 Side:   pure.
-Source: Flink ``JobSubmitHandler``, ``JobGraph`` checks.  The client has checked its graph already; here nothing it says is believed, and
-        everything is bounded.
+Source: Flink ``JobSubmitHandler``, the checks of ``JobGraph``.
+Rules:  the client has checked the graph, too, but the JobManager trusts nothing that it sends, and limits every size.
 """
 
 from collections import Counter
@@ -20,22 +20,18 @@ from netstack.wire.offer_messages import FINGERPRINT_BYTES
 MAX_NAME_CHARS = 1_000
 MAX_OPERATORS_PER_VERTEX = 1_000
 MAX_EDGES = 10_000
-MAX_INPUTS_PER_OPERATOR = 63  # Flink's: one bit each in an input selection
-# A task travels as one message of at most 64 MiB: its operators, its outputs' partitioners and the addresses of its channels.
-# A report and an announcement per subtask of a source in each interval.
+MAX_INPUTS_PER_OPERATOR = 63  # Flink's: an input selection has one bit for each
+# In each interval every subtask of an aligned source costs a report and an announcement.
 MIN_ALIGNMENT_INTERVAL_MS = 10
 MAX_ALIGNMENT_INTERVAL_MS = 3_600_000
-MAX_GATE_PRODUCERS = 1_000_000  # each is remembered once complete
-MAX_GATE_CODE_BYTES = 1024 * 1024  # kept, unlike all other code, as long as the job is known
+MAX_GATE_PRODUCERS = 1_000_000  # the gate remembers each one that is complete
+MAX_GATE_CODE_BYTES = 1024 * 1024  # unlike other code it is kept as long as the job is known
+# A task travels as one message of at most 64 MiB: its operators, its outputs' partitioners and the addresses of its channels.
 MAX_CODE_BYTES_PER_VERTEX = 48 * 1024 * 1024
 
 
 def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
-    """Make sure that the job can be run as it is.
-
-    Raises:
-        JobGraphError: it cannot; the message names the vertex or edge.
-    """
+    """Check that the job can be run.  Raises JobGraphError: it cannot; the message names the vertex or edge."""
     if not is_id(job.job_id):
         raise JobGraphError(f"a job id has 32 lower-case hex digits, got {job.job_id[:64]!r}")
     _check_name("the job's name", job.name)
@@ -51,7 +47,7 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
 
 
 def without_code(job: JobGraphMessage) -> JobGraphMessage:
-    """The same graph with empty blobs: what is kept of a job whose tasks are deployed."""
+    """The same graph with empty blobs: what the JobManager keeps once the tasks are deployed."""
     return msgspec.structs.replace(
         job,
         vertices=[msgspec.structs.replace(vertex, chain=b"", files=None) for vertex in job.vertices],
@@ -97,7 +93,7 @@ def _check_vertex(vertex: VertexMessage) -> None:
     if vertex.remote_gate is not None:
         _check_gate(vertex.name, vertex.remote_gate)
     if vertex.files is not None and vertex.files.split_bytes is not None and vertex.files.split_bytes < 1:
-        raise JobGraphError(f"vertex {vertex.name!r}: splits of {vertex.files.split_bytes} bytes, the least is 1")
+        raise JobGraphError(f"vertex {vertex.name!r}: its splits must have at least 1 byte, not {vertex.files.split_bytes}")
     for name in vertex.operator_names:
         _check_name(f"vertex {vertex.name!r}: an operator's name", name)
 
@@ -136,7 +132,7 @@ def _check_edges(job: JobGraphMessage, positions: dict[str, int]) -> None:
         if not 1 <= edge.input_id <= MAX_INPUTS_PER_OPERATOR:
             raise JobGraphError(f"edge {edge.id}: input {edge.input_id} is not within 1 to {MAX_INPUTS_PER_OPERATOR}")
         if edge.buffer_timeout_ms < -1:
-            raise JobGraphError(f"edge {edge.id}: buffer timeout {edge.buffer_timeout_ms} ms, the least is -1")
+            raise JobGraphError(f"edge {edge.id}: its buffer timeout must be at least -1, it is {edge.buffer_timeout_ms} ms")
         _check_ends(edge, job.vertices, positions)
 
 

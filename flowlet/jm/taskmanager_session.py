@@ -1,9 +1,8 @@
 """The JobManager's end of one TaskManager's WebSocket.
 
 Side:       loop.
-Invariants: a TaskManager is registered at most once per session, and taken off the list exactly when the session ends, whatever ended it;
-            messages leave in the order of ``send``; nothing is sent before ``Registered``.
-Units:      as the names say.
+Invariants: a session registers its TaskManager at most once, and ``task_manager_lost`` follows exactly when the session ends, for whatever
+            reason; messages leave in the order of ``send``; ``Registered`` is the first.
 Source:     Flink ``HeartbeatManager``, ``TaskExecutorRegistration``.
 """
 
@@ -36,10 +35,10 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.rpc.http import MAX_MESSAGE_BYTES
 
-# Each task gets one DeployTask and one CancelTask at most; a TaskManager that lets this many pile up does not read.
+# A task needs at most one DeployTask and one CancelTask; if this many messages wait, the TaskManager does not read.
 MAX_QUEUED_MESSAGES: Final = 50_000
 _CLOSE_TIMEOUT_S: Final = 0.3
-_STALL_S: Final = 1.0  # our own loop was late by this much: its view of the others' silence is worth nothing
+_STALL_S: Final = 1.0  # if our own loop was late by this much, it may have missed messages: the silence proves nothing
 _MAX_CLOSE_REASON_BYTES: Final = 123  # RFC 6455, section 5.5
 _TM_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
@@ -49,34 +48,34 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 class SessionListener(Protocol):
-    """Who is told what a TaskManager says."""
+    """Receives what TaskManagers report.  Each ``session`` is the registered one that the message came from."""
 
     def task_manager_registered(self, session: "TaskManagerSession") -> str | None:
-        """Take it in; or the reason why not."""
+        """Accept a TaskManager; return the reason if it is refused."""
 
     def task_manager_lost(self, session: "TaskManagerSession", reason: str) -> None:
-        """The session has ended."""
+        """The session has ended; no further call follows for it."""
 
     def heartbeat(self, session: "TaskManagerSession", message: Heartbeat) -> None:
-        """It lives, and these are its tasks."""
+        """The TaskManager is alive, and these are the metrics of its tasks."""
 
     def task_state_changed(self, session: "TaskManagerSession", message: TaskStateChanged) -> None:
-        """A task moved on."""
+        """A task is in a new state."""
 
     def source_watermark_reported(self, session: "TaskManagerSession", message: SourceWatermarkReported) -> None:
-        """A source with an alignment group says where it is."""
+        """An aligned source reports its watermark."""
 
     def gate_reported(self, session: "TaskManagerSession", message: GateReported) -> None:
-        """A subtask of a remote gate says what it has taken."""
+        """A subtask of a remote gate reports its counts."""
 
     def splits_requested(self, session: "TaskManagerSession", message: SplitsRequested) -> None:
-        """A source wants more splits."""
+        """A source asks for splits."""
 
 
 class TaskManagerSession:
     """A connected TaskManager, from the handshake to the end of the connection.
 
-    Threading: the JobManager's loop.  Life cycle: ``run`` once.
+    Threading: the JobManager's loop.  Life cycle: ``run`` once; the properties need a registered TaskManager.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class TaskManagerSession:
         self._config = config
         self._jm_id = jm_id
         self._outgoing: asyncio.Queue[ToTaskManager | None] = asyncio.Queue(MAX_QUEUED_MESSAGES + 1)
-        self._end_reason: str | None = None  # ours; None while it is open
+        self._end_reason: str | None = None  # why the session ends; None while it is open
         self._registration: RegisterTaskManager | None = None
         self._monotonic = monotonic
         self._last_heard_s = monotonic()
@@ -104,32 +103,32 @@ class TaskManagerSession:
 
     @property
     def tm_id(self) -> str:
-        """The TaskManager's name for itself."""
+        """The id that the TaskManager chose for itself."""
         return self._registered.tm_id
 
     @property
     def num_slots(self) -> int:
-        """How many slots it offers."""
+        """The number of slots that it offers."""
         return self._registered.num_slots
 
     @property
     def location(self) -> TaskManagerLocation:
-        """Where its data port is."""
+        """The address of its data port."""
         message = self._registered
         return TaskManagerLocation(message.tm_id, message.data_host, message.data_port, message.pid)
 
     @property
     def silence_s(self) -> float:
-        """How long ago it said something."""
+        """Seconds since its last message."""
         return self._monotonic() - self._last_heard_s
 
     @property
     def _registered(self) -> RegisterTaskManager:
-        assert self._registration is not None, "the session is made known after that"
+        assert self._registration is not None, "listeners learn of a session after its registration"
         return self._registration
 
     def send(self, message: ToTaskManager) -> None:
-        """Send after all earlier ones; after the session's end it goes nowhere."""
+        """Send after all earlier messages; ignored once the session has ended."""
         if self._end_reason is not None:
             return
         if self._outgoing.qsize() >= MAX_QUEUED_MESSAGES:
@@ -138,7 +137,7 @@ class TaskManagerSession:
         self._outgoing.put_nowait(message)
 
     def close(self, reason: str) -> None:
-        """End the session once everything sent so far is out; idempotent."""
+        """End the session once all messages are sent; idempotent."""
         if self._end_reason is None:
             self._end_reason = reason
             self._outgoing.put_nowait(None)
@@ -158,7 +157,7 @@ class TaskManagerSession:
         try:
             reason = await self._read()
         finally:
-            # What it still sends, or we would still send, belongs to nobody from here on.
+            # From here on messages in both directions are dropped: send() does nothing once there is a reason.
             reason, self._end_reason = self._end_reason or reason, self._end_reason or reason
             self._listener.task_manager_lost(self, reason)
             writer.cancel()
@@ -176,7 +175,7 @@ class TaskManagerSession:
         return None
 
     async def _refuse(self, reason: str) -> None:
-        assert self._registration is not None, "there is somebody to refuse"
+        assert self._registration is not None, "run() has it"
         log.warning("TaskManager refused", tm_id=self._registration.tm_id[:64], reason=reason)
         with suppress(ConnectionError):
             await self._websocket.send_bytes(_encoder.encode(RegistrationRefused(reason)))
@@ -219,7 +218,7 @@ class TaskManagerSession:
         return None
 
     async def _write(self) -> None:
-        with suppress(ConnectionError):  # the reading side sees it as well, and reports it
+        with suppress(ConnectionError):  # _read sees the broken connection, too, and reports it
             while (message := await self._outgoing.get()) is not None:
                 await self._websocket.send_bytes(_encoder.encode(message))
             assert self._end_reason is not None, "close() set it"
@@ -227,18 +226,18 @@ class TaskManagerSession:
 
     async def _close_websocket(self, code: int, reason: str) -> None:
         shortened = reason.encode()[:_MAX_CLOSE_REASON_BYTES].decode("utf-8", "ignore").encode()
-        with suppress(TimeoutError):  # a peer that does not read must not hold us up; the server drops its connection
+        with suppress(TimeoutError):  # a peer that does not read must not hold us up; aiohttp drops the connection
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._websocket.close(code=code, message=shortened)
 
 
 def new_websocket() -> web.WebSocketResponse:
-    """A WebSocket with our limits."""
+    """A WebSocket with our timeout and message limit."""
     return web.WebSocketResponse(timeout=_CLOSE_TIMEOUT_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False)
 
 
 def decode(received: aiohttp.WSMessage) -> ToJobManager | str:
-    """The message; or, in words for people, why the session is over."""
+    """The message; or the reason why the session must end, as text for a log."""
     match received.type:
         case aiohttp.WSMsgType.BINARY:
             try:
@@ -257,15 +256,15 @@ def decode(received: aiohttp.WSMessage) -> ToJobManager | str:
 
 
 def check_registration(message: RegisterTaskManager, config: JobManagerConfig) -> str | None:
-    """Why a TaskManager cannot be taken in, if so."""
+    """Why this TaskManager must be refused, or None."""
     if message.protocol_version != PROTOCOL_VERSION:
-        return f"protocol version {message.protocol_version}, this JobManager speaks {PROTOCOL_VERSION}: use the same release of flowlet"
+        return f"it speaks protocol version {message.protocol_version}, this JobManager {PROTOCOL_VERSION}: use the same release of flowlet"
     if _TM_ID.fullmatch(message.tm_id) is None:
         return "its id must be 1 to 64 letters, digits and _ . : -"
     if not 1 <= message.num_slots <= config.max_slots_per_task_manager:
-        return f"{message.num_slots} slots, allowed are 1 to {config.max_slots_per_task_manager}"
+        return f"it offers {message.num_slots} slots, it must offer 1 to {config.max_slots_per_task_manager}"
     if not 1 <= message.data_port <= 65_535:
-        return f"data port {message.data_port}"
+        return f"its data port is {message.data_port}, it must be 1 to 65535"
     if not 1 <= len(message.data_host) <= 255 or not message.data_host.isprintable():
-        return "data host"
+        return "its data host must have 1 to 255 printable characters"
     return None

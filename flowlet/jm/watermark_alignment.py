@@ -1,8 +1,8 @@
-"""How far the sources of an alignment group may run: the JobManager's part of watermark alignment.
+"""Computes how far the sources of an alignment group may run ahead: the JobManager's part of watermark alignment.
 
 Side:       pure.
-Invariants: what a group allows is its smallest reported watermark plus its drift; subtasks that are idle or have finished (they report
-            ``MAX_TIMESTAMP``) and subtasks that are gone hold nobody back; a subtask that has not reported yet does not count.
+Invariants: a group allows its smallest reported watermark plus the drift.  Subtasks that are idle or finished (they report
+            ``MAX_TIMESTAMP``), were forgotten, or have not reported yet do not hold back the others.
 Units:      milliseconds.
 Source:     Flink ``SourceCoordinator`` (``announceCombinedWatermark``), ``WatermarkAggregator``, ``WatermarkAlignmentParams``, FLIP-182.
 Absent:     timers and messages; see ``watermark_announcer``.
@@ -23,16 +23,8 @@ class SourceSubtask:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedWatermark:
-    """A subtask is at this watermark."""
-
-    sender: SourceSubtask
-    timestamp: int
-
-
-@dataclass(frozen=True, slots=True)
 class MaxAllowedWatermark:
-    """A subtask must not emit while its watermark is above this."""
+    """A subtask must not emit while its watermark is above ``timestamp``."""
 
     receiver: SourceSubtask
     timestamp: int
@@ -46,10 +38,7 @@ class _Group:
 
 
 class WatermarkAlignmentGroups:
-    """All alignment groups of one job.
-
-    Threading: none of its own.
-    """
+    """All alignment groups of one job.  Threading: one thread."""
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
@@ -59,11 +48,7 @@ class WatermarkAlignmentGroups:
         return f"<WatermarkAlignmentGroups {', '.join(f'{name} at {self.combined_watermark(name)}' for name in sorted(self._groups))}>"
 
     def add_source(self, source_id: str, alignment: WatermarkAlignment) -> None:
-        """A source belongs to a group.
-
-        Raises:
-            ValueError: it belongs to one already.
-        """
+        """Add a source to its group.  Raises ValueError: the source is in a group already."""
         if source_id in self._group_of:
             raise ValueError(f"source {source_id} belongs to the alignment group {self._group_of[source_id]!r} already")
         group = self._groups.setdefault(alignment.group, _Group(alignment.update_interval_ms))
@@ -72,31 +57,27 @@ class WatermarkAlignmentGroups:
         self._group_of[source_id] = alignment.group
 
     def update_intervals_ms(self) -> dict[str, int]:
-        """How often each group is to be announced: the shortest interval that one of its sources asks for."""
+        """How often each group is announced: the shortest interval of its sources."""
         return {name: group.update_interval_ms for name, group in self._groups.items()}
 
-    def report(self, reported: ReportedWatermark) -> None:
-        """A subtask said where it is; it may also fall back, after a restart.
+    def report(self, sender: SourceSubtask, watermark: int) -> None:
+        """Record a subtask's watermark, which may be lower than its last one after a restart.
 
         Raises:
             KeyError: its source is in no group.
         """
-        self._of(reported.sender).watermarks[reported.sender] = reported.timestamp
+        self._of(sender).watermarks[sender] = watermark
 
     def forget(self, subtask: SourceSubtask) -> None:
-        """A subtask failed or was cancelled: it counts again once it reports again.
-
-        Raises:
-            KeyError: its source is in no group.
-        """
+        """Leave out a subtask that failed or was cancelled, until it reports again.  Raises KeyError: its source is in no group."""
         self._of(subtask).watermarks.pop(subtask, None)
 
     def combined_watermark(self, group_name: str) -> int:
-        """The smallest watermark of a group; ``MAX_TIMESTAMP`` when nobody is to be waited for."""
+        """The smallest watermark of a group; ``MAX_TIMESTAMP`` if no subtask holds it back."""
         return min(self._groups[group_name].watermarks.values(), default=MAX_TIMESTAMP)
 
     def announce(self, group_name: str) -> list[MaxAllowedWatermark]:
-        """What every subtask that ever reported must be told now."""
+        """What to send now: the allowed watermark of every subtask that has reported."""
         combined = self.combined_watermark(group_name)
         group = self._groups[group_name]
         return [

@@ -1,8 +1,7 @@
-"""Tells the sources of a job, again and again, how far their alignment groups let them be.
+"""Announces to the sources of a job, at an interval, how far their alignment groups may run.
 
 Side:       loop.
-Invariants: one timer per group, from ``start`` to ``close``; nothing is sent after ``close``; groups without a report are not announced.
-Units:      milliseconds.
+Invariants: one timer per group, from ``start`` to ``close``; nothing is sent after ``close``, or to a subtask that has not reported.
 Source:     Flink ``SourceCoordinator.announceCombinedWatermark``.
 """
 
@@ -11,15 +10,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
-from flowlet.jm.watermark_alignment import ReportedWatermark, SourceSubtask, WatermarkAlignmentGroups
+from flowlet.jm.watermark_alignment import SourceSubtask, WatermarkAlignmentGroups
 from flowlet.rpc.control_messages import JobGraphMessage
 
 
 class Handle(Protocol):
-    """A call that is to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Do not call."""
+        """Do not make the call."""
 
 
 def _call_later(delay_s: float, callback: Callable[[], None]) -> Handle:
@@ -27,15 +26,10 @@ def _call_later(delay_s: float, callback: Callable[[], None]) -> Handle:
 
 
 class WatermarkAnnouncer:
-    """The watermark alignment of one job.
+    """The watermark alignment of one job; ``allow`` sends a subtask its allowed watermark.
 
     Threading: the JobManager's loop.
-    Life cycle: ``start`` once the tasks are deployed, ``close`` when the job ends; idempotent.
-
-    Args:
-        job: says which of its sources are in a group.
-        allow: sends a subtask what it is allowed.
-        call_later: after so many seconds.
+    Life cycle: ``start`` once the tasks are deployed; ``close`` when the job ends, idempotent.
     """
 
     def __init__(
@@ -58,24 +52,24 @@ class WatermarkAnnouncer:
         return f"<WatermarkAnnouncer of {self._groups!r}, {len(self._timers)} timers>"
 
     def start(self) -> None:
-        """Announce each group once per update interval."""
+        """Start to announce each group at its update interval."""
         for group, interval_ms in self._groups.update_intervals_ms().items():
             self._schedule(group, interval_ms)
 
     def report(self, subtask: SourceSubtask, timestamp: int) -> bool:
-        """A subtask said where it is; False if its source is in no group."""
+        """Record a subtask's watermark; False if its source is in no group."""
         if subtask.source_id not in self._sources:
             return False
-        self._groups.report(ReportedWatermark(subtask, timestamp))
+        self._groups.report(subtask, timestamp)
         return True
 
     def forget(self, subtask: SourceSubtask) -> None:
-        """A subtask has ended, whatever its source."""
+        """Leave out a subtask that has ended; ignored if its source is in no group."""
         if subtask.source_id in self._sources:
             self._groups.forget(subtask)
 
     def close(self) -> None:
-        """Announce no more."""
+        """Stop announcing."""
         timers, self._timers = self._timers, {}
         for timer in timers.values():
             timer.cancel()

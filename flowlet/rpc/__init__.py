@@ -1,1 +1,1 @@
-"""Control messages between client, JobManager and TaskManagers."""
+"""Control messages, signed HTTP and the shared secret of a cluster."""

@@ -1,13 +1,13 @@
-"""Proofs that both ends of a control request know the same secret.
+"""Signs control requests and their answers with the cluster's secret.
 
 Side:       pure.
-Invariants: the secret never leaves the process; a nonce is accepted once; every comparison takes the same time whatever differs.
+Invariants: the secret never leaves the process; a nonce is accepted once; comparisons take constant time.
 Units:      times in milliseconds since the epoch.
-Wire form:  ``X-Flowlet-Auth: v1 <ms> <nonce> <sha256 of the body> <hmac>`` where the HMAC-SHA256 covers a label, method, authority (the
-            ``Host`` header), path with query, the body's digest, time and nonce.  The digest travels, so a server can judge a request
-            before it reads a single byte of the body.
+Wire form:  ``X-Flowlet-Auth: v1 <ms> <nonce> <sha256 of the body> <hmac>``.  The HMAC-SHA256 covers a label, method, authority (the
+            ``Host`` header), path with query, the body's digest, time and nonce.  The digest is sent, too, so that a server can verify a
+            request before it reads the body.
             ``X-Flowlet-Proof: <hmac>`` in the answer covers another label, the nonce, the status and the digest of the answer's body.
-Rules:      an answer to a request that was not accepted carries no proof: whoever does not know the secret gets nothing signed.
+Rules:      only answers to accepted requests are signed: a peer that does not know the secret gets nothing signed.
 Absent:     protection of what follows a WebSocket handshake (that needs TLS), roles, keys per job.
 """
 
@@ -26,7 +26,7 @@ PROOF_HEADER: Final = "X-Flowlet-Proof"
 SECRET_BYTES: Final = 32
 NONCE_BYTES: Final = 16
 WINDOW_MS: Final = 60_000
-# Within two windows this is 500 requests each second, more than one JobManager answers; ~10 MB when full.
+# Within two windows this allows 500 requests per second, more than one JobManager answers; about 10 MB when full.
 MAX_NONCES: Final = 65_536
 
 Nonce = NewType("Nonce", str)  # 32 hex digits
@@ -38,12 +38,12 @@ _HEADER: Final = re.compile(r"v1 ([0-9]{1,15}) ([0-9a-f]{32}) ([0-9a-f]{64}) ([0
 
 
 class AuthenticationError(FlowletError):
-    """The other end did not prove that it knows the secret."""
+    """The peer did not prove that it knows the secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLine:
-    """What a signature covers besides the body: ``authority`` is ``host:port``, ``path`` includes the query, all as they travel."""
+    """What a signature covers besides the body, all as sent: ``authority`` is ``host:port``, ``path`` includes the query."""
 
     method: str
     authority: str
@@ -52,14 +52,14 @@ class RequestLine:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRequest:
-    """A request whose head is proven; its body is once it has this digest."""
+    """A request whose head is verified; the body must still have this digest."""
 
     nonce: Nonce
     body_sha256: str
 
 
 class Refusal(StrEnum):
-    """Why a request is refused; for logs alone, the peer is always told the same."""
+    """Why a request is refused.  For our log only: the peer always gets the same answer."""
 
     MISSING = "no signature"
     MALFORMED = "malformed signature"
@@ -75,18 +75,18 @@ def body_digest(body: bytes) -> str:
 
 
 def sign_request(secret: bytes, line: RequestLine, body: bytes, nonce: Nonce, now_ms: int) -> str:
-    """The value of the request's ``X-Flowlet-Auth``; ``nonce`` must be fresh and random."""
+    """The value of a request's ``X-Flowlet-Auth``; ``nonce`` must be fresh and random."""
     digest = body_digest(body)
     return f"{_VERSION} {now_ms} {nonce} {digest} {_request_mac(secret, line, digest, nonce, now_ms)}"
 
 
 def sign_answer(secret: bytes, nonce: Nonce, status: int, body: bytes) -> str:
-    """The value of the answer's ``X-Flowlet-Proof``."""
+    """The value of an answer's ``X-Flowlet-Proof``."""
     return _mac(secret, _ANSWER_LABEL, nonce, str(status), body_digest(body))
 
 
 def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: str | None) -> None:
-    """Make sure that the answer to the request with ``nonce`` comes from somebody who knows the secret.
+    """Check that the answer to the request with ``nonce`` comes from a process that knows the secret.
 
     Raises:
         AuthenticationError: it does not, or it was changed on the way.
@@ -96,14 +96,10 @@ def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: s
 
 
 class RequestVerifier:
-    """Judges requests and remembers the nonces of those it accepted.
+    """Verifies requests and remembers the nonces of accepted ones.  Threading: one thread."""
 
-    Threading: none; one owner.
-    """
-
-    def __init__(self, secret: bytes, *, window_ms: int = WINDOW_MS, max_nonces: int = MAX_NONCES) -> None:
+    def __init__(self, secret: bytes, *, max_nonces: int = MAX_NONCES) -> None:
         self._secret = secret
-        self._window_ms = window_ms
         self._max_nonces = max_nonces
         self._nonces: OrderedDict[str, int] = OrderedDict()  # nonce -> when it may be forgotten; in the order of arrival
 
@@ -111,7 +107,7 @@ class RequestVerifier:
         return f"<RequestVerifier {len(self._nonces)} nonces>"
 
     def verify(self, header: str | None, line: RequestLine, now_ms: int) -> AcceptedRequest | Refusal:
-        """Judge the head of a request.  Only an accepted one takes room in the memory of nonces."""
+        """Verify the head of a request.  Only accepted requests add to the memory of nonces."""
         if header is None:
             return Refusal.MISSING
         match = _HEADER.fullmatch(header)
@@ -120,7 +116,7 @@ class RequestVerifier:
         sent_ms, nonce, digest, mac = int(match[1]), Nonce(match[2]), match[3], match[4]
         if not hmac.compare_digest(mac, _request_mac(self._secret, line, digest, nonce, sent_ms)):
             return Refusal.WRONG
-        if abs(now_ms - sent_ms) > self._window_ms:
+        if abs(now_ms - sent_ms) > WINDOW_MS:
             return Refusal.EXPIRED
         return self._remember(nonce, now_ms) or AcceptedRequest(nonce, digest)
 
@@ -131,8 +127,8 @@ class RequestVerifier:
             return Refusal.REPLAYED
         if len(self._nonces) >= self._max_nonces:
             return Refusal.OVERLOADED
-        # A signature from up to one window ahead stays valid for up to two.
-        self._nonces[nonce] = now_ms + 2 * self._window_ms
+        # A signature may be dated up to one window ahead, and is then valid for two windows from now.
+        self._nonces[nonce] = now_ms + 2 * WINDOW_MS
         return None
 
 
@@ -141,6 +137,6 @@ def _request_mac(secret: bytes, line: RequestLine, digest: str, nonce: str, sent
 
 
 def _mac(secret: bytes, *fields: str) -> str:
-    # Each field is preceded by its length: no two different lists of fields give the same bytes.
+    # Each field is preceded by its length; without it, two different lists of fields could give the same bytes.
     parts = [field.encode("utf-8", "surrogatepass") for field in fields]
     return hmac.digest(secret, b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256").hex()

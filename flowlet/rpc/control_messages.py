@@ -1,8 +1,8 @@
-"""The control protocol: what client, JobManager and TaskManagers say to each other.
+"""The control protocol: the messages between client, JobManager (JM) and TaskManagers (TM).
 
 Side:   pure.
-Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners travel as opaque blobs, which only a TaskManager opens.
-        Every message about a task carries the 40-byte id of the attempt; a stale id is counted and ignored, never acted upon.
+Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners are opaque blobs, which only a TaskManager opens.
+        Every message about a task has the 40-byte id of its attempt; a message about an unknown attempt is ignored.
 Units:  times in milliseconds since the epoch, durations in milliseconds, sizes in bytes.
 """
 
@@ -17,7 +17,7 @@ PROTOCOL_VERSION: Final = 1
 
 
 class WatermarkAlignmentMessage(msgspec.Struct, frozen=True):
-    """The sources of one group wait for each other."""
+    """The alignment group of a source: its members wait for each other."""
 
     group: str
     max_drift_ms: int
@@ -25,14 +25,14 @@ class WatermarkAlignmentMessage(msgspec.Struct, frozen=True):
 
 
 class RemoteGateMessage(msgspec.Struct, frozen=True):
-    """What a vertex begins with if producers outside the cluster push into it."""
+    """The remote gate that a vertex begins with: producers outside the cluster push records into it."""
 
     name: str
     type_name: str  # for people
     fingerprint: bytes  # of the type, 16 bytes
-    type_blob: bytes  # the cloudpickled type, for producers alone
-    key_blob: bytes = b""  # the cloudpickled partitioner by which producers route; empty: in turns
-    producers: int | None = None  # how many partitions there will be
+    type_blob: bytes  # the cloudpickled type, which only producers open
+    key_blob: bytes = b""  # the cloudpickled partitioner that producers route by; empty: round robin
+    producers: int | None = None  # how many partitions the gate waits for; None: until it is told to finish
 
 
 class VertexMessage(msgspec.Struct, frozen=True):
@@ -45,13 +45,13 @@ class VertexMessage(msgspec.Struct, frozen=True):
     slot_sharing_group: str
     operator_names: list[str]
     chain: bytes
-    watermark_alignment: WatermarkAlignmentMessage | None = None  # of a vertex that begins with a source
+    watermark_alignment: WatermarkAlignmentMessage | None = None  # of the source that it begins with
     remote_gate: RemoteGateMessage | None = None
-    files: FileSet | None = None  # of the source that it begins with, which the JobManager hands out; None: readers know their shares
+    files: FileSet | None = None  # of the source that it begins with; the JobManager assigns the splits.  None: readers know their shares
 
 
 class EdgeMessage(msgspec.Struct, frozen=True):
-    """One edge; ``partitioner`` is cloudpickled.  ``target`` None: an external consumer (the client) reads it."""
+    """One edge; ``partitioner`` is cloudpickled.  ``target`` None: the client reads it."""
 
     id: str  # 32 hex digits, also the intermediate data set's id
     source: str
@@ -61,8 +61,8 @@ class EdgeMessage(msgspec.Struct, frozen=True):
     ship_strategy: str  # for people: HASH, REBALANCE, FORWARD, ...
     partitioner: bytes
     buffer_timeout_ms: int  # -1: never by timer, 0: after every chunk
-    tag: str | None = None  # a side output of the operator
-    input_id: int = 1  # of the target's head, from 1
+    tag: str | None = None  # the side output; None: the main output
+    input_id: int = 1  # of the target's head operator, from 1
 
 
 class JobGraphMessage(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class JobGraphMessage(msgspec.Struct, frozen=True):
 
 
 class InputChannelDescriptor(msgspec.Struct, frozen=True):
-    """Where one input channel reads: partition (20 B) of producer attempt (40 B), and the producer's TaskManager."""
+    """What one input channel reads: partition (20 B), producer attempt (40 B), and the data address of the producer's TaskManager."""
 
     partition: bytes
     producer: bytes
@@ -90,11 +90,11 @@ class InputGateDescriptor(msgspec.Struct, frozen=True):
 
     edge_id: str
     channels: list[InputChannelDescriptor]
-    input_id: int = 1  # of the head, from 1
+    input_id: int = 1  # of the head operator, from 1
 
 
 class ResultPartitionDescriptor(msgspec.Struct, frozen=True):
-    """One produced partition of one output edge."""
+    """One subtask's partition of an output edge."""
 
     edge_id: str
     partition: bytes
@@ -106,7 +106,7 @@ class ResultPartitionDescriptor(msgspec.Struct, frozen=True):
 
 
 class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):
-    """All a TaskManager needs to run one subtask."""
+    """Everything that a TaskManager needs to run one subtask."""
 
     job_id: str
     job_name: str
@@ -122,9 +122,9 @@ class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):
 
 
 class LatencyMetrics(msgspec.Struct, frozen=True):
-    """How long markers took from a source to an operator: its last values, in milliseconds."""
+    """Statistics of the latest latencies from a source to an operator, in milliseconds."""
 
-    name: str  # below the scope of the job, as Flink's
+    name: str  # within the scope of the job, as in Flink
     count: int  # of all values so far
     min: float
     max: float
@@ -139,7 +139,7 @@ class LatencyMetrics(msgspec.Struct, frozen=True):
 
 
 class OperatorMetrics(msgspec.Struct, frozen=True):
-    """Counters and gauges of one operator of a task."""
+    """Metrics of one operator of a task."""
 
     name: str
     operator_id: str  # 32 hex digits
@@ -147,13 +147,13 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     num_records_out: int
     num_records_from_the_future: int
     current_input_watermark: int  # the smallest of all inputs
-    current_input_watermarks: list[int]  # of each input; empty for a source
+    current_input_watermarks: list[int]  # one per input; empty for a source
     current_output_watermark: int
     latencies: list[LatencyMetrics] = []
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):
-    """Counters of one task since its start; names follow Flink's task metrics."""
+    """Metrics of one task since its start, under the names of Flink's task metrics."""
 
     num_records_in: int = 0
     num_records_out: int = 0
@@ -165,38 +165,38 @@ class TaskMetrics(msgspec.Struct, frozen=True):
     num_credits_granted: int = 0
     accumulated_idle_ms: int = 0
     accumulated_busy_ms: int = 0
-    accumulated_back_pressured_ms: int = 0  # soft + hard
+    accumulated_back_pressured_ms: int = 0  # soft and hard together
     current_input_watermark: int = -(2**63)
-    waiting_for: str | None = None  # the name of what a parked task waits for
-    source_progress: float | None = None  # 0 to 1, of a source that knows how much there is to read
-    accumulated_soft_back_pressured_ms: int = 0  # parked in the mailbox for want of room
-    accumulated_hard_back_pressured_ms: int = 0  # blocked inside a write for want of a buffer
-    idle_ms_per_second: int = 0  # these four: of the last minute; together 1000 while the task runs
+    waiting_for: str | None = None  # what a suspended task waits for
+    source_progress: float | None = None  # 0 to 1; None: the source does not know how much there is to read
+    accumulated_soft_back_pressured_ms: int = 0  # suspended in the mailbox, because no buffer is available
+    accumulated_hard_back_pressured_ms: int = 0  # blocked inside a write, because no buffer is available
+    idle_ms_per_second: int = 0  # this and the next three are of the last minute, and add up to 1000 while the task runs
     busy_ms_per_second: int = 0
     soft_back_pressured_ms_per_second: int = 0
     hard_back_pressured_ms_per_second: int = 0
     max_soft_back_pressure_ms: int = 0  # the longest single wait of the last 5 s
     max_hard_back_pressure_ms: int = 0
-    is_back_pressured: bool = False  # at this moment
-    checkpoint_alignment_ms: int = 0  # of the alignment that is under way, else of the last one
+    is_back_pressured: bool = False  # now
+    checkpoint_alignment_ms: int = 0  # of the current alignment, else of the last one
     checkpoint_start_delay_ms: int = 0  # from the trigger to the first barrier here
     num_checkpoints: int = 0  # acknowledged
     num_declined_checkpoints: int = 0
-    last_checkpoint_id: int = -1  # the last one that was acknowledged; these four are its
+    last_checkpoint_id: int = -1  # the last one that was acknowledged; the next three are of this checkpoint
     last_checkpoint_sync_ms: int = 0
     last_checkpoint_async_ms: int = 0
     last_checkpoint_in_flight_bytes: int = 0
     operators: list[OperatorMetrics] = []
-    watermark_held_back_by: list[str] = []  # input channels without which the watermark would have advanced for a minute
-    watermark_alignment_drift_ms: int | None = None  # how far a source is ahead of what its alignment group allows
+    watermark_held_back_by: list[str] = []  # input channels that alone have held back the watermark for a minute
+    watermark_alignment_drift_ms: int | None = None  # how far a source is ahead of its allowed watermark
 
 
 class FailureInfo(msgspec.Struct, frozen=True):
-    """Why a task failed, as text: nothing of the user's exception is unpickled anywhere."""
+    """Why a task failed, as text: the user's exception is not pickled."""
 
     exception_type: str
     message: str
-    traceback: str  # the user's frames; of an engine error all frames
+    traceback: str  # the user's frames; for an error of the engine all frames
     operator: str | None
     task_name: str
     subtask: int
@@ -206,7 +206,7 @@ class FailureInfo(msgspec.Struct, frozen=True):
 
 
 class RegisterTaskManager(msgspec.Struct, frozen=True, tag=True):
-    """TM -> JM, first message on the WebSocket."""
+    """TM -> JM: the first message on the WebSocket."""
 
     tm_id: str
     num_slots: int
@@ -217,34 +217,34 @@ class RegisterTaskManager(msgspec.Struct, frozen=True, tag=True):
 
 
 class Registered(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: welcome."""
+    """JM -> TM: the registration is accepted."""
 
     jm_id: str
     heartbeat_interval_ms: int
 
 
 class RegistrationRefused(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: go away, and why."""
+    """JM -> TM: the registration is refused; the connection closes."""
 
     reason: str
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """The metrics of one running task inside a heartbeat."""
+    """The metrics of one running task."""
 
     attempt: bytes
     metrics: TaskMetrics
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """TM -> JM, every interval; with the metrics of the tasks that run there."""
+    """TM -> JM, at every interval: the TaskManager is alive, and these are the metrics of its tasks."""
 
     tm_id: str
     tasks: list[TaskReport]
 
 
 class TaskStateChanged(msgspec.Struct, frozen=True, tag=True):
-    """TM -> JM: a task moved to another state; the last message carries its final metrics."""
+    """TM -> JM: a task is in a new state; with a terminal state come its final metrics."""
 
     attempt: bytes
     state: ExecutionState
@@ -253,53 +253,53 @@ class TaskStateChanged(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeployTask(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: run this."""
+    """JM -> TM: run this task."""
 
     task: TaskDeploymentDescriptor
 
 
 class CancelTask(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: end this attempt; unknown attempts are ignored."""
+    """JM -> TM: cancel this attempt."""
 
     attempt: bytes
 
 
 class SourceWatermarkReported(msgspec.Struct, frozen=True, tag=True):
-    """TM -> JM: where a subtask of a source with an alignment group is; 2**63 - 1: nobody must wait for it."""
+    """TM -> JM: the watermark of an aligned source; 2**63 - 1: no other source needs to wait for it."""
 
     attempt: bytes
     timestamp: int
 
 
 class AllowSourceWatermark(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: the source must not read on while its watermark is above this; unknown attempts are ignored."""
+    """JM -> TM: the source must not read on while its watermark is above ``max_allowed``."""
 
     attempt: bytes
     max_allowed: int
 
 
 class SplitsRequested(msgspec.Struct, frozen=True, tag=True):
-    """TM -> JM: a subtask of a source wants more splits."""
+    """TM -> JM: a source asks for splits."""
 
     attempt: bytes
 
 
 class AddSplits(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: splits for the source of this task, which asked for them; unknown attempts are ignored."""
+    """JM -> TM: splits for the source of this task, as it asked."""
 
     attempt: bytes
     splits: list[FileSplit]
-    waiting_bytes: int  # the size of what nobody has got yet
+    waiting_bytes: int  # the size of the splits that are still unassigned
 
 
 class NoMoreSplits(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: the source of this task asked for splits, and there are none left; unknown attempts are ignored."""
+    """JM -> TM: no splits are left for the source of this task."""
 
     attempt: bytes
 
 
 class GateCounts(msgspec.Struct, frozen=True):
-    """What one subtask of a remote gate has taken so far."""
+    """What one subtask of a remote gate has received so far."""
 
     num_open: int = 0
     num_completed: int = 0  # partitions
@@ -308,14 +308,14 @@ class GateCounts(msgspec.Struct, frozen=True):
 
 
 class GateReported(msgspec.Struct, frozen=True, tag=True):
-    """TM -> JM: a partition that was pushed into this subtask's gate, or an attempt to push one, came to its end."""
+    """TM -> JM: in this subtask's gate a partition, or an attempt to push one, has ended."""
 
     attempt: bytes
     counts: GateCounts
 
 
 class FinishGate(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: the gate of this task takes no more offers, and ends with those that are open; unknown attempts are ignored."""
+    """JM -> TM: the gate of this task accepts no more offers, and ends after the open partitions."""
 
     attempt: bytes
 

@@ -1,10 +1,9 @@
-"""Signed HTTP between the processes of a cluster: the client's session and the server's middleware.
+"""Signed HTTP between the processes of a cluster: ``RpcClient`` and the server's middleware.
 
 Side:       loop.
-Invariants: the client trusts no answer without a valid proof; the server reads no body, and runs no handler, before the request's head is
-            proven.  A refusal says the same whatever was wrong.
-Units:      as the names say.
-Rules:      ``Host`` and ``Origin`` must name a loopback address, else a web page could reach us by DNS rebinding.  ``/healthz`` alone
+Invariants: the client uses no answer without a valid proof.  The server neither reads a body nor runs a handler before the request's head
+            is verified.  A refusal does not say what was wrong.
+Rules:      ``Host`` and ``Origin`` must be loopback addresses; otherwise a web page could reach us by DNS rebinding.  Only ``/healthz``
             needs no signature.
 """
 
@@ -40,7 +39,7 @@ from flowlet.rpc.auth import (
     sign_request,
 )
 
-MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of a request's or answer's body, and of one WebSocket message
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of a body, and of one WebSocket message
 HEALTH_PATH: Final = "/healthz"
 MSGPACK: Final = "application/msgpack"
 _CONNECT_TIMEOUT_S: Final = 5.0
@@ -56,11 +55,11 @@ log = structlog.get_logger(__name__)
 
 
 class RpcConnectError(FlowletError):
-    """The server could not be reached, or the connection broke before its answer was there."""
+    """The server could not be reached, or the connection broke before the whole answer arrived."""
 
 
 class RpcStatusError(FlowletError):
-    """The server's answer is an error; ``errors`` are its own words."""
+    """The server answered with an error; ``errors`` are its texts."""
 
     def __init__(self, status: int, errors: list[str]) -> None:
         super().__init__("; ".join(errors) or f"HTTP status {status}")
@@ -74,17 +73,13 @@ class _ErrorBody(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RpcResponse:
-    """A proven answer."""
+    """An answer whose proof was checked."""
 
     status: int
     body: bytes
 
     def raise_for_status(self) -> "RpcResponse":
-        """The answer itself.
-
-        Raises:
-            RpcStatusError: its status is 400 or more.
-        """
+        """Return this answer.  Raises RpcStatusError: the status is 400 or more."""
         if self.status < 400:
             return self
         raise RpcStatusError(self.status, _errors_in(self.body))
@@ -103,7 +98,7 @@ def _errors_in(body: bytes) -> list[str]:
 
 
 class _ProvenWebSocket(aiohttp.ClientWebSocketResponse):
-    """Gives access to the proof in the answer to the handshake."""
+    """Exposes the proof in the answer to the handshake, which aiohttp hides."""
 
     @property
     def proof(self) -> str | None:
@@ -111,9 +106,9 @@ class _ProvenWebSocket(aiohttp.ClientWebSocketResponse):
 
 
 class RpcClient:
-    """Signed requests to one JobManager.
+    """Sends signed requests to one JobManager.
 
-    Threading: the loop it was made on.  Life cycle: ``close`` it (or use ``async with``); requests under way fail then.
+    Threading: the loop on which it was created.  Life cycle: ``close`` it (or use ``async with``); pending requests then fail.
     """
 
     def __init__(self, host: str, port: int, secret: bytes, *, clock: WallClock = wall_clock_ms) -> None:
@@ -139,11 +134,11 @@ class RpcClient:
     async def request(
         self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = 30.0
     ) -> RpcResponse:
-        """The server's answer, whatever its status.  ``path`` includes the query and is sent as it is.
+        """Send a request; return the answer, whatever its status.  ``path`` includes the query and is sent unchanged.
 
         Raises:
-            RpcConnectError: no server there, or the answer did not come within ``timeout_s``.
-            AuthenticationError: one of the two does not know the other's secret.
+            RpcConnectError: there is no server, or no answer within ``timeout_s``.
+            AuthenticationError: client and server have different secrets.
         """
         nonce, headers = self._sign(method, path, body)
         if body:
@@ -151,7 +146,7 @@ class RpcClient:
         try:
             async with asyncio.timeout(timeout_s):
                 url = URL(self._base + path, encoded=True)
-                # As a stream: aiohttp warns about big bodies of plain bytes.
+                # As a stream, because aiohttp warns about large bodies of bytes.
                 data = io.BytesIO(body) if body else None
                 async with self._session.request(method, url, data=data, headers=headers, allow_redirects=False) as response:
                     answer = RpcResponse(response.status, await _read_limited(response))
@@ -161,12 +156,12 @@ class RpcClient:
             raise RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, timeout_s)}") from error
 
     async def connect_websocket(self, path: str) -> aiohttp.ClientWebSocketResponse:
-        """An open WebSocket to a server that knows the secret.
+        """Open a WebSocket to a server that knows the secret.
 
         Raises:
-            RpcConnectError: no server there.
-            AuthenticationError: one of the two does not know the other's secret.
-            RpcStatusError: the server answered something else.
+            RpcConnectError: there is no server.
+            AuthenticationError: client and server have different secrets.
+            RpcStatusError: the server refused the upgrade.
         """
         nonce, headers = self._sign("GET", path, b"")
         try:
@@ -183,7 +178,7 @@ class RpcClient:
             raise RpcStatusError(error.status, [f"no WebSocket at {path}: HTTP status {error.status}"]) from error
         except (aiohttp.ClientError, OSError) as error:
             raise RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, _CONNECT_TIMEOUT_S)}") from error
-        assert isinstance(websocket, _ProvenWebSocket), "the session makes no others"
+        assert isinstance(websocket, _ProvenWebSocket), "the session's ws_response_class"
         try:
             check_answer(self._secret, nonce, 101, b"", websocket.proof)
         except AuthenticationError:
@@ -227,20 +222,17 @@ def _reason_of(error: Exception, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
-        return os.strerror(error.os_error.errno)  # asyncio's own text leaves the reason out
+        return os.strerror(error.os_error.errno)  # asyncio's own text does not give the reason
     return str(error) or type(error).__name__
 
 
 def error_response(status: int, *errors: str) -> web.Response:
-    """The one shape of every error: ``{"errors": [text, ...]}``."""
+    """An error in the form of all errors: ``{"errors": [text, ...]}``."""
     return web.Response(status=status, body=msgspec.json.encode({"errors": list(errors)}), content_type="application/json")
 
 
 class AuthenticatingServer:
-    """Wraps every handler of a server: loopback names only, proven requests only, proofs on the answers.
-
-    Threading: the server's loop.
-    """
+    """Admits only signed requests to loopback addresses, and signs the answers.  Threading: the server's loop."""
 
     def __init__(self, secret: bytes, *, max_body_bytes: int = MAX_MESSAGE_BYTES, clock: WallClock = wall_clock_ms) -> None:
         self._secret = secret
@@ -254,7 +246,7 @@ class AuthenticatingServer:
         return f"<AuthenticatingServer {self.num_refused} refused>"
 
     def create_application(self) -> web.Application:
-        """An application that is protected; add routes to it."""
+        """An application behind this check; add routes to it."""
 
         @web.middleware
         async def protect(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -265,20 +257,20 @@ class AuthenticatingServer:
         return application
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The handler's answer, or the refusal."""
+        """The handler's answer, or a refusal."""
         refusal = self._judge(request)
         if refusal is not None:
             self.num_refused += 1
             return refusal
         try:
             if _ACCEPTED in request and not await self._has_proven_body(request):
-                return error_response(400, "the body is not what the request's signature says")
+                return error_response(400, "the body does not match the request's signature")
             return await handler(request)
         except web.HTTPException as error:
             if error.status < 400:
                 raise
             return error_response(error.status, error.reason)
-        except Exception:  # the top of the process for a request: reported, and the next one is served
+        except Exception:  # the top of a request: log it, and go on serving others
             log.exception("request failed", method=request.method, path=request.path)
             return error_response(500, "internal error; see the JobManager's log")
 
@@ -297,7 +289,7 @@ class AuthenticatingServer:
         return None
 
     def _log_refusal(self, refusal: Refusal, request: web.Request) -> None:
-        # Whoever is refused must not be able to fill the disk, nor to forge lines.
+        # At most one line per interval and no raw text: a refused peer must not be able to fill the disk or forge lines.
         now_ms = self._clock()
         if now_ms - self._logged_ms >= _LOG_INTERVAL_MS:
             self._logged_ms = now_ms

@@ -1,9 +1,9 @@
 """The file with the secret that all processes of one user's cluster share.
 
-Side:       shared.  Blocking file I/O: called at start only, before a loop runs.
-Invariants: the file is never readable by others, not even while it is made; it appears with its whole content or not at all; the secret is
-            never part of a message, a log line or an argument.
-Wire form:  64 hex digits (32 random bytes) and a newline.
+Side:       shared.  Blocking file I/O: only called at the start, before a loop runs.
+Invariants: the file is never readable by others, not even while it is created; it appears with its whole content or not at all; the secret
+            is never part of a message, a log line or an argument.
+Format:     64 hex digits (32 random bytes) and a newline.
 """
 
 import os
@@ -21,16 +21,16 @@ _MAX_FILE_BYTES: Final = 256
 
 
 def default_secret_file() -> Path:
-    """``$FLOWLET_SECRET_FILE``, or else ``~/.flowlet/secret``."""
+    """``$FLOWLET_SECRET_FILE``, or ``~/.flowlet/secret``."""
     named = os.environ.get(_ENVIRONMENT_VARIABLE)
     return Path(named) if named else Path.home() / ".flowlet" / "secret"
 
 
 def load_or_create_secret(path: Path | None = None) -> bytes:
-    """The 32 bytes of the secret; the file is made if there is none.  Processes that start at once agree on one.
+    """Read the secret (32 bytes), or create it if there is no file; processes that start together agree on one.
 
     Raises:
-        ConfigError: the file cannot be read or made, is not this user's alone, or holds something else.
+        ConfigError: the file cannot be read or created, other users can access it, or it holds no secret.
     """
     path = default_secret_file() if path is None else path
     try:
@@ -68,7 +68,7 @@ def _create(path: Path) -> None:
             file.write(secrets.token_bytes(SECRET_BYTES).hex() + "\n")
             file.flush()
             os.fsync(file.fileno())
-        # A link, unlike a rename, never replaces: of several processes the first one wins and the others read its file.
+        # Unlike a rename, a link never replaces a file: the first process wins, and the others read its file.
         with suppress(FileExistsError):
             os.link(temporary, path)
     finally:
@@ -76,7 +76,7 @@ def _create(path: Path) -> None:
 
 
 def _load(path: Path) -> bytes:
-    # O_NONBLOCK: a pipe under this name must not hang the start.
+    # Without O_NONBLOCK, a named pipe at this path would block the start for ever.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         _check_owner(path, os.fstat(fd))

@@ -1,1 +1,1 @@
-"""Stream elements as bytes and back."""
+"""Serializes stream elements, values of declared types, and the parts of a deployment."""

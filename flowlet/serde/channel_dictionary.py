@@ -1,14 +1,15 @@
-"""The texts that the codes of one channel stand for, as its reader knows them.
+"""The receiver's dictionary of one channel: the texts that dictionary codes stand for.
 
 Hot path, per column.
 
 Side:       pure.
-Rules:      a sender numbers texts from 0 on and sends each, once, in front of the first codes that need it.  When its dictionary is full
-            it begins a new generation: then nothing is known, and the next codes come with all that they need.  A column that builds on
-            texts of another generation, or on more or fewer than were sent, is corrupt.
-Invariants: every code that comes out stands for a text of its table; tables only grow, and a new generation is a new table.
-Units:      codes are u16; sizes in characters.
-Absent:     the sender's side, which must also know the channel of each text: ``flowlet/io/key_dictionary.py``.
+Rules:      a sender numbers texts from 0 and sends each text once, in front of the first codes that need it.  When its dictionary is full,
+            it starts a new generation with an empty one.  A column that refers to another generation, or to more or fewer texts than
+            were sent, is corrupt.
+Invariants: every decoded code has a text in its table; tables only grow, and a new generation gets a new table.
+Units:      codes are u16; text sizes in characters.
+Absent:     the sender's side, ``flowlet/io/key_dictionary.py``: it must also know the channel of each text.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
 """
 
 import struct
@@ -21,27 +22,27 @@ from flowlet.errors import SerdeError
 from flowlet.serde.column_format import CODED, CODES, check_end, framed, raw
 from flowlet.serde.columns import decode_column, encode_column
 
-MAX_TEXTS: Final = 1 << 16  # what codes of 16 bits can tell apart
-MAX_CHARACTERS: Final = 16 << 20  # four times what our senders put into one
+MAX_TEXTS: Final = 1 << 16  # codes have 16 bits
+MAX_CHARACTERS: Final = 16 << 20  # four times the limit of our senders
 _HEADER: Final = struct.Struct(">III")
 _DEFINITION: Final = struct.Struct(">II")
 
 
 def encode_codes(generation: int, num_known: int, new_texts: list[str], codes: "np.ndarray[tuple[int], np.dtype[np.uint16]]") -> bytes:
-    """A column of codes, the texts in front that its reader does not know.
+    """A column of codes, preceded by the texts that the receiver does not know yet.
 
     Args:
-        generation: of the dictionary; counts from 0.
-        num_known: how many texts of it the reader knows.
-        new_texts: the next ones.
-        codes: of the values.
+        generation: of the sender's dictionary, counted from 0.
+        num_known: how many texts of this generation the receiver knows.
+        new_texts: the texts that follow these.
+        codes: one per value.
     """
     texts = encode_column(new_texts) if new_texts else b""
     return framed(CODED, _HEADER.pack(generation, num_known, len(new_texts)), texts, raw(codes, CODES))
 
 
 class ChannelDictionary:
-    """One reader's; it begins empty."""
+    """The dictionary of one receiver; initially empty.  Threading: one thread."""
 
     __slots__ = ("_generation", "_num_characters", "_table")
 
@@ -54,10 +55,10 @@ class ChannelDictionary:
         return f"<ChannelDictionary, generation {self._generation}: {len(self._table)} texts>"
 
     def read(self, payload: memoryview, num_values: int) -> CodedColumn:
-        """The column whose payload this is; learns the texts that come with it.
+        """Decode a column of codes, and add the texts that precede them.
 
         Raises:
-            SerdeError, ValueError, struct.error: the column is corrupt, or is not the next one of its channel.
+            SerdeError, ValueError, struct.error: the column is corrupt, or not the next one of its channel.
         """
         generation, num_known, num_new = _HEADER.unpack_from(payload)
         start = self._learn(payload, _HEADER.size, generation, num_known, num_new) if num_new else _HEADER.size
@@ -71,16 +72,12 @@ class ChannelDictionary:
         return CodedColumn(codes, self._table)
 
     def define(self, payload: memoryview) -> None:
-        """Forget everything and learn the texts of a definition.
-
-        Raises:
-            SerdeError, ValueError, struct.error: it is corrupt.
-        """
+        """Replace the whole dictionary by a definition."""
         generation, num_texts = _DEFINITION.unpack_from(payload)
         check_end(self._learn(payload, _DEFINITION.size, generation, 0, num_texts), payload)
 
     def definition(self) -> bytes | None:
-        """What makes another dictionary equal to this one; None while it is empty."""
+        """The bytes from which ``define`` makes an equal dictionary; None while this one is empty."""
         texts = self._table.names
         return _DEFINITION.pack(self._generation, len(texts)) + encode_column(texts) if texts else None
 

@@ -1,22 +1,25 @@
-"""How columns lie in the bytes of a chunk.
+"""The layout of columns in the bytes of a chunk.
 
 Hot path, per column.
 
 Side:   pure.
-Units:  sizes in bytes; numbers inside columns little-endian, in headers big-endian as all of Flink's.
-Format: ``u8 kind, u32 size, size bytes``.  PICKLE: the list, as ``record_pickle`` has it.  CONSTANT: a column of one value, which all
-        have.  INT8 .. INT64, FLOAT64: raw, stands for int and float.  BOOL: one byte each.  TEXT: UTF-8 (with surrogates) joined by
-        NUL.  TEXT_SIZES, BYTES: a column of ints (sizes: in characters, in bytes), then everything joined.  TUPLES: u16 number of
-        fields, then a column for each.  ROWS: the same behind a column of field names, each None if rows have none.  CODED: u32
-        generation, u32 number of texts known before, u32 number of new ones, a column of these if there are any, then u16 codes; see
-        ``channel_dictionary``.  ARRAY: u8 index of a numpy type (``ARRAY_TYPES``), then raw.  ARROW: a record batch of one field as an
-        Arrow IPC stream.  PACKED: msgpack of a few tuples.  OFFSETS: i64 base, u8 bytes per offset, then for each int what it is above
-        the base, unsigned.  SHORT_TEXTS: u8 bytes per text (1 to 16), then ASCII, each text filled up with NULs.  PICKLES: u16 number
-        of class tables; if there are any, a column of these (bytes) and a column of ints, for each record the place of its table
-        counted from 1, or 0; then a column of sizes, and the pickles of all records.  OBJECTS: u32 size of a head; the head: u16 number
-        of fields, a column of their names, a class reference; then a column for each field.  DICTS: u16 number of keys, a column of
-        these, then a column for each.
-        CODED, ARRAY, ARROW and SHORT_TEXTS are fields of records, or records, PACKED and PICKLES are records; they are nowhere deeper.
+Units:  sizes in bytes; numbers inside columns little-endian, in headers big-endian as everywhere in Flink.
+Format: ``u8 kind, u32 size, size bytes``; the payload by kind:
+        PICKLE: the list of values, as ``record_pickle`` writes it.  PACKED: msgpack of a few tuples.
+        CONSTANT: a column with the one value that all have.
+        INT8 .. INT64, FLOAT64: raw numbers, for int and float.  BOOL: one byte each.
+        OFFSETS: i64 base, u8 bytes per offset, then for each int its unsigned difference from the base.
+        TEXT: UTF-8 (with surrogates), joined by NUL.  TEXT_SIZES, BYTES: a column of sizes (characters, bytes), then everything joined.
+        SHORT_TEXTS: u8 bytes per text (1 to 16), then ASCII, each text filled up with NULs.
+        CODED: u32 generation, u32 number of texts known before, u32 number of new ones, a column of the new ones if there are any, then
+        u16 codes; see ``channel_dictionary``.
+        ARRAY: u8 index into ``ARRAY_TYPES``, then raw numbers.  ARROW: a record batch of one field as an Arrow IPC stream.
+        TUPLES: u16 number of fields, then a column for each.  ROWS: the same after a column of field names (None for unnamed rows).
+        DICTS: u16 number of keys, a column of these, then a column of values for each key.
+        OBJECTS: u32 size of a head; the head: u16 number of fields, a column of their names, a class reference; a column for each field.
+        PICKLES: u16 number of class tables; if there are any, a column of these (bytes), and a column with the 1-based place of each
+        record's table, or 0; then a column of sizes, and the pickles of all records.
+        CODED, ARRAY, ARROW and SHORT_TEXTS occur as records or their fields, PACKED and PICKLES only as records.
 """
 
 import struct
@@ -48,25 +51,25 @@ _HEADER: Final = struct.Struct(">BI")
 
 
 def framed(kind: int, *payload: bytes | memoryview) -> bytes:
-    """A column."""
+    """The bytes of a whole column."""
     return b"".join((_HEADER.pack(kind, sum(map(len, payload))), *payload))
 
 
 def header(kind: int, *payload: bytes | memoryview) -> bytes:
-    """What stands in front of the parts of a column."""
+    """The bytes in front of the payload, for callers that join the parts themselves."""
     return _HEADER.pack(kind, sum(map(len, payload)))
 
 
 def raw(array: "np.ndarray[Any, np.dtype[Any]]", dtype: "np.dtype[Any]") -> memoryview:
-    """The bytes of an array, once it is of this type; copied only if it must be converted."""
+    """The bytes of an array converted to ``dtype``; copied only if the conversion needs it."""
     return np.ascontiguousarray(array, dtype).view(np.uint8).data
 
 
 def column_at(view: memoryview, offset: int) -> tuple[int, memoryview, int]:
-    """Kind and payload of the column at ``offset``, and the offset behind it.
+    """The kind and payload of the column at ``offset``, and the offset after it.
 
     Raises:
-        SerdeError, struct.error: its end is not there.
+        SerdeError, struct.error: the column is cut off.
     """
     kind, size = _HEADER.unpack_from(view, offset)
     start = offset + _HEADER.size
@@ -77,10 +80,10 @@ def column_at(view: memoryview, offset: int) -> tuple[int, memoryview, int]:
 
 
 def num_fields_of(payload: memoryview) -> int:
-    """How many fields the records of a column of TUPLES or ROWS have.
+    """The u16 in front of a payload: its number of fields, keys or class tables.
 
     Raises:
-        SerdeError, struct.error: more than any sender puts into one.
+        SerdeError, struct.error: it is cut off, or above ``MAX_FIELDS``.
     """
     num_fields: int = FIELDS.unpack_from(payload)[0]
     if num_fields > MAX_FIELDS:
@@ -89,20 +92,12 @@ def num_fields_of(payload: memoryview) -> int:
 
 
 def check_length(kind: int, values: Any, num_values: int) -> None:
-    """Refuse a column with too many or too few values.
-
-    Raises:
-        SerdeError: it is one.
-    """
+    """Check the number of values of a column.  Raises SerdeError: it is not ``num_values``."""
     if len(values) != num_values:
         raise SerdeError(f"a column of kind {kind} has {len(values)} values in a chunk of {num_values} records")
 
 
 def check_end(end: int, payload: memoryview) -> None:
-    """Refuse what is behind the last part of a column.
-
-    Raises:
-        SerdeError: there is something.
-    """
+    """Check that a payload ends at ``end``.  Raises SerdeError: bytes are left."""
     if end != len(payload):
         raise SerdeError(f"{len(payload) - end} bytes are left behind the last column")

@@ -1,13 +1,14 @@
-"""Lists of values as columns of bytes and back.
+"""Encodes lists of values as columns of bytes, and decodes them.
 
-Hot path.  A column's kind follows from the exact types of its values, looked at once per chunk; then C code does the rest.  One core,
-chunks of 2,000, encode + decode per value: str 20 + 17 ns, int 17 + 8 ns; (str, int) tuples 75 + 42 ns (``bench wordcount``).
+Hot path.  The exact types of the values are looked at once per chunk and decide the kind of column; C code does the rest.  One core, chunks
+of 2,000, encode + decode per value: str 20 + 17 ns, int 17 + 8 ns; (str, int) tuples 75 + 42 ns (``bench wordcount``).
 
 Side:       pure.
-Invariants: values come back with the exact types, signs, NaN bits and (lone) surrogates that they went in with; the kind never changes a
-            value.  What a record holds twice it holds twice afterwards; records share no mutable object but where the whole list is one
-            pickle.
+Invariants: values come back with exactly the types, signs, NaN bits and (lone) surrogates that they went in with, whatever the kind of
+            column.  Identity within a record is kept.  Two records never share a mutable object afterwards, unless the whole list is
+            one PICKLE.
 Format:     ``column_format``.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
 """
 
 import itertools
@@ -53,40 +54,36 @@ from flowlet.serde.object_columns import are_apart, can_change, decode_dicts, de
 from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_all, loads_record, loads_value
 
 MAX_TUPLE_DEPTH: Final = 4  # of tuples in tuples; deeper ones are pickled
-# A constant column in the column of sizes in the innermost tuple.
+# The innermost tuple may hold a column of sizes, and that a constant column.
 _MAX_COLUMN_DEPTH: Final = MAX_TUPLE_DEPTH + 2
-# So many tuples at most are packed in one go: a chunk of one is written in 2 us instead of 5, and read in 2 instead of 8, which counts when
-# every record travels alone.  From about 32 on columns are better.
-_FEW: Final = 16
-_MAY_SHARE: Final = frozenset({PICKLE, TUPLES, OBJECTS, DICTS, ROWS})  # what mutable objects are in
-_PACKABLE: Final = frozenset({int, str, float, bool, bytes, type(None)})  # what msgpack gives back as it was
+# Up to this many tuples are packed with msgpack: it writes a chunk of one record in 2 us instead of 5, and reads it in 2 instead of 8,
+# which counts when every record travels alone.  From about 32 records on, columns are faster.
+_MAX_PACKED: Final = 16
+_MAY_SHARE: Final = frozenset({PICKLE, TUPLES, OBJECTS, DICTS, ROWS})  # kinds that may hold mutable objects
+_PACKABLE: Final = frozenset({int, str, float, bool, bytes, type(None)})  # msgpack keeps their exact values and types
 _pack: Final = msgspec.msgpack.Encoder().encode
 _unpack: Final = msgspec.msgpack.Decoder(list[tuple[Any, ...]]).decode
-# From here on a narrower integer is worth the two passes that find and make it.  Not measured closely.
+# With fewer integers, finding and making a narrower type (two passes) is not worth it.  Not measured closely.
 _MIN_NARROWED: Final = 16
 
 
 def encode_column(values: Sequence[Any], *, depth: int = 0) -> bytes:
-    """A list or tuple of values as one column.
-
-    Raises:
-        SerdeError: a value cannot be pickled; the message names its type.
-    """
+    """Encode values as one column.  Raises SerdeError: a value cannot be pickled; the message names its type."""
     return encode_of_type(values, exact_type(values), depth=depth)
 
 
 def encode_of_type(values: Sequence[Any], kind: type | None, *, depth: int = 0) -> bytes:
-    """The same for values whose exact type is known; None: there are several, or no value.
+    """As ``encode_column``, for values whose exact type is ``kind``; None: they have several types, or there are none.
 
     Raises:
-        SerdeError: as there.
+        SerdeError: a value cannot be pickled; the message names its type.
     """
     if kind is int:
         return _constant(values) or _encode_ints(values)
     if kind is str:
         return encode_texts(values)
     if kind is tuple and depth < MAX_TUPLE_DEPTH:
-        return (not depth and len(values) <= _FEW and _pack_few(values)) or _encode_tuples(values, depth)
+        return (not depth and len(values) <= _MAX_PACKED and _try_pack_tuples(values)) or _encode_tuples(values, depth)
     if kind is float:
         return framed(FLOAT64, struct.pack(f"<{len(values)}d", *values))
     if kind is bool:
@@ -103,11 +100,7 @@ def encode_of_type(values: Sequence[Any], kind: type | None, *, depth: int = 0) 
 
 
 def decode_column(view: memoryview, offset: int, num_values: int, *, depth: int = 0) -> tuple[Sequence[Any], int]:
-    """The ``num_values`` values of the column at ``offset``, and the offset behind it.
-
-    Raises:
-        SerdeError, ValueError, struct.error: this is no such column.
-    """
+    """Decode the column at ``offset``; return its ``num_values`` values and the offset after it."""
     if depth > _MAX_COLUMN_DEPTH:
         raise SerdeError(f"columns in more than {_MAX_COLUMN_DEPTH} columns")
     kind, payload, end = column_at(view, offset)
@@ -117,9 +110,9 @@ def decode_column(view: memoryview, offset: int, num_values: int, *, depth: int 
 
 
 def _constant(values: Sequence[Any]) -> bytes | None:
-    """All values are of one immutable type, in which equal values are the same."""
+    """A CONSTANT column if all values are equal.  Only for immutable types in which equal values cannot be told apart."""
     first = values[0]
-    # The last value tells most columns apart at once.
+    # The last value shows at once for most columns that they are not constant.
     if len(values) > 1 and values[-1] == first and values.count(first) == len(values):
         return framed(CONSTANT, encode_column([first]))
     return None
@@ -136,7 +129,7 @@ def _encode_ints(values: Sequence[int]) -> bytes:
 
 
 def encode_texts(values: Sequence[str]) -> bytes:
-    """Values that are all exactly str; there is at least one."""
+    """Encode values that are all exactly ``str``; at least one."""
     constant = _constant(values)
     if constant is not None:
         return constant
@@ -151,14 +144,14 @@ def _encode_tuples(values: Sequence[tuple[Any, ...]], depth: int) -> bytes:
     if columns is None or len(columns) > MAX_FIELDS:
         return _encode_pickle(values)
     fields = [encode_column(column, depth=depth + 1) for column in columns]
-    # A tuple may hold one mutable object in two fields.
+    # Two fields of a tuple may hold the same mutable object: columns would make two of it, a pickle keeps one.
     unclear = [column for column, field in zip(columns, fields, strict=True) if field[0] in _MAY_SHARE and can_change(column)]
     if len(unclear) > 1 and not are_apart(unclear):
         return _encode_pickle(values)
     return framed(TUPLES, FIELDS.pack(len(columns)), *fields)
 
 
-def _pack_few(values: Sequence[tuple[Any, ...]]) -> bytes | None:
+def _try_pack_tuples(values: Sequence[tuple[Any, ...]]) -> bytes | None:
     if not _PACKABLE.issuperset(map(type, itertools.chain.from_iterable(values))):
         return None
     try:
@@ -167,7 +160,7 @@ def _pack_few(values: Sequence[tuple[Any, ...]]) -> bytes | None:
         return None
 
 
-def _unpack_few(payload: memoryview) -> list[tuple[Any, ...]]:
+def _unpack_tuples(payload: memoryview) -> list[tuple[Any, ...]]:
     try:
         return _unpack(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -183,13 +176,13 @@ def _encode_pickle(values: Sequence[Any]) -> bytes:
 
 
 def _encode_pickles(values: Sequence[Any]) -> bytes:
-    """Records of which some were pickled when they were emitted; the others are pickled now."""
+    """Encode records of which some were pickled when they were emitted; the others are pickled here."""
     pickles = [value.data if type(value) is PickledRecord else dumps_record(value) for value in values]
     if exact_type(pickles) is bytes:
         return framed(PICKLES, FIELDS.pack(0), *_joined(pickles))
     of_records = [data.table if type(data) is PickleWithClasses else None for data in pickles]
     tables = [table for table in dict.fromkeys(of_records) if table is not None]
-    if len(tables) > MAX_FIELDS:  # nobody needs so many classes at once: those of this chunk are sent together
+    if len(tables) > MAX_FIELDS:  # too many for the format: one pickle of all records has its own table
         return _encode_pickle([loads_record(data) for data in pickles])
     places = {table: place for place, table in enumerate(tables, 1)} | {None: 0}
     column = encode_column([places[table] for table in of_records], depth=1)
@@ -201,13 +194,10 @@ def _joined(texts: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 
 def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) -> Sequence[Any]:
-    """The values of a column of which kind and payload are known; their number is to be checked.
-
-    Raises:
-        SerdeError, ValueError, struct.error: this is no such column.
-    """
+    """Decode a column whose kind and payload are known; the caller checks the number of values."""
     if kind == TEXT:
-        return str(payload, ENCODING, SURROGATES).split("\0", num_values)  # not many more objects than there may be
+        # The limit on splits keeps a corrupt payload from making many more texts than there are records.
+        return str(payload, ENCODING, SURROGATES).split("\0", num_values)
     if kind == CONSTANT:
         (value,), end = decode_column(payload, 0, 1, depth=depth + 1)
         check_end(end, payload)
@@ -223,7 +213,7 @@ def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) 
     if kind == PICKLE:
         return _decode_pickle(payload)
     if kind == PACKED:
-        return _unpack_few(payload)
+        return _unpack_tuples(payload)
     if kind == OBJECTS:
         return decode_objects(payload, num_values, decode_column, depth)
     if kind == DICTS:
@@ -239,7 +229,7 @@ def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) 
     if kind in (TEXT_SIZES, BYTES):
         sizes, end = decode_column(payload, 0, num_values, depth=depth + 1)
         joined = bytes(payload[end:]) if kind == BYTES else str(payload[end:], ENCODING, SURROGATES)
-        return _cut(joined, sizes)
+        return _split_by_sizes(joined, sizes)
     raise SerdeError(f"unknown kind of column {kind}")
 
 
@@ -277,7 +267,7 @@ def _decode_pickles(payload: memoryview, num_values: int) -> list[Any]:
         if set(map(type, tables)) != {bytes} or not all(type(place) is int and 0 <= place <= num_tables for place in places):
             raise SerdeError(f"records of {num_tables} class tables that are not there")
     sizes, end = decode_column(payload, end, num_values, depth=1)
-    pickles = _cut(payload[end:], sizes)
+    pickles = _split_by_sizes(payload[end:], sizes)
     try:
         return loads_all(pickles, tables, places)
     except SerdeError:
@@ -286,7 +276,7 @@ def _decode_pickles(payload: memoryview, num_values: int) -> list[Any]:
         raise SerdeError(f"a pickled record cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _cut(joined: Any, sizes: Sequence[Any]) -> list[Any]:
+def _split_by_sizes(joined: Any, sizes: Sequence[Any]) -> list[Any]:
     ends = list(itertools.accumulate(sizes))
     if any(type(size) is not int or size < 0 for size in sizes) or (ends[-1] if ends else 0) != len(joined):
         raise SerdeError(f"sizes of a column do not add up to the {len(joined)} that are there")

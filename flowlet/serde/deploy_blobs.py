@@ -1,11 +1,11 @@
-"""The opaque parts of a job on their way from the client to a TaskManager: operator chains and partitioners.
+"""Serializes operator chains and partitioners for their way from the client to a TaskManager.
 
-Side:       shared.  Tasks open their blobs on their own threads.
-Invariants: one blob is opened at a time.  Opening imports modules, and two threads that enter a circle of imports at different places
-            deadlock: Python sees that and fails one of them.
-            The client only writes blobs, a TaskManager only opens them, after the JobManager that sent them proved who it is; nothing
-            else of the control plane is a pickle.
-Rules:      functions of ``__main__``, lambdas and functions within functions travel by value, those of modules by name.
+Side:       shared.  Each task opens its blobs on its own thread.
+Invariants: only one blob is opened at a time: opening imports modules, and two threads that enter a circle of imports at different places
+            deadlock (Python detects that and fails one of them).
+            Only a client writes blobs.  Only a TaskManager, or a producer of a remote gate, opens them, and only after the JobManager
+            that sent them has proved who it is.  No other part of the control plane is a pickle.
+Rules:      functions of ``__main__``, lambdas and nested functions are pickled by value, those of modules by name.
 """
 
 import threading
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from flowlet.graph.partitioner import Partitioner
 
 
-_ADVICE: Final = "make what cannot be pickled in open() of a function class, on the TaskManager"
-_OPENING: Final = threading.Lock()  # A leaf for us; the user's modules run under it.
+_ADVICE: Final = "make what cannot be pickled in open() of a function class, which runs on the TaskManager"
+_OPENING: Final = threading.Lock()  # held while the user's modules are imported; we take no other lock under it
 
 
 class DeploymentError(FlowletError):
-    """A TaskManager could not open what the client sent; raised ``from`` the cause."""
+    """A blob could not be opened; raised ``from`` the cause."""
 
 
 def dump_chain(chain: "Sequence[Chained]", vertex: str) -> bytes:
-    """The blob of a vertex's operators.
+    """Serialize the operators of a vertex.
 
     Raises:
-        JobSubmissionError: an operator holds something that cannot be pickled; names the operator and the reason.
+        JobSubmissionError: an operator cannot be pickled; the message names it and the reason.
     """
     try:
         return bytes(cloudpickle.dumps(list(chain)))
     except Exception as error:
         reason = f"{_describe(error)}; {_ADVICE}"
-        raise JobSubmissionError(f"vertex {vertex!r}: {_culprit(chain)} cannot be sent to a TaskManager: {reason}") from error
+        raise JobSubmissionError(f"vertex {vertex!r}: {_first_unpicklable(chain)} cannot be sent to a TaskManager: {reason}") from error
 
 
 def dump_partitioner(partitioner: "Partitioner", edge: str) -> bytes:
-    """The blob of an edge's partitioner, with the user's key selector in it.
+    """Serialize the partitioner of an edge, with the user's key selector in it.
 
     Raises:
-        JobSubmissionError: it cannot be pickled; names the edge and the reason.
+        JobSubmissionError: it cannot be pickled; the message names the edge and the reason.
     """
     try:
         return bytes(cloudpickle.dumps(partitioner))
@@ -58,35 +58,27 @@ def dump_partitioner(partitioner: "Partitioner", edge: str) -> bytes:
 
 
 def dump_type(type_info: "TypeInformation") -> bytes:
-    """The blob of the type of a gate's records."""
+    """Serialize the type of a remote gate's records."""
     return bytes(cloudpickle.dumps(type_info))
 
 
 def load_type(blob: bytes, gate: str) -> "TypeInformation":
-    """Open the type of a gate's records, in a producer outside the cluster.
-
-    Raises:
-        DeploymentError: as ``load_chain``.
-    """
+    """Open the type of a gate's records, in a producer outside the cluster.  Raises as ``load_chain``."""
     type_info: TypeInformation = _load(blob, f"the type of gate {gate!r}")
     return type_info
 
 
 def load_gate_partitioner(blob: bytes, gate: str) -> "Partitioner":
-    """Open what says how records travel to a gate, in a producer outside the cluster.
-
-    Raises:
-        DeploymentError: as ``load_chain``.
-    """
+    """Open a gate's partitioner, which routes the records of a producer outside the cluster.  Raises as ``load_chain``."""
     partitioner: Partitioner = _load(blob, f"the key selector of gate {gate!r}")
     return partitioner
 
 
 def load_chain(blob: bytes, task_name: str) -> "list[ChainedOperator]":
-    """Open a chain; imports the modules that it names, so this may take long: never call it on the event loop.
+    """Open a chain of operators.  It imports the user's modules and may take long: never call it on the event loop.
 
     Raises:
-        DeploymentError: a module is missing here, or the user's code raised while it was imported or rebuilt.
+        DeploymentError: a module is missing here, or the user's code raised while it was imported or unpickled.
     """
     chain = _load(blob, f"the operators of task {task_name!r}")
     assert isinstance(chain, list), "written by dump_chain"
@@ -94,11 +86,7 @@ def load_chain(blob: bytes, task_name: str) -> "list[ChainedOperator]":
 
 
 def load_partitioner(blob: bytes, task_name: str) -> "Partitioner":
-    """Open a partitioner.
-
-    Raises:
-        DeploymentError: as ``load_chain``.
-    """
+    """Open the partitioner of an output.  Raises as ``load_chain``."""
     partitioner: Partitioner = _load(blob, f"the partitioner of an output of task {task_name!r}")
     return partitioner
 
@@ -114,12 +102,12 @@ def _load(blob: bytes, what: str) -> Any:
         raise DeploymentError(f"{what} could not be loaded: {_describe(error)}") from error
 
 
-def _culprit(chain: "Sequence[Chained]") -> str:
-    """The first operator that cannot be pickled by itself."""
+def _first_unpicklable(chain: "Sequence[Chained]") -> str:
+    """The first operator that cannot be pickled on its own, for an error message."""
     for chained in chain:
         try:
             cloudpickle.dumps(chained)
-        except Exception:  # noqa: BLE001 - whether it raises is the question
+        except Exception:  # noqa: BLE001 - any exception marks the operator
             return f"operator {chained.operator.name!r}"
     return "its chain of operators"
 

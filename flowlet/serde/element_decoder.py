@@ -1,9 +1,9 @@
-"""One complete stream element out of its bytes.
+"""Decodes one complete stream element.
 
 Hot path, per element; per record see ``columns``.
 
 Side:       pure.
-Invariants: every byte is read, or it is an error; nothing of the bytes is referenced by what comes out.
+Invariants: every byte is used, or it is an error; the decoded element holds no reference to the bytes.
 Source:     Flink ``StreamElementSerializer.deserialize``.
 """
 
@@ -52,10 +52,9 @@ _BACKLOG: Final = {0: RecordAttributes(is_backlog=False), 1: RecordAttributes(is
 
 
 class ElementDecoder:
-    """Reads the elements of one channel, in their order.
+    """Decodes the elements of one channel, in order, and keeps the channel's dictionary.
 
-    Args:
-        values: reads the values of single records (tags 0 and 1); None: there are none.
+    ``values`` reads the values of single records (tags 0 and 1); None: such records are refused.
     """
 
     __slots__ = ("_values", "dictionary")
@@ -68,10 +67,10 @@ class ElementDecoder:
         return f"StreamElementSerializer({'' if self._values is None else repr(self._values)})"
 
     def decode(self, body: memoryview, elements: list[StreamElement]) -> None:
-        """Append the element whose bytes are exactly ``body``; a single record goes into the chunk before it, if there is one of its kind.
+        """Decode the element in ``body`` and append it; a single record joins the chunk before it if that fits.
 
         Raises:
-            SerdeError: the bytes are no element; names the serializer.
+            SerdeError: the bytes are corrupt; the message names the serializer.
         """
         tag = body[0]
         try:
@@ -86,7 +85,7 @@ class ElementDecoder:
         except SerdeError as error:
             raise SerdeError(f"{self!r}: {error}") from error
         except (struct.error, KeyError, ValueError, IndexError) as error:
-            # Too few bytes, an unknown status, a text that is not UTF-8, a raw column whose size is no multiple of its item's.
+            # Too few bytes, an unknown status, invalid UTF-8, or a raw column whose size is no multiple of its item size.
             raise SerdeError(f"{self!r}: tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}") from error
 
     def _decode_record(self, tag: int, body: memoryview, elements: list[StreamElement]) -> None:
@@ -149,7 +148,7 @@ def _decode_chunk(body: memoryview, dictionary: ChannelDictionary) -> Chunk:
         records = _keyed(records, key_position)
         if keys is None and records.shape is not Shape.OBJECT:
             return Chunk.of_columns(records, timestamps)
-        # Nobody behind here knows columns of objects, but the keys are there.
+        # From here on only lists are known for objects of a class, so the keys must be taken out of the columns now.
         if keys is None and records.key_position is not None:
             keys = records.fields[records.key_position].to_list()
         records = records.to_list()
@@ -162,7 +161,7 @@ def _decode_chunk(body: memoryview, dictionary: ChannelDictionary) -> Chunk:
 
 
 def _keys_at(records: list[Any], position: int) -> list[Any]:
-    """The field that is the key; of a value, which has no fields, the value."""
+    """The key field of each record; a record without fields is its own key."""
     try:
         return [record[position] if isinstance(record, tuple | Row) else (record,)[position] for record in records]
     except (IndexError, TypeError) as error:

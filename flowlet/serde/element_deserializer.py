@@ -1,11 +1,11 @@
-"""Stream elements out of the buffers of one channel.
+"""Assembles stream elements from the buffers of one channel.
 
 Hot path, per buffer and element; per record see ``columns``.
 
-Side:       task.  An element that is large and comes in pieces waits in a file.
-Invariants: an element comes out once, when its last byte has come in, however the bytes are cut; nothing that was fed is referenced
-            after ``feed``; after an error every further ``feed`` raises it again; what is announced is believed only up to the limit, and
-            takes room only as it comes in.
+Side:       task.  A large element that arrives in pieces is collected in a file.
+Invariants: an element comes out exactly once, with its last byte, wherever the bytes are cut.  No reference to a view remains after
+            ``feed``.  After an error every further ``feed`` raises it again.  A length is accepted only up to the limit, and memory is
+            taken only as the bytes arrive.
 Units:      bytes; offsets count from the first byte of the channel.
 Source:     Flink ``SpillingAdaptiveSpanningRecordDeserializer``, ``NonSpanningWrapper``, ``SpanningWrapper``.
 """
@@ -23,17 +23,16 @@ from flowlet.serde.types.type_serializer import TypeSerializer
 
 
 class ElementDeserializer:
-    """Collects the bytes of one channel.
+    """Collects the bytes of one channel and decodes its elements.
 
     Threading: one thread.
-    Ownership: views stay the caller's, and may be overwritten once ``feed`` has returned.
-    Life cycle: ``close``, or just drop it.
+    Ownership: views stay the caller's and may be overwritten once ``feed`` has returned.
+    Life cycle: ``close``, or drop it.
 
     Args:
-        name: of the channel, for error messages.
-        limits: what is accepted, and from where on it waits in a file.
-        values: reads the values of single records, if the sender writes such; else every chunk says itself how to read it.
-        is_sender_trusted: whether what it pickles may be any object; if not, plain values alone.
+        limits: the largest element, and the size from which an incomplete one is kept in a file.
+        values: reads the values of single records; None: the sender writes chunks only.
+        is_sender_trusted: whether pickles may hold objects of any class; otherwise plain values only.
     """
 
     def __init__(
@@ -48,10 +47,10 @@ class ElementDeserializer:
         self._is_sender_trusted = is_sender_trusted
         self._limits = limits
         self._decoder = ElementDecoder(values)
-        self._partial = bytearray()  # of one element, from its length field on; empty while it waits in a file
-        self._spilled: SpillFile | None = None  # the same, once it is too much for memory
-        self._spilled_size = 0  # how large the spilled element will be, with its length field
-        self._offset = 0  # in the channel, of the element that begins or continues next
+        self._partial = bytearray()  # an incomplete element, from its length field on; empty while it is in a file
+        self._spilled: SpillFile | None = None  # the incomplete element once it is too large for memory
+        self._spilled_size = 0  # the full size of that element, with its length field
+        self._offset = 0  # where in the channel the next or incomplete element begins
         self._error: str | None = None
 
     def __repr__(self) -> str:
@@ -60,14 +59,14 @@ class ElementDeserializer:
 
     @property
     def has_partial(self) -> bool:
-        """Whether the channel is in the middle of an element."""
+        """Whether an element is incomplete."""
         return self._num_gathered > 0
 
     def unconsumed(self, piece_bytes: int) -> Iterator[bytes]:
-        """What codes stand for, and what was fed of the element that is not complete; in pieces.
+        """The dictionary and the bytes of the incomplete element, in pieces; exhaust it before the next ``feed``.
 
-        Fed to another deserializer, they bring it to the same place.  A checkpoint that overtakes records keeps them (Flink's
-        ``getUnconsumedBuffer``).  Take all of them before the next ``feed``.
+        Another deserializer that is fed these pieces is in the same state.  An unaligned checkpoint keeps them (Flink's
+        ``getUnconsumedBuffer``).
         """
         definition = serialize_dictionary(self._decoder.dictionary)
         for start in range(0, len(definition), piece_bytes):
@@ -78,10 +77,10 @@ class ElementDeserializer:
             yield bytes(self._partial[start : start + piece_bytes])
 
     def feed(self, view: memoryview) -> list[StreamElement]:
-        """All elements that these bytes complete, in order; runs of single records are one chunk.
+        """Take the next bytes; return the elements that they complete.  Consecutive single records form one chunk.
 
         Raises:
-            SerdeError: the bytes are no elements; names the channel, the offset of the element and the serializer.
+            SerdeError: the bytes are corrupt; names the channel, the offset of the element and the serializer.
         """
         if self._error is not None:
             raise SerdeError(self._error)
@@ -96,7 +95,7 @@ class ElementDeserializer:
             raise SerdeError(self._error) from error
 
     def close(self) -> None:
-        """Forget what was gathered."""
+        """Drop an incomplete element and its file."""
         self._partial = bytearray()
         if self._spilled is not None:
             self._spilled.close()
@@ -118,7 +117,7 @@ class ElementDeserializer:
         while end - position >= LENGTH.size:
             (length,) = LENGTH.unpack_from(view, position)
             if not 0 < length <= max_length:
-                self._checked_length(view, position)  # raises
+                self._checked_length(view, position)  # raises the error
             element_end = position + LENGTH.size + length
             if element_end > end:
                 break
@@ -130,7 +129,7 @@ class ElementDeserializer:
         return elements
 
     def _complete_partial(self, view: memoryview, elements: list[StreamElement]) -> int:
-        """Take what the started element lacks; returns how many bytes that were."""
+        """Complete the element that began in earlier buffers; return how many bytes of ``view`` it took."""
         partial = self._partial
         taken = min(max(0, LENGTH.size - len(partial)), len(view))
         partial += view[:taken]
@@ -144,7 +143,7 @@ class ElementDeserializer:
         taken = min(taken + missing, len(view))
         if len(partial) == size:
             self._decode_gathered(memoryview(partial), elements)
-            # A new one: a large element must not keep its memory, and a failed one may still be referenced by the error's traceback.
+            # Not clear(): that would keep a large element's memory, and fails if an error's traceback still refers to the bytes.
             self._partial = bytearray()
         return taken
 

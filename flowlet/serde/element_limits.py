@@ -1,8 +1,7 @@
-"""How large a stream element may be, and from where on it waits in a file.
+"""The largest stream element, and the size from which an incomplete one is kept in a file.
 
 Side:   pure.
-Units:  bytes.
-Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, settable from 100 KiB on; the limit is ours.
+Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, at least 100 KiB; ``max_element_bytes`` is ours.
 """
 
 from dataclasses import dataclass
@@ -11,15 +10,15 @@ from typing import Final
 from flowlet.errors import ConfigError
 
 MIN_SPILL_BYTES: Final = 100 << 10
-_MAX_LENGTH: Final = 2**31 - 1  # of an element: its length is an i32
+_MAX_LENGTH: Final = 2**31 - 1  # the length of an element is an i32
 
 
 @dataclass(frozen=True, slots=True)
 class ElementLimits:
-    """Limits of one task's elements; sender and receiver must have the same ``max_element_bytes``.
+    """Limits of one task's elements.  Sender and receiver must agree on ``max_element_bytes``.
 
-    ``max_element_bytes``: a larger element is refused, by its sender if that is we.  ``spill_above_bytes``: of an element that is still
-    incomplete, no more than this stays in memory.  ``spill_directory``: of the file; None: the system's for temporary files.
+    ``max_element_bytes``: larger elements are refused, by the sender if it can tell.  ``spill_above_bytes``: an incomplete element above
+    this size goes to a file.  ``spill_directory``: of that file; None: the system's directory for temporary files.
 
     Raises:
         ConfigError: a number is out of range.

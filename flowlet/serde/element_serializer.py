@@ -1,17 +1,19 @@
-"""Stream elements as bytes.
+"""Serializes stream elements.
 
 Hot path, per chunk; per record see ``columns``.
 
 Side:   pure.
-Format: ``i32 length`` and then that many bytes, beginning with a tag.  0, a record with its timestamp: i64 milliseconds, value.  1, a
-        record without: value.  2, watermark: i64 milliseconds.  3, latency marker: i64 milliseconds, 16 bytes of the operator's id, i32
-        subtask.  4, status: i32, 0 active, -1 idle.  5, attributes of records: u8, 1: they are backlog.  6, watermark of one
-        subpartition: i32 subpartition, i64 milliseconds.  64, a chunk of records: u8 version, u8 flags (1: has timestamps, 2: has keys, 4:
-        a field is the key), u32 number of records, [column of timestamps], [column of keys, or u8 position of the field], column of
-        values.  65, what the codes of the channel stand for: u8 version, u32 generation, u32 number of texts, column of texts; only in
-        front of data in flight that is kept with a checkpoint.  Big-endian.
-Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags 64 and 65 are ours.  Cutting the bytes into buffers is
-        ``ResultPartition.emit_record``'s.
+Format: ``i32 length``, then the bytes, of which the first is the tag; big-endian:
+        0, record with timestamp: i64 milliseconds, value.  1, record without timestamp: value.
+        2, watermark: i64 milliseconds.  3, latency marker: i64 milliseconds, 16 bytes operator id, i32 subtask.
+        4, watermark status: i32, 0 active, -1 idle.  5, record attributes: u8, 1 for backlog.
+        6, watermark of one subpartition: i32 subpartition, i64 milliseconds.
+        64, chunk: u8 version, u8 flags (1 timestamps, 2 keys, 4 the key is a field), u32 number of records, [column of timestamps],
+        [column of keys, or u8 position of the key field], column of values.
+        65, dictionary of the channel: u8 version, u32 generation, u32 number of texts, column of texts; only in front of in-flight data
+        of a checkpoint.
+Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags 64 and 65 are ours.  ``ResultPartition.emit_record`` cuts the
+        bytes into buffers.
 """
 
 import struct
@@ -52,10 +54,10 @@ FLAG_KEYS: Final = 2
 FLAG_KEY_FIELD: Final = 4
 STATUS_ACTIVE: Final = 0
 STATUS_IDLE: Final = -1
-# So many records are looked at whether their keys are a field of theirs; more are columns where that is so.
-_FEW: Final = 32
+# Up to this many records are checked for a key that is a field of theirs; larger chunks with such keys are columns already.
+_MAX_COMPARED_KEYS: Final = 32
 _MAX_PLACE: Final = 255
-MAX_CHUNK_RECORDS: Final = 1 << 20  # what a receiver takes in one chunk
+MAX_CHUNK_RECORDS: Final = 1 << 20  # a receiver refuses larger chunks
 LENGTH: Final = struct.Struct(">i")
 CHUNK_HEADER: Final = struct.Struct(">BBBI")
 DICTIONARY_HEADER: Final = struct.Struct(">BB")
@@ -68,12 +70,12 @@ _FRAMED_CHUNK_HEADER: Final = struct.Struct(">iBBBI")
 
 
 class StreamElementSerializer:
-    """Makes elements into framed bytes; no state.
+    """Serializes elements with their length in front.  Threading: any; it has no state.
 
     Args:
-        values: None: a chunk is one element of our own, whose columns need no declared type.  Else each record is an element by itself,
-            as Flink writes them, its value in the bytes of this serializer.
-        max_element_bytes: what the receiver takes.
+        values: None: a chunk is one element (tag 64), whose columns need no declared type.  Otherwise each record is an element of its own
+            (tags 0 and 1), as in Flink, with its value in the format of this serializer.
+        max_element_bytes: the receiver's limit.
     """
 
     __slots__ = ("_max_element_bytes", "_values")
@@ -86,17 +88,14 @@ class StreamElementSerializer:
         return f"StreamElementSerializer({'' if self._values is None else repr(self._values)})"
 
     def serialize(self, element: StreamElement, codes: CodeWriter | None = None) -> bytes:
-        """The element behind its length; or, for a chunk with a serializer of values, all its records so.
+        """The element with its length in front; with a serializer of values, each record of a chunk so.
 
-        A chunk of several records may come out larger than a receiver takes (``max_element_bytes``): then send it in parts.
-
-        Args:
-            element: what is to be sent.
-            codes: the dictionary of the channel, if it has one.
+        A chunk of several records may exceed ``max_element_bytes``; the caller then splits it.  ``codes``: the channel's dictionary, if
+        any.
 
         Raises:
-            SerdeError: the chunk has too many records, or a record is not of the declared type, cannot be pickled, or is alone too large;
-                the message says which.
+            SerdeError: the chunk has too many records, or a record has another type than declared, cannot be pickled, or is too large on
+                its own; the message says which.
         """
         if type(element) is Chunk:
             return self.serialize_chunk(element, codes)
@@ -117,11 +116,7 @@ class StreamElementSerializer:
                 assert_never(element)
 
     def serialize_chunk(self, chunk: Chunk, codes: CodeWriter | None = None) -> bytes:
-        """``serialize`` of a chunk.
-
-        Raises:
-            SerdeError: as there.
-        """
+        """``serialize`` for a chunk.  Raises SerdeError: as ``serialize``."""
         if self._values is not None:
             return self._serialize_records(chunk, self._values)
         num_records = len(chunk)
@@ -171,8 +166,8 @@ class StreamElementSerializer:
 
 
 def _encode_keys(keys: list[Any], values: list[Any]) -> tuple[int, bytes]:
-    """The keys, or which field they are, with the flag that says so."""
-    if len(keys) <= _FEW:
+    """The flag for the keys and their bytes: the position of the field that is the key, or a column of keys."""
+    if len(keys) <= _MAX_COMPARED_KEYS:
         first = values[0]
         if list(map(type, values)).count(tuple) == len(values):
             position = next((position for position, field in enumerate(first) if field is keys[0]), _MAX_PLACE)
@@ -184,7 +179,7 @@ def _encode_keys(keys: list[Any], values: list[Any]) -> tuple[int, bytes]:
 
 
 def serialize_dictionary(dictionary: ChannelDictionary) -> bytes:
-    """The element that brings another reader of the same channel to the same dictionary; nothing if that is empty."""
+    """The element (tag 65) from which another reader of the channel gets the same dictionary; empty if the dictionary is."""
     definition = dictionary.definition()
     if definition is None:
         return b""

@@ -1,13 +1,13 @@
-"""Which classes have instances that are nothing but named values, and how such instances are taken apart and made again.
+"""Finds classes whose instances are nothing but named values, and takes such instances apart and makes them.
 
-Hot path: C code or a generated loop per list of instances.  Written and read by columns, an instance of six fields costs half of what one
-pickle of the whole list costs (``bench serde``); a class with pickling methods of its own is left to pickle.
+Hot path: C code or a generated loop per list of instances.  Writing and reading instances of six fields by columns costs half of one pickle
+of the whole list (``bench serde``); classes with pickling methods of their own are left to pickle.
 
 Side:       pure.
-Rules:      what is made is what pickle would make: ``__init__`` is not called, the constructor of a ``msgspec.Struct`` is (pickle does so).
-            Instances must all have the same attributes in the same order.  A class that says anything itself about how it is pickled or
-            built, or how its attributes are looked up, is not flat; nor is one with slots and a ``__dict__``.
-Invariants: ``maker(names)`` of what ``take_apart`` gave makes equal instances, of equal attributes in equal order.
+Rules:      instances are made as pickle makes them: without a call of ``__init__``, but with the constructor of a ``msgspec.Struct``.
+            All instances must have the same attributes in the same order.  A class is not flat if it customizes pickling, construction
+            or attribute lookup, or has both slots and a ``__dict__``.
+Invariants: ``maker(names)`` turns the columns of ``take_apart`` into equal instances with equal attributes in the same order.
 """
 
 import abc
@@ -33,7 +33,7 @@ Parts = tuple[tuple[str, ...], list[Sequence[Any]]]
 Maker = Callable[[Sequence[Sequence[Any]]], list[Any]]
 
 _MAX_CLASSES: Final = 256
-# Of a flat class each of these is what ``object`` has, or is not there.
+# A class is flat only if it inherits each of these from ``object``, or does not have it.
 _OF_OBJECT: Final = (
     "__class__",
     "__del__",
@@ -48,43 +48,39 @@ _OF_OBJECT: Final = (
     "__setstate__",
 )
 _STATE: Final = ("__getstate__", "__setstate__")
-# What ``dataclass(slots=True, frozen=True)`` gives a class.
+# The state methods that ``dataclass(slots=True, frozen=True)`` generates.
 _GENERATED_STATE: Final = tuple([getattr(dataclasses, f"_dataclass_{name.strip('_')}", None) for name in _STATE])
 _OF_NAMED_TUPLE: Final = ("__getnewargs__", "__new__")
 _STRUCT_META: Final = type(msgspec.Struct)
-_METACLASSES: Final = frozenset({type, abc.ABCMeta, _STRUCT_META})  # others may have classes compare in any way
+_METACLASSES: Final = frozenset({type, abc.ABCMeta, _STRUCT_META})  # another metaclass may redefine equality of classes
 _POINTER_BYTES: Final = struct.calcsize("P")
-_MANAGED_DICT: Final = 1 << 4  # Py_TPFLAGS_MANAGED_DICT: the dict takes no room in the instance
+_MANAGED_DICT: Final = 1 << 4  # Py_TPFLAGS_MANAGED_DICT: the instance has no pointer to its dict
 _new: Final = object.__new__
 
 
 class FlatClass(Protocol):
-    """How the instances of one class are taken apart and made.
-
-    ``is_frozen``: an instance of unchanging values cannot change.
-    """
+    """Takes instances of one class apart and makes them.  Threading: any; immutable."""
 
     @property
     def is_frozen(self) -> bool:
-        """As the class says itself; who goes behind its back may change one all the same."""
+        """Whether an instance cannot change if its values cannot: the class says so, and ``object.__setattr__`` is not considered."""
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
-        """The names of the attributes and a column of values for each; None if the instances differ in their names.
+        """The names of the attributes, and a column of values for each; None if the instances do not have the same names.
 
-        Args:
-            values: instances of exactly this class, at least one.
+        ``values``: instances of exactly this class, at least one.
         """
 
     def maker(self, names: tuple[str, ...]) -> Maker:
-        """What makes a list of instances of a column for each name.
+        """A function that makes a list of instances from a column of values for each name.
 
         Raises:
-            SerdeError: the class has no such names.
+            SerdeError: the class has other fields.
         """
 
 
 def flat_class_of(cls: type) -> FlatClass | None:
-    """How the instances of a class are taken apart; None if they are better pickled."""
+    """How to take instances of a class apart; None if they must be pickled."""
     return _flat_class_of(cls) if type(cls) in _METACLASSES else None
 
 
@@ -100,20 +96,18 @@ def _flat_class_of(cls: type) -> FlatClass | None:
 
 
 def slot_names_of(cls: type) -> tuple[str, ...] | None:
-    """The names of all fields of a flat class whose instances have no ``__dict__``; None for any other class."""
+    """The names of all fields of a flat class without ``__dict__``; None for any other class."""
     flat_class = flat_class_of(cls)
     return flat_class.names if isinstance(flat_class, _FlatSlots | _FlatStruct) else None
 
 
 def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -> Parts | None:
-    """Keys and columns of values; None if there are no keys, or not all dicts have equal keys in the same order, and exactly str.
+    """The keys and a column of values for each; None unless all dicts have the same keys, exactly ``str``, in the same order.
 
-    Args:
-        dicts: at least one.
-        are_keys_checked: whether each key's type is looked at, and not those of the first dict alone.
+    ``dicts``: at least one.  ``are_keys_checked``: whether the type of every key is checked, or only those of the first dict.
     """
     names, keys = list(dicts[0]), list(chain.from_iterable(dicts))
-    # No dict has a key twice: where the keys of all, one after the other, repeat the first dict's, each dict has just these.
+    # A dict has no key twice: if all keys in a row are the first dict's keys repeated, every dict has just these.
     if not 0 < len(names) <= MAX_FIELDS or keys != names * len(dicts):
         return None
     types = list(map(type, keys if are_keys_checked else names))
@@ -125,17 +119,16 @@ def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -
 
 @lru_cache(_MAX_CLASSES)
 def dict_maker(names: tuple[str, ...]) -> Maker:
-    """What makes a list of dicts of a column for each key."""
+    """A function that makes a list of dicts from a column of values for each key."""
     items = ", ".join(f"{name!a}: v{place}" for place, name in enumerate(names))
     return _maker(f" return [{{{items}}} for {_variables(names)} in zip(*columns, strict=True)]")
 
 
 @lru_cache(_MAX_CLASSES)
 def instance_maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any] | None:
-    """What makes one instance of a value for each attribute; None where an attribute cannot simply be assigned.
+    """A function that makes one instance from a value for each attribute; None if an attribute cannot simply be assigned.
 
-    The attributes come in the order of the names.  Seven take 200 ns; a copy of ``__dict__`` takes 470, and the dicts of both instances
-    stay.
+    Seven attributes take 200 ns.  Copying ``__dict__`` takes 470 ns and creates dicts for both instances, which stay.
     """
     if not _are_plain(names) or not _can_assign(cls, names):
         return None
@@ -147,45 +140,45 @@ def instance_maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any] | No
 
 
 def _can_assign(cls: type, names: tuple[str, ...]) -> bool:
-    """Whether an assignment puts the value into ``__dict__``, and calls nothing of the class."""
-    return _found(cls, "__setattr__") is _found(object, "__setattr__") and not any(_is_set(cls, name) for name in names)
+    """Whether assigning these attributes only stores them in ``__dict__``, without a call of the class's code."""
+    return _inherited(cls, "__setattr__") is _inherited(object, "__setattr__") and not any(_is_set(cls, name) for name in names)
 
 
 def _is_set(cls: type, name: str) -> bool:
-    """Whether the class has a property, or anything like it, of that name: then the name in ``__dict__`` is set another way."""
-    kind = type(_found(cls, name))
+    """Whether the class has a data descriptor (such as a property) of that name: assignment would call it."""
+    kind = type(_inherited(cls, name))
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
 def _flat_object(cls: type) -> FlatClass | None:
-    is_generated = None not in _GENERATED_STATE and tuple([_found(cls, name) for name in _STATE]) == _GENERATED_STATE
+    is_generated = None not in _GENERATED_STATE and tuple([_inherited(cls, name) for name in _STATE]) == _GENERATED_STATE
     if not _is_pickled_as(cls, object, but=_STATE if is_generated else ()):
         return None
-    slots = copyreg._slotnames(cls)  # type: ignore[attr-defined]  # what pickle itself asks
+    slots = copyreg._slotnames(cls)  # type: ignore[attr-defined]  # pickle itself calls it
     if bool(slots) == bool(cls.__dictoffset__) or not _is_without_state_in_c(cls, len(slots)):
         return None
     if not slots:
-        return _FlatAttributes(cls) if isinstance(_found(cls, "__dict__"), GetSetDescriptorType) else None
-    names = tuple([field.name for field in dataclasses.fields(cls)] if is_generated else slots)  # pickle takes these alone
-    if not _are_plain(names) or not all(isinstance(_found(cls, name), MemberDescriptorType) for name in names):
+        return _FlatAttributes(cls) if isinstance(_inherited(cls, "__dict__"), GetSetDescriptorType) else None
+    names = tuple([field.name for field in dataclasses.fields(cls)] if is_generated else slots)  # the fields that pickle takes
+    if not _are_plain(names) or not all(isinstance(_inherited(cls, name), MemberDescriptorType) for name in names):
         return None
-    # Pickle sets slots by ``setattr``, the generated state by ``object.__setattr__``.
-    return _FlatSlots(cls, names) if is_generated or _found(cls, "__setattr__") is _found(object, "__setattr__") else None
+    # Pickle sets slots with ``setattr``, the generated ``__setstate__`` with ``object.__setattr__``.
+    return _FlatSlots(cls, names) if is_generated or _inherited(cls, "__setattr__") is _inherited(object, "__setattr__") else None
 
 
 def _is_pickled_as(cls: type, base: type, but: Sequence[str] = ()) -> bool:
-    """Whether the class has said nothing about its pickling that its base has not."""
-    return all(_found(cls, name) is _found(base, name) for name in _OF_OBJECT if name not in but)
+    """Whether the class inherits all of its pickling from ``base``, except for the methods in ``but``."""
+    return all(_inherited(cls, name) is _inherited(base, name) for name in _OF_OBJECT if name not in but)
 
 
 def _is_without_state_in_c(cls: type, num_slots: int) -> bool:
-    """Whether instances are made of attributes alone (CPython's ``object_getstate_default``), and can be made."""
+    """Whether instances hold nothing but attributes (as CPython's ``object_getstate_default`` checks), and can be created."""
     num_pointers = num_slots + (cls.__weakrefoffset__ > 0) + bool(cls.__dictoffset__ and not cls.__flags__ & _MANAGED_DICT)
     if cls.__itemsize__ or cls.__basicsize__ > object.__basicsize__ + num_pointers * _POINTER_BYTES:
         return False
     try:
         _new(cls)
-    except TypeError:  # abstract, or made by C
+    except TypeError:  # an abstract class, or one implemented in C
         return False
     return True
 
@@ -194,50 +187,49 @@ def _is_plain_named_tuple(cls: type) -> bool:
     names = getattr(cls, "_fields", None)
     if type(names) is not tuple or not _are_plain(names) or any(name.startswith("_") for name in names):
         return False
-    if cls.__mro__[-2] is not tuple or _found(cls, "__iter__") is not _found(tuple, "__iter__"):
+    if cls.__mro__[-2] is not tuple or _inherited(cls, "__iter__") is not _inherited(tuple, "__iter__"):
         return False
     if not _is_pickled_as(cls, tuple, but=_OF_NAMED_TUPLE):
         return False
-    # The code that ``namedtuple`` generates for these names; a class that went by value has equal code.
+    # Compare with the code that ``namedtuple`` generates for these names, because a class pickled by value has equal but not the same code.
     template = collections.namedtuple("_", names)  # type: ignore[misc]  # the names are those of a class
     return all(_code(cls, name) == _code(template, name) for name in _OF_NAMED_TUPLE)
 
 
 def _is_plain_struct(cls: Any) -> bool:
-    """Whether pickle calls the constructor with all fields in their order."""
+    """Whether pickle calls the constructor with all fields in order."""
     if not _is_pickled_as(cls, msgspec.Struct) or cls.__dictoffset__ or not _are_plain(cls.__struct_fields__):
         return False
     parameters = inspect.signature(cls).parameters
     return tuple(parameters) == cls.__struct_fields__ and all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values())
 
 
-def _found(cls: type, name: str) -> Any:
-    """The attribute as it stands in the first class that has it."""
+def _inherited(cls: type, name: str) -> Any:
+    """The attribute of the first class in the MRO that has it, without calling descriptors; None if there is none."""
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
 def _code(cls: type, name: str) -> Any:
-    found = _found(cls, name)
+    found = _inherited(cls, name)
     return getattr(getattr(found, "__func__", found), "__code__", found)
 
 
 class _FlatAttributes:
-    """With a ``__dict__`` and nothing else."""
+    """Instances with a ``__dict__`` and no slots."""
 
     def __init__(self, cls: type) -> None:
         self._cls = cls
         self.is_frozen = _is_frozen_dataclass(cls)
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
-        return parts_of_dicts(
-            [value.__dict__ for value in values], are_keys_checked=False
-        )  # nobody tells an attribute's name from its equal
+        # Not checked, because an attribute works the same under an equal name of a subclass of str.
+        return parts_of_dicts([value.__dict__ for value in values], are_keys_checked=False)
 
     def maker(self, names: tuple[str, ...]) -> Maker:
         if _are_plain(names) and _can_assign(self._cls, names):
             steps = [f"instance.{name} = v{place}" for place, name in enumerate(names)]
         else:
-            # As pickle does; 200 ns per instance more.
+            # Through __dict__, as pickle does; it takes 200 ns more per instance.
             steps = ["attributes = instance.__dict__"] + [f"attributes[{name!a}] = v{place}" for place, name in enumerate(names)]
         lines = [
             " made = []",
@@ -249,20 +241,20 @@ class _FlatAttributes:
 
 
 class _FlatSlots:
-    """With slots and nothing else."""
+    """Instances with slots and no ``__dict__``."""
 
     def __init__(self, cls: type, names: tuple[str, ...]) -> None:
         self._cls = cls
         self.names = names
         self._read = _reader(names)
-        self._setters = [_found(cls, name).__set__ for name in names]
-        self._can_assign = _found(cls, "__setattr__") is _found(object, "__setattr__")
+        self._setters = [_inherited(cls, name).__set__ for name in names]
+        self._can_assign = _inherited(cls, "__setattr__") is _inherited(object, "__setattr__")
         self.is_frozen = _is_frozen_dataclass(cls)
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
         try:
             return self.names, self._read(values)
-        except AttributeError:  # one was never set, or deleted
+        except AttributeError:  # an attribute of an instance was never set, or was deleted
             return None
 
     def maker(self, names: tuple[str, ...]) -> Maker:
@@ -274,7 +266,7 @@ class _FlatSlots:
         return _maker(f" made = []\n{loop} return made", cls=self._cls, new=_new)
 
     def _make_frozen(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """Field by field: 60 ns for each, a loop over the instances takes 85."""
+        """Set one field of all instances after the other: 60 ns per field; a loop over the instances takes 85."""
         made: list[Any] = list(map(_new, repeat(self._cls, len(columns[0]))))
         for set_field, column in zip(self._setters, columns, strict=True):
             collections.deque(map(set_field, made, column), 0)
@@ -282,7 +274,7 @@ class _FlatSlots:
 
 
 class _FlatNamedTuple:
-    """What ``NamedTuple`` or ``namedtuple`` made, or a subclass with methods."""
+    """Classes made by ``NamedTuple`` or ``namedtuple``, and their subclasses with methods."""
 
     is_frozen = True
 
@@ -306,7 +298,7 @@ class _FlatNamedTuple:
 
 
 class _FlatStruct:
-    """A ``msgspec.Struct``."""
+    """Subclasses of ``msgspec.Struct``."""
 
     def __init__(self, cls: Any) -> None:
         self._cls = cls
@@ -317,7 +309,7 @@ class _FlatStruct:
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
         try:
             return self.names, self._read(values)
-        except AttributeError:  # one was deleted
+        except AttributeError:  # an attribute was deleted
             return None
 
     def maker(self, names: tuple[str, ...]) -> Maker:
@@ -326,7 +318,7 @@ class _FlatStruct:
 
 
 def _is_frozen_dataclass(cls: type) -> bool:
-    """Whether the class itself, not a base alone, is a frozen dataclass."""
+    """Whether this class itself, not only a base, is a frozen dataclass."""
     parameters = vars(cls).get("__dataclass_params__")
     return bool(getattr(parameters, "frozen", False))
 
@@ -337,7 +329,7 @@ def _check_names(cls: type, names: tuple[str, ...], known: tuple[str, ...]) -> N
 
 
 def _are_plain(names: Sequence[str]) -> bool:
-    """Whether generated code may have them as attributes: Python takes some identifiers for others that look like them."""
+    """Whether generated code may use the names.  ASCII only, because Python normalizes other identifiers (NFKC)."""
     return 0 < len(names) <= MAX_FIELDS and all(type(name) is str and name.isascii() and _is_attribute(name) for name in names)
 
 
@@ -346,17 +338,17 @@ def _is_attribute(name: str) -> bool:
 
 
 def _variables(names: Sequence[str]) -> str:
-    """The names of the values of one instance, each followed by a comma."""
+    """The variables for the values of one instance, each followed by a comma."""
     return "".join([f"v{place}, " for place in range(len(names))])
 
 
 def _reader(names: Sequence[str]) -> Callable[[Sequence[Any]], list[Sequence[Any]]]:
-    """What makes a column of each attribute."""
+    """A function that makes a column of each attribute."""
     return _maker(f" return [{', '.join([f'[instance.{name} for instance in columns]' for name in names])}]")
 
 
 def _maker(body: str, **names: Any) -> Callable[[Sequence[Any]], list[Any]]:
-    """A function of ``columns`` with this body; nothing in it but names of attributes, which are identifiers, and texts as literals."""
+    """Compile a function of ``columns``.  The body contains no input but attribute names, which are identifiers, and text literals."""
     exec(f"def generated(columns):\n{body}\n", names)  # noqa: S102
     maker: Callable[[Sequence[Any]], list[Any]] = names["generated"]
     return maker

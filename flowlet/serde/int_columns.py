@@ -1,9 +1,10 @@
-"""Arrays of integers of 64 bits as bytes, and back.
+"""Encodes arrays of 64-bit integers, and decodes them.
 
 Hot path, per column: C code.
 
 Side:       pure.
 Format:     ``column_format``: CONSTANT, INT8 to INT64, OFFSETS.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
 """
 
 from typing import Any, Final
@@ -55,16 +56,12 @@ _NARROWED_ENCODER: Final = _NarrowedEncoder()
 
 
 def encode_narrowed(column: Column) -> bytes:
-    """What ``columns.narrowed`` made of an array."""
+    """Encode the result of ``narrowed``."""
     return column.accept(_NARROWED_ENCODER)
 
 
 def decode_ints(kind: int, payload: memoryview) -> NDArray[np.int64]:
-    """The values of a column of one of the kinds ``INTS``, in an array of the caller's own.
-
-    Raises:
-        SerdeError, ValueError, struct.error: this is no such column.
-    """
+    """Decode a column whose kind is in ``INTS``, into a new array."""
     if kind != OFFSETS:
         return np.frombuffer(payload, NUMBERS[kind]).astype(np.int64)
     base, size = BASE.unpack_from(payload)

@@ -1,12 +1,13 @@
-"""Records as people write them (instances of a flat class, rows, dicts with the same keys) as a column for each field.
+"""Encodes instances of flat classes, rows, and dicts with equal keys as a column for each field, and decodes them.
 
 Hot path: C code per column; see ``flat_classes``.
 
 Side:       pure.
-Rules:      a reader gets what it would get of pickles.  Where two fields of a record are the same mutable object, a pickle keeps that: so
-            columns are made only if no mutable object occurs twice in the fields, and none holds another one that is not looked at.
-            That two records are the same object is not kept: every record is a value of its own.
+Rules:      a reader gets what it would get from pickles.  A pickle keeps two fields of a record that are the same mutable object one
+            object, columns do not: so columns are made only if no mutable object occurs twice, and none is of a class that cannot be
+            looked into.  That two records are the same object is not kept, as every record is a value of its own.
 Format:     ``column_format``.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
 """
 
 import struct
@@ -27,29 +28,29 @@ from flowlet.serde.flat_classes import Maker, dict_maker, flat_class_of, parts_o
 from flowlet.serde.pickles.class_references import class_of, class_reference
 from flowlet.serde.pickles.data_pickle import are_plain_values_alone
 
-# Fewer are pickled: so many columns have more headers than that has bytes.  Both take about as long for 12 instances of six fields.
+# Fewer objects are pickled: the headers of their columns have more bytes.  At 12 instances of six fields both ways take the same time.
 MIN_OBJECTS: Final = 12
-_MAX_DEPTH: Final = 4  # of mutable objects in mutable objects that are looked at
+_MAX_DEPTH: Final = 4  # of mutable objects in mutable objects; deeper ones are pickled
 _MAX_HEADS: Final = 256
 _HEAD_SIZE: Final = struct.Struct(">I")
 
 
 class ColumnEncoder(Hashable, Protocol):
-    """``columns.encode_of_type``."""
+    """``columns.encode_of_type``, passed as an argument so that the modules do not import each other."""
 
     def __call__(self, values: Sequence[Any], kind: type | None, *, depth: int = 0) -> bytes:
-        """The values, whose exact type is ``kind`` (None: several), as one column."""
+        """Encode values of exact type ``kind`` (None: several) as one column."""
 
 
 class ColumnDecoder(Hashable, Protocol):
-    """``columns.decode_column``."""
+    """``columns.decode_column``, passed as an argument so that the modules do not import each other."""
 
     def __call__(self, view: memoryview, offset: int, num_values: int, *, depth: int = 0) -> tuple[Sequence[Any], int]:
-        """The values of the column at ``offset``, and the offset behind it."""
+        """Decode the column at ``offset``; return the values and the offset after it."""
 
 
 def try_encode_objects(values: Sequence[Any], kind: type, encode: ColumnEncoder, depth: int) -> bytes | None:
-    """Values that are all exactly of one class as OBJECTS, ROWS or DICTS; None if a pickle is the right thing.
+    """Encode values of exactly one class as OBJECTS, ROWS or DICTS; None if they must be pickled.
 
     Raises:
         SerdeError: a value of a field cannot be pickled.
@@ -70,10 +71,10 @@ def try_encode_objects(values: Sequence[Any], kind: type, encode: ColumnEncoder,
 
 
 def decode_objects(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Any]:
-    """The instances in OBJECTS.
+    """Decode a column of OBJECTS.
 
     Raises:
-        SerdeError, ValueError, struct.error: it is corrupt, its class is not the reader's, or this sender may send plain values alone.
+        SerdeError, ValueError, struct.error: it is corrupt, the class is another one here, or this sender may send only plain values.
     """
     head = head_of_objects(payload, decode, depth)
     return head.make(_fields(payload, head.start, len(head.names), num_values, decode, depth))
@@ -81,7 +82,7 @@ def decode_objects(payload: memoryview, num_values: int, decode: ColumnDecoder, 
 
 @dataclass(frozen=True, slots=True)
 class ObjectsHead:
-    """What stands in front of the fields: their names, the class (``dict`` for DICTS), and the offset behind it."""
+    """The head of OBJECTS or DICTS: field names, class (``dict`` for DICTS), the offset of the first field, and the maker."""
 
     names: tuple[str, ...]
     kind: Any
@@ -89,23 +90,15 @@ class ObjectsHead:
     maker: Maker
 
     def make(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """The objects.
-
-        Raises:
-            SerdeError: the class refuses the values.
-        """
+        """Make the objects from a column for each field.  Raises SerdeError: the class refuses the values."""
         try:
             return self.maker(columns)
-        except Exception as error:  # a Struct's own checks
+        except Exception as error:  # a Struct checks its values
             raise SerdeError(f"an object cannot be made of its fields: {type(error).__name__}: {error}") from error
 
 
 def head_of_objects(payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:
-    """The head of OBJECTS.
-
-    Raises:
-        as ``decode_objects``.
-    """
+    """Decode the head of OBJECTS."""
     if are_plain_values_alone():
         raise SerdeError("objects of a class, which are no plain values, and this sender may send nothing else")
     start = _HEAD_SIZE.size + _HEAD_SIZE.unpack_from(payload)[0]
@@ -117,22 +110,18 @@ def head_of_objects(payload: memoryview, decode: ColumnDecoder, depth: int) -> O
 
 
 def head_of_dicts(payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:
-    """The head of DICTS.
-
-    Raises:
-        as ``decode_dicts``.
-    """
+    """Decode the head of DICTS."""
     names, start = _names(payload, decode, depth)
     return ObjectsHead(names, dict, start, dict_maker(names))
 
 
 def maker_of(kind: Any, names: tuple[str, ...]) -> Maker:
-    """What makes records of a flat class, or dicts, of a column for each field."""
+    """A function that makes instances of a flat class, or dicts, from a column for each field."""
     return dict_maker(names) if kind is dict else _maker_of(kind, names)
 
 
 def objects_head(kind: Any, names: tuple[str, ...], encode: ColumnEncoder) -> tuple[int, bytes]:
-    """The kind of column for records of a class, or dicts, and what stands in front of their fields."""
+    """The kind of column for records of a class, or dicts, and the bytes in front of their fields."""
     if kind is dict:
         return DICTS, FIELDS.pack(len(names)) + encode(names, str, depth=1)
     head = _head(kind, names, encode)
@@ -140,21 +129,13 @@ def objects_head(kind: Any, names: tuple[str, ...], encode: ColumnEncoder) -> tu
 
 
 def decode_dicts(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Any]:
-    """The dicts in DICTS.
-
-    Raises:
-        SerdeError, ValueError, struct.error: it is corrupt.
-    """
+    """Decode a column of DICTS."""
     head = head_of_dicts(payload, decode, depth)
     return head.make(_fields(payload, head.start, len(head.names), num_values, decode, depth))
 
 
 def decode_rows(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Row]:
-    """The rows in ROWS.
-
-    Raises:
-        SerdeError, ValueError, struct.error: it is corrupt.
-    """
+    """Decode a column of ROWS."""
     names, start = names_of_rows(payload, decode, depth)
     num_fields = num_fields_of(payload)
     records = zip(*_fields(payload, start, num_fields, num_values, decode, depth), strict=True)
@@ -162,11 +143,7 @@ def decode_rows(payload: memoryview, num_values: int, decode: ColumnDecoder, dep
 
 
 def names_of_rows(payload: memoryview, decode: ColumnDecoder, depth: int) -> tuple[tuple[str, ...] | None, int]:
-    """The names of the fields in ROWS, or None, and the offset behind them.
-
-    Raises:
-        SerdeError, ValueError, struct.error: it is corrupt.
-    """
+    """The field names in a column of ROWS (None: unnamed rows), and the offset after them."""
     num_fields = num_fields_of(payload)
     names, end = decode(payload, FIELDS.size, num_fields, depth=depth + 1)
     if num_fields and list(names) == [None] * num_fields:
@@ -175,24 +152,24 @@ def names_of_rows(payload: memoryview, decode: ColumnDecoder, depth: int) -> tup
 
 
 def are_apart(columns: Sequence[Sequence[Any]]) -> bool:
-    """Whether no mutable object occurs twice in these columns, and none is of a kind that might hold another one unseen."""
+    """Whether no mutable object occurs twice in these columns, and all of them could be looked into."""
     return _Mutables().are_apart(columns, 0)
 
 
 def can_change(column: Sequence[Any]) -> bool:
-    """Whether some of the values might; tuples, for one, may hold what can."""
+    """Whether a value may be mutable, or hold something mutable, as a tuple may."""
     return not all(map(_never_changes, set(map(type, column))))
 
 
 def _never_changes(kind: type) -> bool:
-    """Whether a value of exactly this type cannot change, or is the only one of its process."""
+    """Whether values of exactly this type are immutable, or unique in their process like members of an enum."""
     return kind in UNCHANGING or isinstance(kind, EnumMeta)
 
 
 def _try_encode_dicts(values: Sequence[dict[Any, Any]], encode: ColumnEncoder, depth: int) -> bytes | None:
-    """Of keys that each dict has as objects of its own, as JSON text gives; the reader's dicts share them, and the next step is quicker.
+    """Encode dicts that do not share their keys, such as parsed JSON.  The decoded dicts share them, so the next step is faster.
 
-    Keys from a program's literals are shared already: a pickle writes them once, and takes two thirds of the time.
+    Dicts made from a program's literals share their keys already: a pickle writes each key once, and takes two thirds of the time.
     """
     first = values[0]
     if next(iter(first), None) is next(iter(values[-1]), None) or can_change(list(first.values())):
@@ -268,7 +245,7 @@ def _fields(payload: memoryview, start: int, num_fields: int, num_values: int, d
 
 
 class _Mutables:
-    """The mutable objects that were met, each once."""
+    """Looks for mutable objects that occur twice."""
 
     def __init__(self) -> None:
         self._ids: set[int] = set()

@@ -1,9 +1,8 @@
-"""Short texts as bytes, all with the same number of them.
+"""Encodes short ASCII texts, each padded to the same number of bytes.
 
 Hot path: C code per column.
 
 Side:       pure.
-Invariants: what comes out is equal to what went in, bytes and all.
 Format:     ``column_format``.
 """
 
@@ -18,8 +17,8 @@ _BLOCK_TEXTS = 64
 
 
 def encode_short_texts(packed16: Packed16Array) -> bytes:
-    """As many bytes for each as the longest one has; there is at least one."""
-    # Many texts side by side: numpy's loops are over the last dimension.
+    """Encode at least one text; each takes as many bytes as the longest one."""
+    # Blocks of texts side by side, because numpy's inner loops run over the last dimension: two columns alone would be slow.
     whole = len(packed16) - len(packed16) % _BLOCK_TEXTS
     of_blocks = np.bitwise_or.reduce(packed16[:whole].reshape(-1, 2 * _BLOCK_TEXTS), axis=0).reshape(-1, 2)
     used = np.flatnonzero(np.bitwise_or.reduce(np.concatenate((of_blocks, packed16[whole:])), axis=0).view(np.uint8))
@@ -29,15 +28,11 @@ def encode_short_texts(packed16: Packed16Array) -> bytes:
 
 
 def decode_short_texts(payload: memoryview, num_texts: int) -> ShortTextColumn:
-    """The ``num_texts`` texts of such a column.
-
-    Raises:
-        SerdeError: it is corrupt.
-    """
+    """Decode ``num_texts`` texts.  Raises SerdeError: the column is corrupt."""
     width = payload[0] if payload else 0
     if not 0 < width <= PACKED16_BYTES:
         raise SerdeError(f"short texts of {width} bytes each, they have 1 to {PACKED16_BYTES}")
-    # Before they take their 16 bytes each.
+    # Checked before each text takes 16 bytes of memory.
     if len(payload) - 1 != num_texts * width:
         raise SerdeError(f"{len(payload) - 1} bytes of short texts, {num_texts} of {width} bytes each have {num_texts * width}")
     cells = np.frombuffer(payload[1:], np.uint8).reshape(-1, width)

@@ -1,10 +1,9 @@
-"""Where the bytes of a large element wait for the rest of it.
+"""A temporary file for the bytes of a large, incomplete element.
 
-Side:       task.  Writes block for as long as the disk takes.
-Invariants: the file has no name, so nothing is left behind however the process ends.
-Units:      bytes.
-Source:     Flink ``SpanningWrapper``: a file per large record, written through 2 MiB.
-Absent:     reserving the room on the disk: a length that was announced is not believed before its bytes are there.
+Side:       task.  Writes block as long as the disk takes.
+Invariants: the file has no name, so nothing is left however the process ends.
+Source:     Flink ``SpanningWrapper``: one file per large record, written through a buffer of 2 MiB.
+Absent:     reserving the disk space in advance: a length from the network is not trusted.
 """
 
 import contextlib
@@ -24,10 +23,10 @@ class SpillFile:
     """Bytes in a file: appended, then read as a whole.
 
     Threading: one thread.
-    Life cycle: ``close``, or just drop it.  Views of ``view`` stay valid until they are dropped.
+    Life cycle: ``close``, or drop it; views stay valid until they are dropped.
 
     Raises:
-        SerdeError: the file cannot be made, or written; names the directory.  So do ``append`` and ``view``.
+        SerdeError: the file cannot be created or written; the message names the directory.  Also from ``append``, ``view``, ``pieces``.
     """
 
     __slots__ = ("__weakref__", "_close", "_directory", "_file", "_map", "_size")
@@ -47,20 +46,20 @@ class SpillFile:
         return f"<SpillFile of {self._size} bytes in {self._directory}{'' if self._close.alive else ', closed'}>"
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
-        """Behind what is there."""
+        """Write ``data`` at the end."""
         with self._translated():
             self._file.write(data)
         self._size += len(data)
 
     def view(self) -> memoryview:
-        """All bytes, mapped: they are read as they are looked at.  Nothing may be appended afterwards."""
+        """All bytes, memory-mapped; call ``append`` no more."""
         with self._translated():
             self._file.flush()
             self._map = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
         return memoryview(self._map)
 
     def pieces(self, piece_bytes: int) -> Iterator[bytes]:
-        """All bytes in pieces of this size; more may be appended afterwards."""
+        """All bytes in pieces of this size; ``append`` may follow."""
         with self._translated():
             self._file.flush()
         for start in range(0, self._size, piece_bytes):
@@ -69,11 +68,11 @@ class SpillFile:
             yield piece
 
     def close(self) -> None:
-        """Give back the room on the disk, as soon as no view is left."""
-        with contextlib.suppress(OSError):  # what could not be written is of no use any more
+        """Close the file; the disk space is freed when no view is left."""
+        with contextlib.suppress(OSError):  # flushing failed, but the bytes are not needed
             self._close()
         if self._map is not None:
-            # A view may live on in the traceback of an error; the mapping goes with it.
+            # The traceback of an error may still hold a view; the mapping is then freed with it.
             with contextlib.suppress(BufferError):
                 self._map.close()
             self._map = None

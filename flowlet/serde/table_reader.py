@@ -1,10 +1,11 @@
-"""Columns out of bytes; Python objects are made where there is no other way.
+"""Decodes columns of records; makes Python objects only where there is no array for them.
 
 Hot path: C code per column.
 
 Side:       pure.
-Invariants: what comes out stands for the values that were sent, and lies in memory of its own.
+Invariants: the decoded columns own their memory and stand for exactly the values that were sent.
 Format:     ``column_format``.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
 """
 
 import struct
@@ -49,24 +50,17 @@ from flowlet.serde.short_text_columns import decode_short_texts
 
 _FIELD_DEPTH: Final = 1
 _INT64: Final = np.iinfo(np.int64)
-# What records are read from as a list.
+# Kinds of records that are decoded as a list.
 _RECORDS: Final = frozenset({PICKLE, PACKED, BYTES, PICKLES})
-# What a field is read from as a list; of texts, bytes and tuples the exact type is known.
+# Kinds of fields that are decoded as a list with one exact type.
 _LISTS: Final = {TEXT: str, TEXT_SIZES: str, BYTES: bytes, TUPLES: tuple}
 _NATIVE_TYPES: Final = tuple(dtype.newbyteorder("=") for dtype in ARRAY_TYPES)
 
 
 def decode_records(view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Columns | list[Any], int]:
-    """The records in the column at ``offset``, as columns or, where there are none, as a list; and the offset behind them.
+    """Decode the records at ``offset``, as columns if possible, else as a list; return them and the offset after them.
 
-    Args:
-        view: the chunk.
-        offset: of the column.
-        num_records: how many there are.
-        dictionary: of the channel; learns what comes with codes.
-
-    Raises:
-        SerdeError, ValueError, struct.error: these are no such records.
+    ``dictionary``: of the channel; learns the texts that come with codes.
     """
     kind, payload, end = column_at(view, offset)
     if kind in _RECORDS:
@@ -83,11 +77,7 @@ def decode_records(view: memoryview, offset: int, num_records: int, dictionary: 
 
 
 def decode_timestamps(view: memoryview, offset: int, num_records: int) -> tuple["np.ndarray[Any, np.dtype[np.int64]]", int]:
-    """The timestamps in the column at ``offset``, and the offset behind it.
-
-    Raises:
-        SerdeError, ValueError, struct.error: these are no timestamps.
-    """
+    """Decode the timestamps at ``offset``, in milliseconds; return them and the offset after them."""
     kind, payload, end = column_at(view, offset)
     if kind in INTS:
         array = decode_ints(kind, payload)
@@ -180,17 +170,17 @@ def _array(payload: memoryview) -> Any:
 
 
 def _arrow_array(payload: memoryview) -> Any:
-    import pyarrow as pa  # takes longer than all of this package, and who has no Arrow column does not need it
+    import pyarrow as pa  # here, because the import takes longer than all of this package
 
     from flowlet.serde.types.arrow_serializer import refuse_compressed
 
     stream = pa.py_buffer(bytes(payload))
     try:
         for message in pa.ipc.MessageReader.open_stream(stream):
-            refuse_compressed(message)  # what a few bytes would grow to is not allocated
+            refuse_compressed(message)  # a few compressed bytes could allocate any amount
         with pa.ipc.open_stream(stream) as reader:
             batch = reader.read_next_batch()
-        # Offsets that point outside of it are refused, not followed.
+        # Without it, offsets that point outside the batch would be followed.
         batch.validate(full=True)
     except (pa.ArrowException, EOFError, OSError, StopIteration, ValueError, struct.error) as error:
         raise SerdeError(f"no Arrow array: {type(error).__name__}: {error}") from error

@@ -1,9 +1,9 @@
-"""Columns as bytes.
+"""Encodes columns of records.
 
 Hot path: C code per column.
 
 Side:       pure.
-Invariants: a reader gets records with the exact values of the table; numbers, codes and Arrow arrays also in the same representation.
+Invariants: a reader gets records with exactly the values of the table; numbers, codes and Arrow arrays keep their representation, too.
 Format:     ``column_format``.
 """
 
@@ -47,7 +47,7 @@ from flowlet.serde.int_columns import encode_narrowed
 from flowlet.serde.object_columns import objects_head
 from flowlet.serde.short_text_columns import encode_short_texts
 
-# Of a field: it stands in the tuple of all fields, and a constant in one more column.
+# The depth of a field (it is in the tuple of all fields) and of the value of a constant field.
 _FIELD_DEPTH: Final = 1
 _CONSTANT_DEPTH: Final = 2
 _INT64: Final = np.dtype(np.int64)
@@ -55,26 +55,24 @@ _ARRAY_KINDS: Final = {dtype.newbyteorder("="): index for index, dtype in enumer
 
 
 class CodeWriter(Protocol):
-    """What the sender knows of the dictionary of one channel."""
+    """The sender's view of the dictionary of one channel."""
 
     def try_encode(self, column: CodedColumn) -> bytes | None:
-        """The column as codes, with the texts that the channel does not know yet; None if it is not of this dictionary."""
+        """Encode a column as codes, with the texts that the channel does not know; None if its codes are of another dictionary."""
 
 
 def encode_table(table: Columns, codes: CodeWriter | None = None) -> bytes:
-    """All records as one column: ``table_parts`` in a row."""
+    """All records as the bytes of one column."""
     return b"".join(table_parts(table, codes))
 
 
 def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
-    """All records as one column, whose bytes follow each other in these parts.  There is at least one record.
+    """The bytes of at least one record as one column, in parts to be joined.
 
-    Args:
-        table: the records.
-        codes: of the channel; without it, codes are sent as what they stand for.
+    ``codes``: the dictionary of the channel; None: codes are sent as their texts.
 
     Raises:
-        SerdeError: a value cannot be sent, or a record has too many fields.
+        SerdeError: a value cannot be pickled, or a row has too many fields.
     """
     if len(table.fields) > MAX_FIELDS:
         if table.shape in (Shape.TUPLE, Shape.OBJECT):
@@ -93,7 +91,7 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
         case Shape.ROW:
             return _framed_parts(ROWS, FIELDS.pack(len(fields)), encode_column(table.field_names), *fields)
         case Shape.KEYED:
-            raise SerdeError("records beside their keys are no columns to send")  # ``flowlet.io.keyed_records`` has looked
+            raise SerdeError("records with separate keys cannot be sent as columns")  # ``flowlet.io.keyed_records`` prevents it
 
 
 def _framed_parts(kind: int, *payload: bytes) -> list[bytes]:
@@ -101,7 +99,7 @@ def _framed_parts(kind: int, *payload: bytes) -> list[bytes]:
 
 
 def encode_timestamps(array: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
-    """Milliseconds; there is at least one."""
+    """Encode timestamps in milliseconds; at least one."""
     return encode_narrowed(narrowed(array))
 
 
@@ -157,7 +155,7 @@ def _encode_array(array: Any) -> bytes:
 
 
 def _arrow_stream(array: Any) -> memoryview:
-    import pyarrow as pa  # takes longer than all of this package, and who has no Arrow column does not need it
+    import pyarrow as pa  # here, because the import takes longer than all of this package
 
     batch = pa.record_batch([array], names=[""])
     sink = pa.BufferOutputStream()

@@ -1,9 +1,9 @@
-"""PySpark at the edges of a flowlet job; needs the extra ``spark``.
+"""Pushes DataFrames from PySpark into remote gates of a running job; needs the extra ``spark``.
 
-``GateSink`` and the data source ``flowlet`` push the partitions of a DataFrame into a remote gate of a running job.
+``GateSink`` and the data source ``flowlet`` push each partition of a DataFrame.
 """
 
-# The first import says which extra is missing, if one is; so its name comes first in the alphabet.
+# Sorted first, because this import must be the first one: it says which extra is missing.
 from flowlet.spark.available import MissingSparkError
 from flowlet.spark.gate_schema import SchemaMismatchError, type_info_of
 from flowlet.spark.gate_sink import GateSink

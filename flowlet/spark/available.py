@@ -1,4 +1,4 @@
-"""Says which extra is missing, where PySpark is not installed.
+"""Says which extra is missing if PySpark is not installed.
 
 Side: pure.
 """
@@ -11,8 +11,6 @@ class MissingSparkError(FlowletError, ImportError):
 
 
 try:
-    import pyspark
+    import pyspark  # noqa: F401 - only to see whether it is installed
 except ImportError as error:
     raise MissingSparkError("flowlet.spark needs PySpark 4, which is not installed here: pip install 'flowlet[spark]'") from error
-
-SPARK_VERSION = pyspark.__version__

@@ -1,12 +1,12 @@
 """The data source ``flowlet``: ``df.write.format("flowlet")`` and ``df.writeStream.format("flowlet")``.
 
-Side:       task.  Three processes: the planner's (``writer``, ``streamWriter``), Spark's workers (``write``), and one on the driver's
-            machine (``commit``, ``abort``).  None of them is the user's program.
-Invariants: ``write`` returns when the gate's job has processed the partition's last row.  What a writer is pickled with opens one gate.
-Promises:   at least once; docs/remote-gates.md, "Spark".  The message that each partition gives to ``commit`` names job, epoch, partition,
-            attempt and nonce: commits of exactly those will need no other protocol.
+Side:       task.  Runs in three kinds of processes, none of them the user's program: the planner (``writer``, ``streamWriter``), Spark's
+            workers (``write``), and one on the driver's machine (``commit``, ``abort``).
+Invariants: ``write`` returns when the gate's job has processed the partition's last row.  A pickled writer can open one gate only.
+Promises:   at least once; docs/remote-gates.md, "Spark".  Each partition's message for ``commit`` names job, epoch, partition, attempt and
+            nonce, so that exactly-once commits will need no other protocol.
 Source:     ``pyspark.sql.datasource``.
-Absent:     reading, and commits: what was pushed is there.
+Absent:     reading; commits (records that were pushed stay processed).
 """
 
 import uuid
@@ -24,20 +24,21 @@ from pyspark.sql.datasource import (
 )
 
 from flowlet.errors import ConfigError
-from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, GateDescription, open_gate
-from flowlet.spark.attempt import Attempt, attempt_of_this_task
+from flowlet.ingest.description import GateDescription
+from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, open_gate
+from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.gate_sink import push
 from flowlet.spark.rows import BatchConverter
 
 NAME: Final = "flowlet"
-# Above this a batch goes in parts: each part is one element of the stream.
+# Larger batches are sent in parts of so many rows, because each part is one stream element.
 _MAX_ROWS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPushed(WriterCommitMessage):
-    """One partition was processed by the gate's job."""
+    """The gate's job has processed one partition."""
 
     job: str
     epoch: int
@@ -49,7 +50,7 @@ class PartitionPushed(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class GateTarget:
-    """A gate, and the columns that are pushed into it; checked in the planner, used in the workers."""
+    """A gate and the columns to push into it; checked in the planner, used in the workers."""
 
     description: GateDescription
     columns: st.StructType
@@ -58,11 +59,11 @@ class GateTarget:
 
     @classmethod
     def of_options(cls, options: Mapping[str, str], columns: st.StructType) -> "GateTarget":
-        """Ask the JobManager, and compare the columns with the gate's.
+        """Look up the gate, and compare its columns with the DataFrame's.
 
         Raises:
             ConfigError: an option is missing or wrong.
-            GateError: there is no such gate, no JobManager, or the secret is another one.
+            GateError: there is no such gate or no JobManager, or the secret is wrong.
             SchemaMismatchError: a column does not fit; names it.
         """
         gate, jobmanager = _needed(options, "gate"), _needed(options, "jobmanager")
@@ -73,14 +74,13 @@ class GateTarget:
         return target
 
     def converter(self) -> BatchConverter:
-        """From Spark's batches to the gate's records."""
+        """A converter from Spark's batches to the gate's records."""
         return BatchConverter(GateSchema.of(self.description.name, self.description.type_info), self.columns)
 
     def push_partition(self, batches: Iterator[pa.RecordBatch]) -> PartitionPushed:
-        """Push what the Spark task that runs this has; an empty partition counts as well."""
+        """Push the partition of the current Spark task; an empty partition counts, too."""
         converter = self.converter()
-        attempt: Attempt = attempt_of_this_task(self.write_id)
-        offer = attempt.offer()
+        offer = offer_of_this_task(self.write_id)
         num_rows = 0
         with GateClient(self.description, timeout_s=self.timeout_s).open_partition(offer) as writer:
             for batch in batches:
@@ -92,43 +92,44 @@ class GateTarget:
 
 
 class FlowletWriter(DataSourceArrowWriter):
-    """Of one batch write; pickled to the workers, and to the process that commits."""
+    """The writer of a batch; pickled for the workers and the committing process."""
 
     def __init__(self, target: GateTarget) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionPushed:
-        """Push one partition; in a worker."""
+        """Push one partition; called in a worker."""
         return self._target.push_partition(iterator)
 
 
 class FlowletStreamWriter(DataSourceStreamArrowWriter):
-    """Of one epoch of a streaming query."""
+    """The writer of one epoch of a streaming query."""
 
     def __init__(self, target: GateTarget) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionPushed:
-        """Push one partition of one epoch; in a worker."""
+        """Push one partition of one epoch; called in a worker."""
         return self._target.push_partition(iterator)
 
 
 class FlowletDataSource(DataSource):
     """``format("flowlet")``.
 
-    Options: ``gate`` and ``jobmanager`` (host:port); ``secretFile`` (default: as everywhere) and ``timeoutSeconds`` (5).
+    Options: ``gate`` and ``jobmanager`` (host:port); ``secretFile`` (default: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``);
+    ``timeoutSeconds`` (5).
     """
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` is given."""
+        """The name to give to ``format``."""
         return NAME
 
     def writer(self, schema: st.StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - PySpark's signature
-        """Checks gate and columns before any task runs.
+        """Check the gate and the columns before any task runs.
 
         Raises:
-            ConfigError, GateError, SchemaMismatchError: see ``GateTarget.of_options``.
+            ConfigError, GateError, SchemaMismatchError: as ``GateTarget.of_options``.
         """
         _refuse_overwrite(overwrite=overwrite)
         return FlowletWriter(GateTarget.of_options(self.options, schema))
@@ -141,7 +142,7 @@ class FlowletDataSource(DataSource):
 
 def _refuse_overwrite(*, overwrite: bool) -> None:
     if overwrite:
-        raise ConfigError('what a gate took cannot be overwritten: use mode("append")')
+        raise ConfigError('records in a gate cannot be overwritten: use mode("append")')
 
 
 def _needed(options: Mapping[str, Any], name: str) -> str:

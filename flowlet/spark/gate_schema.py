@@ -1,13 +1,12 @@
-"""The type of a gate, as columns that Spark must deliver.
+"""``GateSchema``: the columns that Spark must deliver to a gate.
 
 Side:       pure.
-Invariants: types are compared, never widened: what goes in is what comes out, and a column that does not fit is named.
-Rules:      a row type with names of its own takes columns by name, in any order, and so do the rows in it, at every level; a tuple, or a
-            row type without names, by position; any other type takes the one column that there is.  ``PICKLED_BYTE_ARRAY`` as the type of
-            the gate takes rows of any columns.
+Invariants: types are compared, never widened, so that values arrive unchanged; an error names the column that does not fit.
+Rules:      a row type with names takes columns by name, in any order, and so do the rows in it, at every level; a tuple, or a row type
+            without names, by position; any other type takes a single column.  A gate of ``PICKLED_BYTE_ARRAY`` takes rows of any columns.
             An Arrow schema takes its fields by name; the gate's records are then batches of them.
-Units:      a Spark ``timestamp`` is a point in time: it becomes a ``datetime`` in UTC without a zone (``SQL_TIMESTAMP``) or an ``Instant``;
-            a ``timestamp_ntz`` keeps its fields (``LOCAL_DATE_TIME``).
+Units:      a Spark ``timestamp`` is a point in time: a ``datetime`` in UTC without a zone (``SQL_TIMESTAMP``) or an ``Instant``.  A
+            ``timestamp_ntz`` keeps its fields (``LOCAL_DATE_TIME``).
 Absent:     intervals, variants, and Python's big integers, which Spark does not have.
 """
 
@@ -41,7 +40,7 @@ from flowlet.serde.types.arrow_types import are_positions, arrow_type_of
 
 _TimeType = LocalTimeTypeInfo.TimeType
 
-# Values of the first type of a kind become the second type; a gate of any of them takes such a column.
+# A column of the Spark type fits a gate of the type beside it.  ``type_info_of`` chooses the first entry for a Spark type.
 _LEAVES: Final[tuple[tuple[st.DataType, TypeInformation], ...]] = (
     (st.StringType(), Types.STRING()),
     (st.BooleanType(), Types.BOOLEAN()),
@@ -62,12 +61,12 @@ _SPARK: Final[Mapping[TypeInformation, st.DataType]] = {flink: spark for spark, 
 
 
 class SchemaMismatchError(FlowletError):
-    """What Spark has is not what the gate takes; the message names the gate, the column and both types."""
+    """A DataFrame's columns do not fit the gate; the message names the gate, the column and both types."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateColumn:
-    """One field of a gate's records; ``arrow_type`` None: it travels value by value."""
+    """One field of a gate's records; ``arrow_type`` None: its values are converted one by one."""
 
     name: str
     type_info: TypeInformation
@@ -76,24 +75,17 @@ class GateColumn:
 
 @dataclass(frozen=True, slots=True)
 class GateSchema:
-    """What a gate takes.
-
-    ``columns`` None: rows of any columns.  ``is_by_name``: columns may come in any order.
-    """
+    """The columns that a gate takes.  ``columns`` None: any columns.  ``is_by_name``: columns may come in any order."""
 
     gate: str
     type_info: TypeInformation
     columns: tuple[GateColumn, ...] | None
     is_by_name: bool
-    arrow_schema: pa.Schema | None = field(repr=False)  # of batches that travel as they are; None: values travel
+    arrow_schema: pa.Schema | None = field(repr=False)  # of batches that are sent as they are; None: values are converted one by one
 
     @classmethod
     def of(cls, gate: str, type_info: TypeInformation) -> "GateSchema":
-        """The columns of a gate's type.
-
-        Raises:
-            SchemaMismatchError: Spark has no columns of such a type.
-        """
+        """The columns of a gate's type.  Raises SchemaMismatchError: Spark has no columns of this type."""
         match type_info:
             case PickledBytesTypeInfo():
                 return cls(gate, type_info, None, is_by_name=True, arrow_schema=None)
@@ -119,14 +111,14 @@ class GateSchema:
 
     @property
     def takes_batches(self) -> bool:
-        """Whether a record is a whole batch."""
+        """Whether a record is a whole record batch."""
         return isinstance(self.type_info, ArrowTypeInfo)
 
     def check_spark(self, schema: st.StructType) -> tuple[int, ...]:
-        """Where in ``schema`` each of the gate's columns is.
+        """The position in ``schema`` of each of the gate's columns.
 
         Raises:
-            SchemaMismatchError: a column is missing, is one too many, or is of another type.
+            SchemaMismatchError: a column is missing, superfluous, or of another type.
         """
         order = self.positions(schema.fieldNames())
         for position, column in zip(order, self.columns or (), strict=self.columns is not None):
@@ -137,10 +129,10 @@ class GateSchema:
         return order
 
     def positions(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Where in rows of these fields each of the gate's columns is.
+        """The position in rows with these fields of each of the gate's columns.
 
         Raises:
-            SchemaMismatchError: a column is missing, occurs twice, or is one too many.
+            SchemaMismatchError: a column is missing, superfluous, or occurs twice.
         """
         if self.columns is None:
             return tuple(range(len(names)))
@@ -164,11 +156,7 @@ class GateSchema:
 
 
 def spark_type_of(type_info: TypeInformation) -> st.DataType | None:
-    """The Spark type whose values are of ``type_info``; None: any.
-
-    Raises:
-        SchemaMismatchError: there is none.
-    """
+    """The Spark type for values of ``type_info``; None: any.  Raises SchemaMismatchError: Spark has none."""
     if isinstance(type_info, PickledBytesTypeInfo):
         return None
     leaf = _SPARK.get(type_info)
@@ -189,10 +177,10 @@ def spark_type_of(type_info: TypeInformation) -> st.DataType | None:
 
 
 def type_info_of(data_type: st.DataType) -> TypeInformation:
-    """The type to declare for a gate that takes a DataFrame: ``env.from_remote_gate("clicks", type_info=type_info_of(df.schema))``.
+    """The type of a gate that takes a DataFrame: ``env.from_remote_gate("clicks", type_info=type_info_of(df.schema))``.
 
     Raises:
-        SchemaMismatchError: a column is of a type that no gate takes.
+        SchemaMismatchError: no gate takes a column of this type.
     """
     match data_type:
         case st.StructType():
@@ -237,11 +225,11 @@ def _column(gate: str, name: str, type_info: TypeInformation) -> GateColumn:
 
 
 def _arrow_column(gate: str, field: pa.Field) -> GateColumn:
-    """A field of an Arrow schema, if Spark has a column of exactly such values."""
+    """The column for a field of an Arrow schema; raises if Spark has no column of exactly these values."""
     arrow = field.type
     try:
         if pa.types.is_dictionary(arrow) or (pa.types.is_timestamp(arrow) and arrow.unit != "us"):
-            raise SchemaMismatchError(f"Spark has no type for {arrow}")  # not without a conversion
+            raise SchemaMismatchError(f"Spark has no type for {arrow}")  # it has, but only with a conversion of the values
         type_info = type_info_of(from_arrow_type(arrow, prefer_timestamp_ntz=True))
     except (SchemaMismatchError, PySparkTypeError) as error:
         text = f"column {field.name!r} of gate {gate!r} is {arrow}: {error}"
@@ -255,7 +243,7 @@ def _common_schema(columns: Iterable[GateColumn]) -> pa.Schema | None:
 
 
 def _is_same(found: st.DataType, wanted: st.DataType) -> bool:
-    """The same type; whether None may occur, the collation of texts and the precision of decimals do not matter."""
+    """Whether the types are equal, except for nullability, the collation of texts and the precision of decimals."""
     match found, wanted:
         case (st.StringType(), st.StringType()) | (st.DecimalType(), st.DecimalType()):
             return True

@@ -1,10 +1,10 @@
-"""``GateSink``: what ``foreachPartition`` calls with the rows of a partition.
+"""``GateSink``: pushes the rows of a partition, called by ``foreachPartition``.
 
-Side:       task.  Made in the driver, pickled, called in Spark's Python workers.
-Invariants: a call returns when the gate's job has processed the partition's last row, and raises otherwise: Spark then tries again.
-            A row that the gate's job cannot take now stays in Spark: the call waits, and holds one chunk of rows.
-Hot path:   rows that wait for their chunk are new objects for the garbage collector, which by default runs every 700 of them and finds
-            nothing: 2.4 -> 5.6 us per row of Spark and Python together, against 2.4 with a collector that runs rarely.
+Side:       task.  Created in the driver, pickled, called in Spark's Python workers.
+Invariants: a call returns when the gate's job has processed the partition's last row; otherwise it raises, and Spark tries again.
+            While the gate grants no credit the call waits with one chunk of rows; the other rows stay in Spark.
+Hot path:   rows of a chunk are new objects, for which the garbage collector by default runs every 700 and finds nothing: 5.6 us per row of
+            Spark and Python together, 2.4 us with a collector that runs rarely.
 Promises:   at least once; docs/remote-gates.md, "Spark".
 """
 
@@ -23,36 +23,37 @@ from pyspark.sql import types as st
 from flowlet.chain.preview import preview
 from flowlet.columns import Columns
 from flowlet.errors import ConfigError
-from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, GateDescription, PartitionWriter, open_gate
-from flowlet.spark.attempt import attempt_of_this_task
+from flowlet.ingest.description import GateDescription
+from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, PartitionWriter, open_gate
+from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.rows import RowConverter
 
 DEFAULT_CHUNK_ROWS: Final = 2_000  # bench/spark.py
-_RECORDS: Final = (tuple, list, str, bytes, bytearray, Mapping)  # what can be iterated over, and can be a record
-_GC_THRESHOLD: Final = 50_000  # that of a TaskManager; Python's is 700
+_RECORDS: Final = (tuple, list, str, bytes, bytearray, Mapping)  # can be iterated over, and can be a record
+_GC_THRESHOLD: Final = 50_000  # as in a TaskManager; Python's default is 700
 
 
 class GateSink:
     """Pushes the rows of each partition into a gate of a running job: ``df.foreachPartition(GateSink("clicks", jobmanager=...))``.
 
-    For RDDs too, whose records are tuples in the order of the gate's fields, or single values; and inside ``foreachBatch``.  A DataFrame
-    of many rows goes several times faster through ``df.write.format("flowlet")``, which needs no ``Row`` for each of them.
+    Also for RDDs, whose records are tuples in the order of the gate's fields, or single values, and inside ``foreachBatch``.  For large
+    DataFrames ``df.write.format("flowlet")`` is several times faster, because it makes no ``Row`` objects.
 
-    Threading: any; calls share nothing but the connections of their process.
-    Life cycle: the constructor asks the JobManager where the gate is and for a token that is good for this gate alone, a day long; the
+    Threading: any; calls share only the connections of their process.
+    Life cycle: the constructor gets the gate's address and a token from the JobManager.  The token is valid for this gate and one day; the
         workers need neither the JobManager nor the secret.
 
     Args:
-        gate: its name in ``env.from_remote_gate``.
+        gate: the name given to ``env.from_remote_gate``.
         jobmanager: host:port.
         secret_file: the cluster's; None: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``.
-        timeout_s: of that question, and of every offer of a partition.
-        schema: of the DataFrame; with it types are compared here, before anything runs, else value by value in the workers.
+        timeout_s: of the look-up, and of each offer of a partition.
+        schema: of the DataFrame; types are then compared here, before anything runs, otherwise value by value in the workers.
         chunk_rows: how many rows are sent together.  A row waits for the others of its chunk.
 
     Raises:
-        GateError: there is no such gate, no JobManager, or the secret is another one; names gate and JobManager.
+        GateError: there is no such gate or no JobManager, or the secret is wrong; names gate and JobManager.
         SchemaMismatchError: a column of ``schema`` does not fit; names the column.
     """
 
@@ -80,7 +81,7 @@ class GateSink:
         return f"<GateSink into {self.description}>"
 
     def __call__(self, rows: Any) -> None:
-        """Push one partition; for Spark.
+        """Push one partition; called by Spark.
 
         Raises:
             TypeError: this may be a record: Spark's ``foreach`` calls with each, and its fields would be taken for records.
@@ -101,13 +102,13 @@ class GateSink:
 
 
 def open_writer(description: GateDescription, write_id: str, timeout_s: float) -> PartitionWriter:
-    """A writer for the partition of the Spark task that runs this."""
-    return GateClient(description, timeout_s=timeout_s).open_partition(attempt_of_this_task(write_id).offer())
+    """A writer for the partition of the current Spark task."""
+    return GateClient(description, timeout_s=timeout_s).open_partition(offer_of_this_task(write_id))
 
 
 @contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Inside, the garbage collector of this process runs as rarely as in a TaskManager; not more often than before, nor if it is off."""
+    """Inside the block the garbage collector runs as rarely as in a TaskManager; unchanged if it is off or runs more rarely already."""
     before = gc.get_threshold()
     is_often = 0 < before[0] < _GC_THRESHOLD
     if is_often:
@@ -120,7 +121,7 @@ def collecting_rarely() -> Iterator[None]:
 
 
 def push(writer: PartitionWriter, payload: Columns | pa.RecordBatch | list[Any]) -> None:
-    """Write columns or records, whichever it is."""
+    """Write columns, a batch or a list of records."""
     match payload:
         case list():
             writer.write_records(payload)
@@ -131,5 +132,5 @@ def push(writer: PartitionWriter, payload: Columns | pa.RecordBatch | list[Any])
 
 
 def clock_is_utc() -> bool:
-    """Whether this process shows points in time in UTC, in winter and in summer."""
+    """Whether the local time of this process is UTC, in winter and in summer."""
     return time.timezone == 0 and not time.daylight

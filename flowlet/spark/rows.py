@@ -1,11 +1,11 @@
-"""From Spark's rows and Arrow batches to what a gate takes.
+"""Converts Spark's rows and Arrow batches to the records of a gate.
 
-Hot path: work per chunk of rows, C calls per column; a loop in Python only for columns that Arrow does not hold as they are.
+Hot path: work per chunk of rows, C calls per column; a Python loop over values only for columns that Arrow cannot hold unchanged.
 
 Side:       pure.
-Invariants: a value that is not exactly of its column's type is refused with the column's name, never converted; None may stand anywhere.
-            Both ways give the same records.
-Source:     what PySpark hands out: ``pyspark.sql.types.Row``, and batches as in ``mapInArrow``.
+Invariants: a value that is not exactly of its column's type is refused with the column's name, never converted; None is allowed everywhere.
+            Rows and batches give the same records.
+Source:     ``pyspark.sql.types.Row``, and batches as in ``mapInArrow``.
 """
 
 from collections.abc import Sequence
@@ -37,9 +37,7 @@ _AS_ARRAYS: Final = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa
 
 
 class RowConverter:
-    """Turns chunks of rows into what their gate takes.
-
-    Threading: one thread.
+    """Converts chunks of rows.  Threading: one thread.
 
     Args:
         schema: the gate's.
@@ -49,11 +47,11 @@ class RowConverter:
     def __init__(self, schema: GateSchema, *, clock_is_utc: bool) -> None:
         self._schema = schema
         self._clock_is_utc = clock_is_utc
-        self._fields: list[str] | None = None  # of the rows whose order is known
+        self._fields: list[str] | None = None  # the field names for which _order was computed
         self._order: tuple[int, ...] = ()
 
     def convert(self, rows: list[Any]) -> Columns | pa.RecordBatch | list[Any]:
-        """Columns, a whole batch, or records one by one, of ``Row``s of a DataFrame, or of an RDD's tuples or single values; at least one.
+        """Columns, a batch or single records, from at least one row of a DataFrame, or tuple or value of an RDD.
 
         Raises:
             SchemaMismatchError: a row or a value does not fit.
@@ -86,13 +84,13 @@ class RowConverter:
         return shaped(tuple([self._column(column, each) for column, each in pairs]), schema.type_info)
 
     def _column(self, column: GateColumn, values: Sequence[Any]) -> Column:
-        """Numbers and times as arrays; anything else as the list that it is, as small columns in Arrow's form cost more than they save."""
+        """Numbers and times as arrays, others as a list: small Arrow columns cost more than they save."""
         if column.arrow_type in _AS_ARRAYS:
             array = self._array(column, values)
             return ListColumn(list(values)) if array.null_count and column.arrow_type != _TIMES else column_of_array(array)
         kinds, allowed = set(map(type, values)), classes_of(column.type_info)
         if allowed is None or not kinds - _NONE <= allowed:
-            return column_of_array(self._array(column, values))  # which refuses the value that does not fit
+            return column_of_array(self._array(column, values))  # _array refuses the value that does not fit
         if bytearray in kinds:
             return ListColumn([None if value is None else bytes(value) for value in values])
         return ListColumn(list(values), str if kinds == _STR else None)
@@ -125,21 +123,15 @@ class RowConverter:
 
 
 class BatchConverter:
-    """Turns the Arrow batches of one DataFrame into what their gate takes.
-
-    Threading: one thread.
-
-    Args:
-        schema: the gate's.
-        columns: those of the DataFrame.
+    """Converts the Arrow batches of a DataFrame with these columns.  Threading: one thread.
 
     Raises:
-        SchemaMismatchError: they do not fit.
+        SchemaMismatchError: the columns do not fit.
     """
 
     def __init__(self, schema: GateSchema, columns: st.StructType) -> None:
         self._order = schema.check_spark(columns)
-        if schema.columns is None:  # rows of these very columns, then
+        if schema.columns is None:  # the gate takes any columns: take those of the DataFrame
             schema = GateSchema.of(schema.gate, type_info_of(columns))
             self._arrow_schema = None
         else:
@@ -147,7 +139,7 @@ class BatchConverter:
         self._schema = schema
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch | list[Any]:
-        """One batch as Spark gives it out."""
+        """Convert one of Spark's batches."""
         if self._arrow_schema is None:
             return self._records(batch)
         arrays = [batch.column(position) for position in self._order]
@@ -155,7 +147,7 @@ class BatchConverter:
         return pa.RecordBatch.from_arrays(fitting, schema=self._arrow_schema)
 
     def _fitting(self, array: pa.Array, field: pa.Field) -> pa.Array:
-        """In the form of Arrow that the gate has; the values stay as they are."""
+        """The array in the gate's Arrow type; the values stay the same."""
         if array.type == field.type:
             return array
         try:
@@ -168,7 +160,7 @@ class BatchConverter:
         columns = self._schema.columns or ()
         values = []
         for position, column in zip(self._order, columns, strict=True):
-            convert = value_converter(column.type_info, clock_is_utc=False)  # Arrow's have a zone
+            convert = value_converter(column.type_info, clock_is_utc=False)  # datetimes of Arrow have a zone
             values.append([convert(value) for value in batch.column(position).to_pylist()])
         return records_of(self._schema, values)
 
@@ -190,7 +182,7 @@ def _in_order(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def records_of(schema: GateSchema, columns: Sequence[list[Any]]) -> list[Any]:
-    """Records in the shape of the gate's type: ``Row``s, tuples or single values."""
+    """Records in the shape of the gate's type: rows, tuples or single values."""
     match schema.type_info:
         case RowTypeInfo():
             make = Row(*schema.type_info.get_field_names())
@@ -202,7 +194,7 @@ def records_of(schema: GateSchema, columns: Sequence[list[Any]]) -> list[Any]:
 
 
 def _free_row(row: Any) -> Any:
-    """A record for a gate that declares nothing: a ``Row`` of ours for one of Spark's, anything else as it is."""
+    """A record for a gate without a declared type: Spark's rows become ours, other values stay."""
     if not isinstance(row, st.Row):
         return row
     values = [_free_row(value) for value in row]
@@ -211,13 +203,13 @@ def _free_row(row: Any) -> Any:
 
 
 def _transposed(rows: list[Any], fields: list[str] | None, width: int) -> list[tuple[Any, ...]] | None:
-    """The columns of rows that are all tuples of that width, with those field names (None: with none); None if one is not."""
+    """The columns of the rows; None unless all are tuples of this width with these field names (None: without names)."""
     kinds = set(map(type, rows))
     if not all(issubclass(kind, tuple | list) for kind in kinds) or not _have_fields(rows, fields, kinds):
         return None
     try:
         columns = list(zip(*rows, strict=True))
-    except ValueError:  # one is shorter
+    except ValueError:  # a row is shorter
         return None
     return columns if len(columns) == width else None
 
@@ -226,13 +218,13 @@ def _have_fields(rows: list[Any], fields: list[str] | None, kinds: set[type]) ->
     if fields is None:
         return not any(issubclass(kind, st.Row) for kind in kinds) or not any(hasattr(row, "__fields__") for row in rows)
     try:
-        return list(map(_FIELDS, rows)).count(fields) == len(rows)  # mostly it is the very same list
+        return list(map(_FIELDS, rows)).count(fields) == len(rows)  # fast, because the rows usually share one list
     except AttributeError:
         return False
 
 
 def _instants(values: Sequence[datetime]) -> pa.Array | None:
-    """What ``pa.array`` makes of datetimes without a zone, in less than half of the time; None if one has a zone."""
+    """As ``pa.array`` of datetimes without a zone, in less than half the time; None if one has a zone."""
     try:
         return pa.array(list(map(sub, values, repeat(_EPOCH))), pa.duration("us")).view(_TIMES)
     except TypeError:

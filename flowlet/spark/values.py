@@ -1,8 +1,8 @@
-"""One value of Spark's, as flowlet has it: for what Arrow does not hold as it is, and for what is nested.
+"""Converts single values of Spark to flowlet's: nested values, and those that Arrow cannot hold unchanged.
 
 Side:       pure.
-Invariants: a value that is not exactly of its type raises TypeError; None becomes None.
-Source:     the Python values of ``pyspark.sql.types`` (``fromInternal``) and those of ``pyarrow``'s ``to_pylist``: both forms are taken.
+Invariants: a value that is not exactly of its type raises TypeError; None stays None.
+Source:     the Python values of ``pyspark.sql.types`` (``fromInternal``) and of ``pyarrow``'s ``to_pylist``; both forms are accepted.
 """
 
 import datetime
@@ -55,22 +55,22 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
 def classes_of(type_info: TypeInformation) -> frozenset[type] | None:
-    """The exact classes that Spark's values of a type without parts have; None: any."""
+    """The exact classes of Spark's values for a type without parts; None: any."""
     spark_type = spark_type_of(type_info)
     return None if spark_type is None else _CLASSES.get(type(spark_type))
 
 
 def in_utc(value: datetime.datetime, *, clock_is_utc: bool) -> datetime.datetime:
-    """The point in time, in UTC and without a zone; what has no zone is in that of this process, whose clock may be in UTC."""
+    """The point in time in UTC, without a zone; a value without a zone is in the local time of this process."""
     if value.tzinfo is None and clock_is_utc:
         return value
     return value.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
 def value_converter(type_info: TypeInformation, *, clock_is_utc: bool) -> Convert:
-    """A function that checks one value and gives flowlet's form of it; for ``clock_is_utc`` see ``in_utc``.
+    """A function that checks and converts one value; it raises TypeError if the value is not of the type.
 
-    Raises (the function): TypeError: the value is not of the type.
+    ``clock_is_utc``: as ``in_utc``.
     """
     if isinstance(type_info, PickledBytesTypeInfo):
         return _as_it_is
@@ -124,7 +124,7 @@ def _list_converter(convert: Convert) -> Convert:
 
 def _map_converter(convert_key: Convert, convert_value: Convert) -> Convert:
     def converted(value: Any) -> dict[Any, Any]:
-        pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else value  # Arrow gives a list of pairs
+        pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else value  # from Arrow: a list of pairs
         return {convert_key(key): convert_value(item) for key, item in pairs}
 
     return converted

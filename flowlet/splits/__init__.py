@@ -1,1 +1,1 @@
-"""The parts of a source, and who hands them out: what JobManager and tasks both know."""
+"""Splits of a source and their enumerators, for JobManager and tasks."""

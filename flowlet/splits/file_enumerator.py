@@ -1,13 +1,12 @@
-"""Lists files and hands them out, the largest first.
+"""Lists files and assigns them to readers, the largest first.
 
-Side:       shared.  ``discover`` runs on a thread of its own and opens files; the rest are decisions on the JobManager's loop.
-Invariants: every byte of every file is handed out once; memory grows with the number of files, not of splits.  Files must not change while
+Side:       shared.  ``discover`` opens files, on a thread of its own; the rest only decides, on the JobManager's loop.
+Invariants: every byte of every file is assigned once; memory grows with the number of files, not of splits.  Files must not change while
             the job runs.
-Units:      bytes.
-Rules:      a single reader gets the files in the order of their paths; several get the largest first, so that none is left with a large one
-            at the end.  Small ones travel together, but never more than half of a reader's fair share of what is left.
+Rules:      a single reader gets the files in the order of their paths.  Several readers get the largest first, so that none is left with a
+            large one at the end.  An answer may hold several small files, but at most half of a reader's fair share of what is left.
 Source:     Flink ``StaticFileSplitEnumerator``, ``NonSplittingRecursiveEnumerator``, ``BlockSplittingRecursiveEnumerator`` (hidden files
-            are skipped in folders); the shares are those of guided self-scheduling.
+            in folders are skipped); the shares are those of guided self-scheduling.
 """
 
 import os
@@ -18,25 +17,19 @@ from typing import Final
 from flowlet.errors import FlowletError
 from flowlet.splits.file_split import FileSet, FileSplit, can_be_cut, keeps_line_ends
 
-# What an answer may hold when files are small: a reader works on it for much longer than the next question takes.  Not measured.
+# The limit of an answer with several files: reading so much takes far longer than the next request.  Not measured.
 MAX_ANSWER_BYTES: Final = 4 << 20
-MAX_ANSWER_SPLITS: Final = 1_000  # 100 kB of paths or so
+MAX_ANSWER_SPLITS: Final = 1_000  # about 100 kB of paths
 _HIDDEN: Final = (".", "_")
 
 
 class FileSplitEnumerator:
-    """The files of one source; see ``SplitEnumerator``.
-
-    Threading: one thread at a time.
-
-    Args:
-        files: what to list.
-    """
+    """The files of one source; see ``SplitEnumerator``.  Threading: one thread at a time."""
 
     def __init__(self, files: FileSet) -> None:
         self.files = files
         self._num_readers = 1
-        self._splits: deque[FileSplit] = deque()  # whole files, but the first one may lack what was handed out
+        self._splits: deque[FileSplit] = deque()  # one per file, without the part that is assigned already
         self._waiting_bytes = 0
 
     def __repr__(self) -> str:
@@ -44,14 +37,14 @@ class FileSplitEnumerator:
 
     @property
     def waiting_bytes(self) -> int:
-        """The size of what was not handed out yet."""
+        """The size of the splits that are not assigned."""
         return self._waiting_bytes
 
     def discover(self, num_readers: int) -> None:
         """List all files; empty ones have no split.
 
         Raises:
-            FlowletError: a file or folder is not there, or cannot be read; names it.
+            FlowletError: a file or folder is missing or cannot be read; names it.
             ConfigError: the charset is unknown.
         """
         keeps_line_ends(self.files.charset)
@@ -64,7 +57,7 @@ class FileSplitEnumerator:
         self._waiting_bytes = sum(split.size_bytes for split in splits)
 
     def next_splits(self, reader: int) -> list[FileSplit]:
-        """The next one, and more if they are small; nothing: that was all."""
+        """The next split, with others if they are small; empty: none are left."""
         limit_bytes = min(MAX_ANSWER_BYTES, self._waiting_bytes // (2 * self._num_readers))
         found: list[FileSplit] = []
         while self._splits and len(found) < MAX_ANSWER_SPLITS:
@@ -90,7 +83,7 @@ class FileSplitEnumerator:
 
 
 def _files(path: str) -> list[str]:
-    """The path itself, or the files in it."""
+    """The path itself if it is a file, else the files in the folder, which are listed in order."""
     if not os.path.isdir(path):
         return [path]
     found: list[str] = []
@@ -101,7 +94,7 @@ def _files(path: str) -> list[str]:
 
 
 def _sendable(path: str) -> str:
-    """Paths travel as text."""
+    """The path, if a message can hold it: messages have text, which must be UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError as error:
@@ -116,7 +109,7 @@ def _refuse_folder(error: OSError) -> None:
 
 def _readable_size(path: str) -> int:
     try:
-        # Opened without waiting: for a pipe that would be for ever.
+        # O_NONBLOCK, because opening a named pipe would otherwise block for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)

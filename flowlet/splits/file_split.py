@@ -1,9 +1,9 @@
-r"""A file, or a part of one, that one reader reads; and which files can be read in parts at all.
+r"""``FileSplit`` and ``FileSet``; decides which files can be read in parts.
 
 Side:       pure.
-Units:      offsets and sizes in bytes of the file as it lies on the disk.
-Rules:      a file is compressed if the end of its name says so, whatever is in it: a text may begin with any bytes.  Such a file is read as
-            a whole, and so is one in a charset whose line ends are not the two bytes \n and \r, or which has a state that crosses lines.
+Units:      offsets and sizes in bytes of the file on disk.
+Rules:      the end of its name decides whether a file is compressed, not its content: a text may begin with any bytes.  A compressed file
+            is read as a whole, and so is one in a charset whose line ends are not the bytes \n and \r, or which keeps a state across lines.
 Source:     Flink ``FileSourceSplit``, ``StandardDeCompressors`` (without ``.deflate``).
 """
 
@@ -30,16 +30,16 @@ class FileSplit:
 
     @property
     def size_bytes(self) -> int:
-        """About how much there is to read."""
+        """The approximate size of the data."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class FileSet:
-    """The files of a source: all that is needed to list them and to cut them into splits.
+    """The files of a source: what is needed to list them and cut them into splits.
 
-    ``paths`` are files and folders (then everything below that is not hidden by a leading ``.`` or ``_``); a path given twice is read
-    twice.  ``split_bytes`` is how much of a file is a split, where a file can be read in parts; None: all of it.
+    ``paths``: files, and folders, which stand for everything in them that is not hidden by a leading ``.`` or ``_``; a path given twice is
+    read twice.  ``split_bytes``: the size of a split, if a file can be read in parts; None: the whole file.
     """
 
     paths: tuple[str, ...]
@@ -48,7 +48,7 @@ class FileSet:
 
 
 class Compression(Enum):
-    """How a file is compressed; the values are for people."""
+    """How a file is compressed; the values are for messages."""
 
     GZIP = "gzip"
     BZIP2 = "bzip2"
@@ -66,7 +66,7 @@ _BY_SUFFIX = {
 
 
 def compression_of(path: str) -> Compression | None:
-    """What the end of the name says, in small or capital letters; None: not compressed."""
+    """The compression that the end of the name says, in any case; None: not compressed."""
     return _BY_SUFFIX.get(os.path.splitext(path)[1].lower())
 
 
@@ -74,7 +74,7 @@ _STATEFUL = ("iso2022", "hz", "utf-7")
 
 
 def keeps_line_ends(charset: str) -> bool:
-    """Whether line ends are the same bytes as in ASCII, and no state crosses them, so that lines can be found without decoding.
+    """Whether line ends are the same bytes as in ASCII and the charset keeps no state across lines, so that lines are found undecoded.
 
     Raises:
         ConfigError: the charset is unknown.
@@ -86,5 +86,5 @@ def keeps_line_ends(charset: str) -> bool:
 
 
 def can_be_cut(path: str, charset: str) -> bool:
-    """Whether a reader can begin in the middle of the file."""
+    """Whether a reader can start in the middle of the file."""
     return compression_of(path) is None and keeps_line_ends(charset)

@@ -1,7 +1,7 @@
-"""What users test their jobs with.
+"""Tools with which users test their jobs.
 
-One operator or function at a time: ``OneInputOperatorHarness``, ``TwoInputOperatorHarness`` and their keyed variants, with a manual clock
-and no threads.  A whole job: ``MiniCluster``.  Code that works with mails or timers directly: ``MailboxHarness``, the manual clocks.
+A single operator or function: ``OneInputOperatorHarness``, ``TwoInputOperatorHarness`` and their keyed variants, with a manual clock and
+without threads.  A whole job: ``MiniCluster``.  Code that uses mails or timers directly: ``MailboxHarness`` and the manual clocks.
 """
 
 from flowlet.testing.function_operators import operator_of

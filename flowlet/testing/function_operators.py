@@ -1,4 +1,4 @@
-"""The operator that runs a user's function, as a job would choose it.
+"""``operator_of``: the operator that a job would use to run a user's function.
 
 Side:   any.
 Source: Flink ``ProcessFunctionTestHarnesses``.
@@ -34,18 +34,14 @@ _ASYNC_CAPACITY = 100
 
 
 def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
-    """The operator that runs a function object.
-
-    Example::
-
-        operator_of(Alarm(), lambda reading: reading.sensor)
+    """The operator for a function object, such as ``operator_of(Alarm(), lambda reading: reading.sensor)``.
 
     Args:
-        function: an object of one of the classes of ``flowlet.datastream``, or an operator, which is given back.
-        key_selectors: one for each input of a keyed stream; none without keys.
+        function: an object of a class of ``flowlet.datastream``, or an operator, which is returned.
+        key_selectors: one for each input of a keyed stream; none for a stream without keys.
 
     Raises:
-        JobGraphError: the function is of another class (a plain callable could be any of them), or it needs keys.
+        JobGraphError: the function is of another class (a plain callable could be any function), or key selectors are missing.
     """
     match function:
         case StreamOperator():
@@ -72,7 +68,7 @@ def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
 
 def _keyed_operator_of(function: Any, key_selectors: tuple[Any, ...]) -> StreamOperator:
     if not isinstance(function, KeyedProcessFunction | ReduceFunction | KeyedCoProcessFunction):
-        raise JobGraphError(f"no operator is known for a {type(function).__name__}; make one, such as MapOperator(function)")
+        raise JobGraphError(f"no operator is known for a {type(function).__name__}; pass an operator, such as MapOperator(function)")
     num_needed = 2 if isinstance(function, KeyedCoProcessFunction) else 1
     if len(key_selectors) != num_needed:
         raise JobGraphError(f"a {type(function).__name__} needs {num_needed} key selectors, got {len(key_selectors)}")

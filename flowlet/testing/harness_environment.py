@@ -1,8 +1,7 @@
-"""What a task does for an operator, done step by step: mailbox, clock, timers, coroutines.
+"""The services of a task for one operator, run step by step: mailbox, clock, timers, coroutines.
 
 Side:       any.
-Invariants: time moves only when the test says so, or while the operator waits for something that only time can bring.
-Units:      milliseconds.
+Invariants: time moves only when the test moves it, or while the operator waits for a timer.
 Source:     Flink ``MockEnvironment``, ``StreamMockEnvironment``; ``AbstractStreamOperatorTestHarness`` for the services.
 """
 
@@ -22,19 +21,14 @@ from flowlet.timers.time_services import KeyContext
 from flowlet.timers.timer_service_manager import TimerServiceManager
 
 _OPERATOR_ID: Final = bytes(range(16))
-_PRIORITY: Final = 1  # of the head of a chain
+_PRIORITY: Final = 1  # as the head of a chain
 _MAX_WAITS: Final = 100_000
 _PATIENCE_S: Final = 10.0  # for coroutines that wait for threads or sockets
 
 
 @dataclass(frozen=True, slots=True)
 class SubtaskPlace:
-    """Which subtask of which job the operator believes to be.
-
-    Example::
-
-        SubtaskPlace(subtask=1, parallelism=2)
-    """
+    """The subtask as which the operator runs."""
 
     subtask: int = 0
     parallelism: int = 1
@@ -43,20 +37,16 @@ class SubtaskPlace:
 
     @property
     def key_groups(self) -> range:
-        """Those whose keys come to this subtask."""
+        """The key groups of this subtask."""
         return key_group_range(self.max_parallelism, self.parallelism, self.subtask)
 
 
 class HarnessEnvironment:
-    """The services of one operator on the thread of the test.
-
-    Threading: the thread that made it.
-    Life cycle: usable once made; ``close`` it.
-    """
+    """The services of one operator.  Threading: the thread that created it.  Life cycle: usable at once, until ``close``."""
 
     def __init__(self, operator_name: str, place: SubtaskPlace, now_ms: int) -> None:
         self.clock = TestProcessingTimeService(now_ms)
-        self.mails = MailboxHarness(when_parked=self._let_something_happen)
+        self.mails = MailboxHarness(when_parked=self._make_progress)
         self.executor = self.mails.executor(_PRIORITY)
         self.latency = LatencyStats(_OPERATOR_ID, place.subtask)
         self._loop: SteppedEventLoop | None = None
@@ -84,7 +74,7 @@ class HarnessEnvironment:
         return f"<HarnessEnvironment {self.clock!r}, {self.mails!r}>"
 
     def create_calls(self, on_outcomes: Callable[[], None]) -> CallRunner:
-        """What runs coroutines here."""
+        """A runner of coroutines on this thread."""
         if self._loop is None:
             self._loop = SteppedEventLoop(self.clock.current_time_ms)
         return SteppedAsyncCalls(on_outcomes, self._loop, self._wait_until)
@@ -92,7 +82,7 @@ class HarnessEnvironment:
     # -- steps
 
     def run_mails(self) -> int:
-        """Run timers that are due, coroutines and mails until nothing is left to do; how many mails ran."""
+        """Run due timers, coroutines and mails until nothing is left to do; return how many mails ran."""
         before = self.mails.processor.num_mails_processed
         for _ in range(_MAX_WAITS):
             self.clock.advance(0)
@@ -101,12 +91,12 @@ class HarnessEnvironment:
             if not self.mails.pending:
                 return self.mails.processor.num_mails_processed - before
             self.mails.run_until_idle()
-        raise AssertionError(f"timers and mails beget each other without end, pending: {self.mails.pending[:10]}")
+        raise AssertionError(f"timers and mails create each other without end, pending: {self.mails.pending[:10]}")
 
     def set_time(self, now_ms: int) -> None:
-        """Move the clock and run what that makes due: in one step, as Flink's; where there are coroutines, one by one."""
+        """Move the clock and run what is then due: in one step, as in Flink; if there are coroutines, one timer after the other."""
         if self._loop is not None:
-            self.run_mails()  # what was begun before begins before time moves
+            self.run_mails()  # calls that were started before must begin at the old time
         while self._loop is not None and (due_ms := self._next_due_ms()) is not None and due_ms < now_ms:
             self._step_to(due_ms)
         self._step_to(now_ms)
@@ -116,7 +106,7 @@ class HarnessEnvironment:
         self.run_mails()
 
     def _next_due_ms(self) -> int | None:
-        """When the next timer or coroutine is due."""
+        """The time of the next timer or sleeping coroutine."""
         dues_ms = self.clock.active_timers()[:1]
         if self._loop is not None and (wakes_ms := self._loop.next_timer_ms()) is not None:
             dues_ms.append(wakes_ms)
@@ -128,11 +118,11 @@ class HarnessEnvironment:
                 self._loop.run_until_idle()
             if is_over():
                 return
-            self._let_something_happen()
+            self._make_progress()
         raise AssertionError(f"the operator still waits after {_MAX_WAITS} steps: {self!r}")
 
-    def _let_something_happen(self) -> None:
-        """The operator waits: run coroutines, or else let time pass until the next timer, or else wait for other threads."""
+    def _make_progress(self) -> None:
+        """Called when the operator waits: run coroutines, else move time to the next timer, else wait for other threads."""
         loop = self._loop
         if loop is not None:
             loop.run_until_idle()
@@ -142,17 +132,17 @@ class HarnessEnvironment:
         if due_ms is not None:
             self.clock.set_time(max(due_ms, self.clock.current_time_ms()))
         elif loop is None or not loop.wait_for_others(_PATIENCE_S):
-            raise AssertionError("the operator waits for a mail, and there is no timer and no coroutine that could bring one")
+            raise AssertionError("the operator waits for a mail, but there is no timer and no coroutine that could put one")
 
     # -- end
 
     def quiesce(self) -> None:
-        """No timer fires any more; run the mails that are there, as a task does before an operator finishes."""
+        """Stop all timers and run the pending mails, as a task does before an operator finishes."""
         self.clock.quiesce()
         self.mails.processor.run_all_mails()
 
     def close(self) -> None:
-        """End timers, mailbox and loop; idempotent."""
+        """Close timers, mailbox and loop; idempotent."""
         self.timers.close()
         self.clock.shut_down()
         self.mails.close()

@@ -1,9 +1,10 @@
-"""Operator harnesses by the number of inputs, with and without keys.
+"""Operator harnesses for one and two inputs, with and without keys.
 
 Side:       any.
 Units:      milliseconds.
 Source:     Flink ``OneInputStreamOperatorTestHarness``, ``TwoInputStreamOperatorTestHarness``,
             ``KeyedOneInputStreamOperatorTestHarness``, ``KeyedTwoInputStreamOperatorTestHarness``.
+Raises:     the methods that process records raise ``UserFunctionError``, which names operator and record, if the user's function fails.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,35 +32,27 @@ class OneInputOperatorHarness(OperatorHarness):
     """
 
     def process_element(self, value: Any, timestamp: int | None = None) -> None:
-        """One record, in a chunk of its own.
-
-        Raises:
-            UserFunctionError: the user's function failed; names operator and record.
-        """
+        """Process one record, in a chunk of its own."""
         self.process_chunk([value], None if timestamp is None else [timestamp])
 
     def process_elements(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
-        """Records, each in a chunk of its own."""
+        """Process records, each in a chunk of its own."""
         _one_by_one(self, 1, values, timestamps)
 
     def process_chunk(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
-        """Records in one chunk, as they come in a job.
-
-        Raises:
-            UserFunctionError: the user's function failed; names operator and record.
-        """
+        """Process records in one chunk, as in a job."""
         self.process_input_chunk(1, values, timestamps)
 
     def process_watermark(self, timestamp: int) -> None:
-        """The input's event time advanced."""
+        """Advance the input's watermark."""
         self.process_input_watermark(1, timestamp)
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """The input became idle or active."""
+        """Make the input idle or active."""
         self.process_input_watermark_status(1, status)
 
     def process_latency_marker(self, marker: LatencyMarker) -> None:
-        """A latency marker came in."""
+        """Process a latency marker."""
         self.process_input_latency_marker(1, marker)
 
 
@@ -78,53 +71,53 @@ class TwoInputOperatorHarness(OperatorHarness):
     """
 
     def process_element1(self, value: Any, timestamp: int | None = None) -> None:
-        """One record of the first input, in a chunk of its own."""
+        """Process one record of the first input, in a chunk of its own."""
         self.process_chunk1([value], None if timestamp is None else [timestamp])
 
     def process_element2(self, value: Any, timestamp: int | None = None) -> None:
-        """One record of the second input, in a chunk of its own."""
+        """Process one record of the second input, in a chunk of its own."""
         self.process_chunk2([value], None if timestamp is None else [timestamp])
 
     def process_elements1(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
-        """Records of the first input, each in a chunk of its own."""
+        """Process records of the first input, each in a chunk of its own."""
         _one_by_one(self, 1, values, timestamps)
 
     def process_elements2(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
-        """Records of the second input, each in a chunk of its own."""
+        """Process records of the second input, each in a chunk of its own."""
         _one_by_one(self, 2, values, timestamps)
 
     def process_chunk1(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
-        """Records of the first input in one chunk."""
+        """Process records of the first input in one chunk."""
         self.process_input_chunk(1, values, timestamps)
 
     def process_chunk2(self, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
-        """Records of the second input in one chunk."""
+        """Process records of the second input in one chunk."""
         self.process_input_chunk(2, values, timestamps)
 
     def process_watermark1(self, timestamp: int) -> None:
-        """The first input's event time advanced."""
+        """Advance the first input's watermark."""
         self.process_input_watermark(1, timestamp)
 
     def process_watermark2(self, timestamp: int) -> None:
-        """The second input's event time advanced."""
+        """Advance the second input's watermark."""
         self.process_input_watermark(2, timestamp)
 
     def process_both_watermarks(self, timestamp: int) -> None:
-        """The event time of both inputs advanced."""
+        """Advance the watermarks of both inputs."""
         self.process_watermark1(timestamp)
         self.process_watermark2(timestamp)
 
     def process_watermark_status1(self, status: WatermarkStatus) -> None:
-        """The first input became idle or active."""
+        """Make the first input idle or active."""
         self.process_input_watermark_status(1, status)
 
     def process_watermark_status2(self, status: WatermarkStatus) -> None:
-        """The second input became idle or active."""
+        """Make the second input idle or active."""
         self.process_input_watermark_status(2, status)
 
 
 class _KeyedHarness(OperatorHarness):
-    """Checks that records come to the subtask that owns their key, and tells timers apart by key."""
+    """Checks that records belong to this subtask by their keys, and finds timers by key."""
 
     def __init__(self, operator: Any, *key_selectors: Any, place: SubtaskPlace | None = None, **options: Any) -> None:
         super().__init__(operator, *key_selectors, place=place, **options)
@@ -147,21 +140,21 @@ class _KeyedHarness(OperatorHarness):
             try:
                 group = key_group(select(record), self.place.max_parallelism)
             except KeyTypeError:
-                continue  # the operator's to report
+                continue  # the operator reports it
             if group not in self.place.key_groups:
                 raise ValueError(f"the record {record!r} belongs to key group {group}, and {self.place} has {self.place.key_groups}")
 
     def event_time_timers_of(self, key: Any) -> list[Timer]:
-        """Timers of one key that wait for the watermark."""
+        """The event-time timers of one key."""
         return [timer for timer in self.event_time_timers if exact_key(timer.key) == exact_key(key)]
 
     def processing_time_timers_of(self, key: Any) -> list[Timer]:
-        """Timers of one key that wait for the clock."""
+        """The processing-time timers of one key."""
         return [timer for timer in self.processing_time_timers if exact_key(timer.key) == exact_key(key)]
 
 
 class KeyedOneInputOperatorHarness(_KeyedHarness, OneInputOperatorHarness):
-    """Drives an operator on a keyed stream; the operator, or function, comes first, then the key selector.
+    """Drives an operator on a keyed stream; takes the operator, or function, and the key selector.
 
     Example::
 
@@ -182,7 +175,7 @@ class KeyedOneInputOperatorHarness(_KeyedHarness, OneInputOperatorHarness):
 
 
 class KeyedTwoInputOperatorHarness(_KeyedHarness, TwoInputOperatorHarness):
-    """Drives an operator on two keyed streams; the operator, or function, comes first, then the two key selectors.
+    """Drives an operator on two keyed streams; takes the operator, or function, and both key selectors.
 
     Example::
 

@@ -1,7 +1,7 @@
-"""What code under test left behind in this process.
+"""``ProcessResources``: finds threads and file descriptors that code under test left behind.
 
 Side:       any.
-Absent:     memory; what other threads of the program take and give back meanwhile is not told apart.
+Absent:     memory.  Threads and descriptors of other code that runs meanwhile are reported, too.
 """
 
 import gc
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-_GRACE_S: Final = 1.0  # threads on their way out may take this long; nothing waits when none is left
+_GRACE_S: Final = 1.0  # how long threads may take to end; there is no wait if none is left
 _PAUSE_S: Final = 0.002
 _DESCRIPTORS: Final = "/proc/self/fd"
 
@@ -32,11 +32,11 @@ class ProcessResources:
 
     @staticmethod
     def now() -> "ProcessResources":
-        """Those of this process; descriptors where the system shows them (Linux)."""
+        """The present ones; descriptors only if the system shows them (Linux)."""
         return ProcessResources(frozenset(threading.enumerate()), frozenset(_descriptors()))
 
     def left_behind(self) -> list[str]:
-        """What there is now and was not then, in words; waits a moment for threads that are just going away."""
+        """What exists now and did not then, in words; waits a moment for threads that are ending."""
         if self._more_now():
             gc.collect()
         deadline = time.monotonic() + _GRACE_S

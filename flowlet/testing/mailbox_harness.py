@@ -1,18 +1,10 @@
 """A task's mailbox loop on the test's own thread, one step at a time.
 
 Side:       any.
-Invariants: nothing runs unless the test says so; time stands still unless the test moves it; the loop never parks the thread.
+Invariants: nothing runs and no time passes unless the test says so; the loop never parks the thread.
 Units:      nanoseconds of the manual clock.
 Source:     Flink ``MailboxStepper`` and the mailbox parts of ``StreamTaskMailboxTestHarness``.
 Absent:     operators and their inputs: see the operator harnesses.
-
-A test of something that works through mails::
-
-    with MailboxHarness() as harness:
-        thing = Thing(harness.executor(priority=1))
-        thing.start()
-        assert harness.pending == ["start the thing"]
-        harness.run_until_idle()
 """
 
 from collections.abc import Callable
@@ -28,24 +20,23 @@ from flowlet.mailbox.task_mailbox import MIN_PRIORITY, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from netstack.testing.manual_clock import ManualClock
 
-_MAX_STEPS: Final = 100_000  # a test that needs more has a mail that posts itself for ever
+_MAX_STEPS: Final = 100_000  # only a mail that posts itself for ever needs more
 
 
 def suspend(controller: MailboxController) -> None:
-    """A default action for tests of mails only: there is no input, ever."""
+    """A default action without input, for tests of mails."""
     controller.suspend_default_action(WaitKind.IDLE, "the test")
 
 
 def wait_for_ever() -> None:
-    """What an operator's wait for a mail comes to unless the test has something better: an error of the test."""
-    raise AssertionError("the operator waits for a mail that nobody will put")
+    """Raise, because the operator waits for a mail and the test has said nothing about it."""
+    raise AssertionError("the operator waits for a mail, but nothing in the test puts one")
 
 
 class SteppedMailbox(TaskMailbox):
-    """A mailbox whose thread never sleeps: where it would, ``when_parked`` is called, again and again until the wait is over.
+    """A mailbox whose thread never sleeps: instead it calls ``when_parked`` until the wait is over.
 
-    Args:
-        when_parked: makes something happen, such as a mail, or raises.
+    ``when_parked`` must put a mail, end the wait in another way, or raise.
     """
 
     def __init__(self, when_parked: Callable[[], None] = wait_for_ever) -> None:
@@ -68,15 +59,22 @@ class SteppedMailbox(TaskMailbox):
 
 
 class MailboxHarness:
-    """A mailbox, its loop and a clock, all belonging to the thread that made the harness.
+    """A mailbox, its loop and a clock.
 
-    Threading: as ``TaskMailbox`` and ``MailboxProcessor``: other threads may put mails, the test's thread does the rest.
-    Life cycle: usable once made; ``close`` it, or use ``with``: then mails that wait for nobody's result are an error of the test.
+    Example::
+
+        with MailboxHarness() as harness:
+            thing = Thing(harness.executor(priority=1))
+            thing.start()
+            assert harness.pending == ["start the thing"]
+            harness.run_until_idle()
+
+    Threading: the thread that created it; other threads may put mails.
+    Life cycle: usable at once, until ``close``, or in ``with``, which fails if mails are pending at its end.
 
     Args:
         default_action: called by ``step`` when there is no mail; by default it suspends itself.
-        action_executor: runs the mails.
-        when_parked: called where code under test waits for a mail and there is none; by default that is an error.
+        when_parked: called when code under test waits for a mail; by default an error.
     """
 
     def __init__(
@@ -111,22 +109,22 @@ class MailboxHarness:
 
     @property
     def pending(self) -> list[str]:
-        """What the mails that wait say about themselves, in the order in which they would run."""
+        """The pending mails as text, in the order in which they would run."""
         return [repr(mail) for mail in self.mailbox.pending_mails()]
 
     def step(self) -> bool:
-        """Run one mail, or else the default action once; False when there was neither.
+        """Run one mail, or else the default action once; False if there was neither.
 
         Raises:
-            BaseException: what the mail or the default action raised.
+            BaseException: from the mail or the default action.
         """
         return self.processor.run_mailbox_step()
 
     def run_until_idle(self, max_steps: int = _MAX_STEPS) -> int:
-        """Step until there is nothing to do; returns how many steps that took.
+        """Step until there is nothing to do; return the number of steps.
 
         Raises:
-            AssertionError: after ``max_steps`` there is still something to do.
+            AssertionError: there is something to do after ``max_steps``.
             BaseException: as ``step``.
         """
         for number in range(max_steps):
@@ -135,5 +133,5 @@ class MailboxHarness:
         raise AssertionError(f"still not idle after {max_steps} steps, pending: {self.pending[:10]}")
 
     def close(self) -> None:
-        """Close the mailbox; futures of mails that never ran are cancelled.  Any number of times."""
+        """Close the mailbox, which cancels the futures of pending mails; idempotent."""
         self.processor.close()

@@ -1,9 +1,7 @@
-"""A manual clock whose timers come as mails, as in a task.
+"""Timers of a manual clock whose callbacks run as mails, as in a task.
 
 Side:       any.
-Invariants: a callback runs inside a mail of its operator, never inside the call that registers it or that moves the clock, and not after
-            its timer was called off.
-Units:      milliseconds.
+Invariants: a callback runs in a mail of its operator, never in the call that registers it or moves the clock, and never after ``cancel``.
 Source:     Flink ``TestProcessingTimeService`` behind ``ProcessingTimeServiceImpl``.
 """
 
@@ -16,7 +14,7 @@ TimerCallback = Callable[[int], object]
 
 
 class MailedTimer:
-    """A timer that can be called off, also while its mail waits."""
+    """A timer that can be cancelled even while its mail is pending."""
 
     __slots__ = ("_callback", "_clock", "_executor", "_is_done", "_period_ms", "_timer")
 
@@ -36,7 +34,7 @@ class MailedTimer:
         self._timer: ManualTimer = clock.register_timer(timestamp_ms, self._put_mail)
 
     def cancel(self) -> None:
-        """Do not fire (again)."""
+        """Prevent further calls."""
         self._is_done = True
         self._timer.cancel()
 
@@ -50,17 +48,12 @@ class MailedTimer:
         if self._period_ms is None:
             self._is_done = True
         elif not self._is_done:
-            # After the call, as the real one: a long jump of the clock is one late call, not one for each period.
+            # From the end of the call, as the real service: after a long jump of the clock there is one late call, not one per period.
             self._timer = self._clock.register_timer(self._clock.current_time_ms() + self._period_ms, self._put_mail)
 
 
 class MailedProcessingTimeService:
-    """The clock of an operator in a harness.
-
-    Args:
-        clock: fires when the test moves it.
-        executor: puts the mails, with the priority of the operator.
-    """
+    """The clock of an operator in a harness; ``executor`` puts the mails, with the operator's priority."""
 
     def __init__(self, clock: TestProcessingTimeService, executor: MailboxExecutor) -> None:
         self._clock = clock
@@ -70,18 +63,18 @@ class MailedProcessingTimeService:
         return f"<MailedProcessingTimeService on {self._clock!r}>"
 
     def current_time_ms(self) -> int:
-        """Now."""
+        """The time of the manual clock."""
         return self._clock.current_time_ms()
 
     def relative_time_ns(self) -> int:
-        """Now; the consumers of a harness hold nobody back."""
+        """The time of the manual clock; in a harness no backpressure is subtracted."""
         return self._clock.relative_time_ns()
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> MailedTimer:
-        """Have ``callback(timestamp_ms)`` called by a mail once the clock is moved to ``timestamp_ms`` or further."""
+        """Call ``callback(timestamp_ms)`` in a mail once the clock has reached ``timestamp_ms``."""
         return MailedTimer(self._clock, self._executor, callback, timestamp_ms)
 
     def schedule_with_fixed_delay(self, callback: TimerCallback, *, initial_delay_ms: int, period_ms: int) -> MailedTimer:
-        """Have ``callback(t)`` called again and again, ``period_ms`` after the call before it."""
+        """Call ``callback(t)`` repeatedly, ``period_ms`` after the end of the previous call."""
         first_ms = self._clock.current_time_ms() + initial_delay_ms
         return MailedTimer(self._clock, self._executor, callback, first_ms, period_ms)

@@ -1,4 +1,4 @@
-"""A clock with timers that moves only when a test says so.
+"""``TestProcessingTimeService``: a clock with timers that moves only when a test moves it.
 
 Side:  any.
 Units: milliseconds.
@@ -15,7 +15,7 @@ _NS_PER_MS = 1_000_000
 
 
 class ManualTimer:
-    """A timer that can be called off."""
+    """A timer that can be cancelled."""
 
     __slots__ = ("callback", "is_done", "period_ms", "timestamp_ms")
 
@@ -26,15 +26,15 @@ class ManualTimer:
         self.is_done = False
 
     def cancel(self) -> None:
-        """Do not fire (again)."""
+        """Prevent further calls."""
         self.is_done = True
 
 
 class TestProcessingTimeService:
     """Stands in for ``SystemProcessingTimeService``: fires timers on the thread that moves the clock, in the order of their time.
 
-    A timer for t fires once the clock shows t.  Registering one for the past fires nothing: the next move of the clock does, even one by
-    nothing, so that a callback never runs inside the call that registers it.
+    A timer for t fires when the clock has reached t.  A timer for the past fires at the next move of the clock, even ``advance(0)``, so
+    that a callback never runs inside the call that registers it.
 
     Example::
 
@@ -46,7 +46,7 @@ class TestProcessingTimeService:
         assert fired == [10]
     """
 
-    __test__ = False  # not a class of tests, whatever pytest thinks of its name
+    __test__ = False  # otherwise pytest collects it, because of its name
 
     def __init__(self, now_ms: int = 0) -> None:
         self._now_ms = now_ms
@@ -61,23 +61,23 @@ class TestProcessingTimeService:
 
     @property
     def num_timers(self) -> int:
-        """Timers that may still fire."""
+        """How many timers may still fire."""
         return len(self.active_timers())
 
     def active_timers(self) -> list[int]:
-        """When the timers that may still fire are due, in that order."""
+        """The due times of the timers that may still fire, in order."""
         return sorted(timer.timestamp_ms for _, _, timer in self._heap if not timer.is_done)
 
     def current_time_ms(self) -> int:
-        """Now."""
+        """The time of the manual clock."""
         return self._now_ms
 
     def relative_time_ns(self) -> int:
-        """Now, less the time for which the test says that the task was held back (``paused_ns``)."""
+        """The time, less the backpressured time that the test sets in ``paused_ns``."""
         return self._now_ms * _NS_PER_MS - self.paused_ns
 
     def set_time(self, now_ms: int) -> None:
-        """Move the clock, forwards or back, and fire what is due, and what that registers and is due."""
+        """Move the clock, forwards or back; fire due timers, and those that their callbacks register if they are due."""
         self._now_ms = now_ms
         while self._heap and self._heap[0][0] <= self._now_ms and not self._is_quiesced:
             _, _, timer = heappop(self._heap)
@@ -90,19 +90,19 @@ class TestProcessingTimeService:
                 self._push(timer)
 
     def advance(self, duration_ms: int) -> None:
-        """Let so much time pass; 0 fires what is due already."""
+        """Move the clock forwards; 0 fires timers that are due already."""
         self.set_time(self._now_ms + duration_ms)
 
     def register_timer(self, timestamp_ms: int, callback: Callable[[int], object]) -> ManualTimer:
-        """Have ``callback(timestamp_ms)`` called once the clock is moved to ``timestamp_ms`` or further."""
+        """Call ``callback(timestamp_ms)`` once the clock has reached ``timestamp_ms``."""
         return self._push(ManualTimer(callback, timestamp_ms, None))
 
     def schedule_at_fixed_rate(self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int) -> ManualTimer:
-        """Have ``callback(t)`` called again and again."""
+        """Call ``callback(t)`` repeatedly."""
         return self._push(ManualTimer(callback, self._now_ms + initial_delay_ms, period_ms))
 
     def schedule_with_fixed_delay(self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int) -> ManualTimer:
-        """Have ``callback(t)`` called again and again; here a callback takes no time."""
+        """As ``schedule_at_fixed_rate``, because here a callback takes no time."""
         return self.schedule_at_fixed_rate(callback, initial_delay_ms=initial_delay_ms, period_ms=period_ms)
 
     def _push(self, timer: ManualTimer) -> ManualTimer:
@@ -115,12 +115,12 @@ class TestProcessingTimeService:
         return timer
 
     def quiesce(self) -> AvailabilityFuture:
-        """Let no timer fire any more."""
+        """Fire no further timers."""
         self._is_quiesced = True
         self._heap.clear()
         return AVAILABLE
 
     def shut_down(self) -> None:
-        """As ``quiesce``, and registering is an error from now on."""
+        """As ``quiesce``; and registering a timer raises."""
         self.quiesce()
         self._is_shut_down = True

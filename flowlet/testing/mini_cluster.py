@@ -1,7 +1,7 @@
-"""A whole cluster in one process, for tests and for looking at a job in a debugger.
+"""``MiniCluster``: a whole cluster in one process, for tests and debuggers.
 
 Side:       shared.
-Invariants: after ``close`` no thread, socket or file of it is left.
+Invariants: ``close`` leaves no thread, socket or file behind.
 Source:     Flink ``MiniCluster``.
 """
 
@@ -21,7 +21,7 @@ from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
 
 
 class MiniCluster:
-    """One JobManager and some TaskManagers on an event loop thread of their own; data between TaskManagers crosses real TCP.
+    """One JobManager and TaskManagers on one event loop thread; data between TaskManagers goes over real TCP.
 
     Example::
 
@@ -31,11 +31,11 @@ class MiniCluster:
                 assert sorted(results) == [2, 4, 6]
 
     Threading: any thread but the cluster's own.
-    Life cycle: running once made; ``close`` it, or use ``with``.
+    Life cycle: runs from creation until ``close`` or the end of ``with``.
 
     Args:
-        num_task_managers: how many.
-        slots_per_task_manager: slots of each.
+        num_task_managers: how many TaskManagers.
+        slots_per_task_manager: how many slots each has.
         config: other settings of every TaskManager.
     """
 
@@ -49,16 +49,16 @@ class MiniCluster:
 
     @property
     def target(self) -> RemoteTarget:
-        """What ``flowlet.client.executor.execute`` and other clients need to reach it."""
+        """The address and secret for ``flowlet.client.executor.execute`` and other clients."""
         return RemoteTarget(self._cluster.host, self._cluster.port, secret=self._cluster.secret)
 
     @property
     def task_executors(self) -> list[TaskExecutor]:
-        """The TaskManagers; look, and use their loop to touch."""
+        """The TaskManagers; call their methods on their loop only."""
         return list(self._cluster.task_executors)
 
     def environment(self) -> StreamExecutionEnvironment:
-        """A new environment, with as many subtasks as there are slots, whose jobs run here."""
+        """A new environment whose jobs run here, with as many subtasks as there are slots."""
         environment = StreamExecutionEnvironment(submit=self._submit)
         environment.set_parallelism(self._num_slots)
         return environment
@@ -68,7 +68,7 @@ class MiniCluster:
         return SubmittedJob(self.execute(job_graph), tuple(edge.id for edge in job_graph.external_edges()))
 
     def execute(self, job_graph: JobGraph) -> RunningJob:
-        """Start a job; it is closed with the cluster at the latest.
+        """Start a job; ``close`` ends it at the latest.
 
         Raises:
             FlowletError: as ``flowlet.client.executor.execute``.
@@ -78,11 +78,11 @@ class MiniCluster:
         return job
 
     def stop_task_manager(self, index: int) -> None:
-        """Take one TaskManager away; jobs with tasks there fail."""
+        """Stop one TaskManager; jobs with tasks there fail."""
         self._cluster.stop_task_manager(index)
 
     def close(self) -> None:
-        """End jobs and cluster; idempotent."""
+        """End all jobs and the cluster; idempotent."""
         for job in self._jobs:
             job.close()
         self._cluster.close()

@@ -1,8 +1,8 @@
-"""Drives one operator as a task does, step by step, on the thread of the test.
+"""``OperatorHarness``: drives one operator as a task does, step by step, on the thread of the test.
 
 Side:       any.
-Invariants: nothing happens unless the test says so; the operator gets the real mailbox and the real timer services, only the clock is
-            manual and coroutines run on the test's thread.
+Invariants: nothing happens unless the test says so.  The operator uses the real mailbox and timer services; only the clock is manual, and
+            coroutines run on the test's thread.
 Units:      milliseconds.
 Source:     Flink ``AbstractStreamOperatorTestHarness``, ``OneInputStreamOperatorTestHarness``, ``TwoInputStreamOperatorTestHarness``.
 Absent:     keyed state backends; chains of operators: use a ``MiniCluster`` for whole jobs.
@@ -32,7 +32,7 @@ from flowlet.timers.timer_service_manager import TimersByKeyGroup
 
 
 class HarnessState(IntEnum):
-    """How far the operator is in its life."""
+    """The steps of the operator's life, in order."""
 
     CREATED = 0
     SET_UP = 1
@@ -44,30 +44,30 @@ class HarnessState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshot:
-    """The state and the timers of an operator, in bytes, as a checkpoint keeps them."""
+    """An operator's state and timers as bytes, as in a checkpoint."""
 
     payload: bytes
 
 
 class OperatorHarness:
-    """What harnesses have in common; inputs are counted from 1.
+    """The common part of the harnesses; inputs are counted from 1.
 
-    Threading: the thread that made it.
+    Threading: the thread that created it.
     Life cycle: ``setup`` -> ``initialize_state`` -> ``open`` -> any number of ``process_*`` -> ``end_input`` -> ``finish`` -> ``close``.
-        Each step takes those before it if they were left out; ``with`` opens at the beginning and closes at the end.
+        Each of the first three steps includes the ones before it.  ``with`` opens and closes the operator.
 
     Args:
         operator: an operator, or a function object of ``flowlet.datastream``.
-        key_selectors: for a function on a keyed stream: one for each input.
-        place: which subtask it is.
-        now_ms: where the manual clock stands.
-        is_shipped: whether the operator is pickled and unpickled before it is used, as on its way to a TaskManager; then the test's own
-            object is not the one that runs (that is ``harness.operator``).
-        checks_leaks: whether threads and descriptors that are there after ``close`` and were not before ``setup`` are an error.
+        key_selectors: one for each input of a function on a keyed stream.
+        place: the subtask as which it runs.
+        now_ms: the start of the manual clock.
+        is_shipped: whether the operator is pickled and unpickled first, as on its way to a TaskManager; then ``harness.operator`` runs, and
+            not the test's own object.
+        checks_leaks: whether ``close`` fails if threads or descriptors are left that did not exist before ``setup``.
 
     Raises:
         JobGraphError: there is no operator for the function.
-        JobSubmissionError: it cannot be shipped; names the reason.
+        JobSubmissionError: it cannot be pickled; names the reason.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class OperatorHarness:
         return f"<{type(self).__name__} of {self.operator!r}, {self.state.name}, {self.environment!r}, {self.recorded!r}>"
 
     def __enter__(self) -> Self:
-        """Open, unless the test did."""
+        """Open the operator, unless the test did."""
         try:
             self.open()
         except BaseException:
@@ -101,7 +101,7 @@ class OperatorHarness:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close; what goes wrong then is a note of the test's own error, if there is one."""
+        """Close the operator; if the test failed, an error of that becomes a note of the test's error."""
         if error is None:
             self.close()
             return
@@ -120,9 +120,9 @@ class OperatorHarness:
             self.state = HarnessState.SET_UP
 
     def initialize_state(self, snapshot: OperatorSnapshot | None = None) -> None:
-        """Restore what another harness's ``snapshot`` gave; None: the first start."""
+        """Restore the ``snapshot`` of another harness; None: a first start."""
         if self.state >= HarnessState.INITIALIZED:
-            raise RuntimeError(f"state is restored once, and before open: {self!r}")
+            raise RuntimeError(f"initialize_state() must be called once, before open(): {self!r}")
         self.setup()
         state = None
         if snapshot is not None:
@@ -132,28 +132,28 @@ class OperatorHarness:
         self.state = HarnessState.INITIALIZED
 
     def open(self) -> None:
-        """Open the operator; nothing if it is."""
+        """Open the operator; idempotent."""
         if self.state < HarnessState.INITIALIZED:
             self.initialize_state()
         if self.state < HarnessState.OPEN:
-            self.state = HarnessState.OPEN  # before the call: what a failing open() took must be given back too
+            self.state = HarnessState.OPEN  # before the call: if open() fails, close() must release what it took
             self.operator.open()
 
     def end_input(self, input_id: int = 1) -> None:
-        """Input ``input_id`` brings no more; mails run first, as in a task."""
+        """End input ``input_id``; mails run first, as in a task."""
         self._check_open()
         self.environment.run_mails()
         self.operator.end_input(input_id)
 
     def finish(self) -> None:
-        """All inputs ended (``end_input`` first): no timer of the clock fires any more, the last mails run, the operator emits its rest."""
+        """Stop timers, run the last mails and let the operator emit the rest; call ``end_input`` for all inputs before."""
         self._check_open()
         self.environment.quiesce()
         self.operator.finish()
         self.state = HarnessState.FINISHED
 
     def close(self) -> None:
-        """Close the operator and check what it leaves; also without ``finish``, as when a job is cancelled; any number of times.
+        """Close the operator and check what it leaves behind; also without ``finish``, as when a job is cancelled; idempotent.
 
         Raises:
             AssertionError: threads, descriptors or (after ``finish``) mails are left, or a chunk was changed after it was emitted.
@@ -176,7 +176,7 @@ class OperatorHarness:
     def _close_after_failure(self) -> list[str]:
         try:
             self.close()
-        except Exception as error:  # noqa: BLE001 - the caller has an error already, of which this becomes a note
+        except Exception as error:  # noqa: BLE001 - becomes a note of the error that the caller has already
             return [f"{type(error).__name__}: {error}"]
         return []
 
@@ -187,7 +187,7 @@ class OperatorHarness:
     # -- input
 
     def process_input_chunk(self, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
-        """Records of one input, in one chunk.
+        """Process records of one input, in one chunk.
 
         Raises:
             UserFunctionError: the user's function failed; names operator and record.
@@ -197,17 +197,17 @@ class OperatorHarness:
         self.operator.inputs()[input_id - 1].process_chunk(chunk)
 
     def process_input_watermark(self, input_id: int, timestamp: int) -> None:
-        """A watermark of one input."""
+        """Process a watermark of one input."""
         self._check_open()
         self.operator.inputs()[input_id - 1].process_watermark(Watermark(timestamp))
 
     def process_input_watermark_status(self, input_id: int, status: WatermarkStatus) -> None:
-        """A status of one input."""
+        """Process an idle or active status of one input."""
         self._check_open()
         self.operator.inputs()[input_id - 1].process_watermark_status(status)
 
     def process_input_latency_marker(self, input_id: int, marker: LatencyMarker) -> None:
-        """A latency marker of one input."""
+        """Process a latency marker of one input."""
         self._check_open()
         self.operator.inputs()[input_id - 1].process_latency_marker(marker)
 
@@ -215,34 +215,34 @@ class OperatorHarness:
 
     @property
     def processing_time(self) -> int:
-        """What the manual clock shows."""
+        """The time of the manual clock."""
         return self.environment.clock.current_time_ms()
 
     def set_processing_time(self, now_ms: int) -> None:
-        """Move the manual clock; timers that are due then fire, by their mails, and see this time."""
+        """Move the manual clock; timers that are due then fire as mails, at this time."""
         self.environment.set_time(now_ms)
 
     def advance_processing_time(self, duration_ms: int) -> None:
-        """Let so much time pass."""
+        """Move the manual clock forwards."""
         self.set_processing_time(self.processing_time + duration_ms)
 
     @property
     def pending_mails(self) -> list[str]:
-        """What the mails that wait say about themselves."""
+        """The pending mails as text."""
         return self.environment.mails.pending
 
     def run_mails(self) -> int:
-        """Run mails, coroutines and timers that are due until nothing is left to do; how many mails ran."""
+        """Run due timers, coroutines and mails until nothing is left to do; return how many mails ran."""
         return self.environment.run_mails()
 
     @property
     def event_time_timers(self) -> list[Timer]:
-        """Timers that wait for the watermark, of all keys, in the order of time."""
+        """The event-time timers of all keys, in the order of time."""
         return self._timers_where("event_time")
 
     @property
     def processing_time_timers(self) -> list[Timer]:
-        """Timers with a key that wait for the clock, of all keys, in the order of time."""
+        """The processing-time timers of all keys, in the order of time; without timers that have no key."""
         return self._timers_where("processing_time")
 
     def _timers_where(self, domain: str) -> list[Timer]:
@@ -252,19 +252,19 @@ class OperatorHarness:
 
     @property
     def num_event_time_timers(self) -> int:
-        """Timers that wait for the watermark."""
+        """The number of event-time timers."""
         return len(self.event_time_timers)
 
     @property
     def num_processing_time_timers(self) -> int:
-        """Timers with a key that wait for the clock."""
+        """The number of processing-time timers that have a key."""
         return len(self.processing_time_timers)
 
     # -- output
 
     @property
     def output(self) -> list[OutputElement]:
-        """What the main output got, in order: ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``."""
+        """The elements of the main output, in order: ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``."""
         return self.recorded.elements
 
     @property
@@ -279,7 +279,7 @@ class OperatorHarness:
 
     @property
     def watermarks(self) -> list[int]:
-        """The timestamps of the watermarks."""
+        """The timestamps of the emitted watermarks."""
         return [element.timestamp for element in self.output if isinstance(element, Watermark)]
 
     def side_output(self, tag: OutputTag | str) -> list[StreamRecord]:
@@ -287,7 +287,7 @@ class OperatorHarness:
         return self.recorded.records_of(tag.tag_id if isinstance(tag, OutputTag) else tag)
 
     def take_output(self) -> list[OutputElement]:
-        """As ``output``, and forget it, side outputs too."""
+        """The same as ``output``; then clear all outputs."""
         elements = self.output
         self.recorded.clear()
         return elements
@@ -295,7 +295,7 @@ class OperatorHarness:
     # -- checkpoints
 
     def snapshot(self, checkpoint_id: int = 1) -> OperatorSnapshot:
-        """State and timers, for ``initialize_state`` of a fresh harness."""
+        """State and timers, for ``initialize_state`` of another harness."""
         self._check_open()
         self.operator.prepare_snapshot_pre_barrier(checkpoint_id)
         state = self.operator.snapshot_state(checkpoint_id)
@@ -305,11 +305,11 @@ class OperatorHarness:
         return OperatorSnapshot(bytes(output.buffer))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is kept for good."""
+        """Tell the operator that a checkpoint is complete."""
         self.operator.notify_checkpoint_complete(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint will never complete."""
+        """Tell the operator that a checkpoint has failed."""
         self.operator.notify_checkpoint_aborted(checkpoint_id)
 
 

@@ -1,7 +1,7 @@
-"""Keeps what an operator emits, in order.
+"""``RecordingOutput``: keeps what an operator emits, in order.
 
 Side:       any.
-Invariants: a chunk that was emitted has records, as many timestamps as records or none, and is not changed by its operator afterwards.
+Invariants: an emitted chunk has records, has as many timestamps as records or none, and is not changed afterwards.
 Units:      timestamps in milliseconds.
 Source:     Flink ``MockOutput`` and the output queue of ``AbstractStreamOperatorTestHarness``.
 """
@@ -15,7 +15,7 @@ from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """A record and its timestamp; None if it has none."""
+    """A record and its timestamp, if it has one."""
 
     value: Any
     timestamp: int | None = None
@@ -25,14 +25,11 @@ OutputElement = StreamRecord | Watermark | WatermarkStatus | LatencyMarker
 
 
 class RecordingOutput:
-    """The ``Output`` of an operator that a test drives.
-
-    Threading: the thread of the test.
-    """
+    """The ``Output`` of an operator under test.  Threading: the thread of the test."""
 
     def __init__(self) -> None:
-        self.is_open = True  # False: whatever is emitted is an error of the operator
-        self._emitted: list[tuple[str | None, OutputElement]] = []  # a tag for a side output; None: main output or control element
+        self.is_open = True  # if False, emitting is an error
+        self._emitted: list[tuple[str | None, OutputElement]] = []  # with the tag of a side output; None: main output, control element
         self._chunks: list[tuple[Chunk, list[Any], list[int] | None]] = []
 
     def __repr__(self) -> str:
@@ -41,27 +38,27 @@ class RecordingOutput:
     # -- what the operator calls
 
     def collect(self, chunk: Chunk) -> None:
-        """Records of the main output."""
+        """Keep records of the main output."""
         self._collect(None, chunk)
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
-        """Records of a side output."""
+        """Keep records of a side output."""
         self._collect(tag_id, chunk)
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """A watermark, for all outputs."""
+        """Keep a watermark, which goes to all outputs."""
         self._add(None, watermark)
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """A status, for all outputs."""
+        """Keep a status, which goes to all outputs."""
         self._add(None, status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """A latency marker."""
+        """Keep a latency marker."""
         self._add(None, marker)
 
     def _collect(self, tag_id: str | None, chunk: Chunk) -> None:
-        assert len(chunk), "an empty chunk was emitted: a call for nothing"
+        assert len(chunk), "an empty chunk was emitted, which costs a call and does nothing"
         self._chunks.append((chunk, list(chunk.values), None if chunk.timestamps is None else list(chunk.timestamps)))
         for element in records_of(chunk):
             self._add(tag_id, element)
@@ -74,37 +71,37 @@ class RecordingOutput:
 
     @property
     def elements(self) -> list[OutputElement]:
-        """The main output: records one by one, and control elements."""
+        """The main output: single records and control elements."""
         return self.elements_of(None)
 
     def elements_of(self, tag_id: str | None) -> list[OutputElement]:
-        """What the readers of one output see: its records, and the control elements, which go to all outputs."""
+        """One output as its readers see it: its records, and the control elements, which go to all outputs."""
         return [element for tag, element in self._emitted if tag == tag_id or not isinstance(element, StreamRecord)]
 
     def records_of(self, tag_id: str | None) -> list[StreamRecord]:
-        """The records of a side output, or (None) of the main one."""
+        """The records of a side output, or of the main one (None)."""
         return [element for tag, element in self._emitted if tag == tag_id and isinstance(element, StreamRecord)]
 
     @property
     def tag_ids(self) -> list[str]:
-        """The side outputs that got a record, in the order of their first one."""
+        """The side outputs with records, in the order of their first one."""
         return list(dict.fromkeys(tag for tag, _ in self._emitted if tag is not None))
 
     def clear(self) -> None:
-        """Forget what was emitted so far."""
+        """Drop everything emitted so far."""
         self.check_invariants()
         self._emitted = []
         self._chunks = []
 
     def check_invariants(self) -> None:
-        """Assert that no chunk was changed after it was emitted."""
+        """Raise AssertionError if a chunk was changed after it was emitted."""
         for chunk, values, timestamps in self._chunks:
             is_same = len(values) == len(chunk.values) and all(map(_is, values, chunk.values)) and timestamps == chunk.timestamps
             assert is_same, f"a chunk was changed after it was emitted: {values!r} became {chunk.values!r}"
 
 
 def records_of(chunk: Chunk) -> Iterator[StreamRecord]:
-    """The records of a chunk one by one."""
+    """The single records of a chunk."""
     if chunk.timestamps is None:
         return map(StreamRecord, chunk.values)
     return map(StreamRecord, chunk.values, chunk.timestamps)

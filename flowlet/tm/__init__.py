@@ -1,1 +1,1 @@
-"""The TaskManager: the worker process."""
+"""The TaskManager: the process in which tasks run."""

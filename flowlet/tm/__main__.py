@@ -21,10 +21,10 @@ def main() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Do what users registered for the end, but do not take the interpreter apart, which takes long on a busy machine."""
+    """Run the exit functions and end the process; shutting down the interpreter would take long on a busy machine."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or it was closed
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone, or the stream is closed
             stream.flush()
     os._exit(code)
 

@@ -1,9 +1,9 @@
-"""Why a task failed, as text that a person at the client can use.
+"""Describes the failure of a task as text for the client.
 
 Side:       pure.
-Invariants: nothing of the user's exception but text leaves the process; every text is bounded, and can be sent as UTF-8; whatever the
-            exception does when it is asked for its text, the failure is described.
-Rules:      of a failing user function only the user's frames are shown, of an engine error all frames.
+Invariants: only text leaves the process, never the exception; every text has a limit, and can be sent as UTF-8; whatever the exception
+            does when it is asked for its text, the failure is described.
+Rules:      for a failing user function only the user's frames are shown, for an error of the engine all frames.
 """
 
 import traceback
@@ -22,7 +22,7 @@ _ENGINE_FOLDERS: Final = tuple(f"{package.__path__[0]}/" for package in (flowlet
 
 
 def failure_info(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id: str, timestamp_ms: int) -> FailureInfo:
-    """Describe what ended a task: the user's own exception if one of the user's functions raised, else the engine's."""
+    """Describe what ended a task: the user's exception if a user function raised it, otherwise the engine's."""
     try:
         return _described(error, descriptor, tm_id, timestamp_ms)
     except BaseException as failure:  # noqa: BLE001 - an exception's class and attributes are the user's code
@@ -40,7 +40,7 @@ def _described(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id
     notes: list[str] = []
     if cause is not error:
         _keep_user_frames(lines)
-        notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]  # our own exception, which is not shown, may bear some
+        notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]  # error itself is not shown, but its notes must be
     return FailureInfo(
         exception_type=_sendable(_type_name(type(cause))),
         message=_shorten(_safe_str(cause), _MAX_MESSAGE_CHARS),
@@ -55,12 +55,12 @@ def _described(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id
 
 
 def format_thread_stack(frame: FrameType) -> str:
-    """The stack of a running thread, innermost call last, from an entry of ``sys._current_frames()``."""
+    """The stack of a running thread, innermost call last; ``frame`` is from ``sys._current_frames()``."""
     return "".join(traceback.format_stack(frame)).rstrip()
 
 
 def _keep_user_frames(lines: traceback.TracebackException) -> None:
-    """Drop the engine's frames, also of the exceptions that led to this one."""
+    """Drop the engine's frames from the exception and from its causes and contexts."""
     todo, seen = [lines], set()
     while todo:
         each = todo.pop()
@@ -92,7 +92,7 @@ def _sendable(text: str) -> str:
 
 
 def _shorten(text: str, limit: int) -> str:
-    """Head and tail: the cause stands at the end of a traceback, the entry point at its start."""
+    """Keep head and tail of a traceback: the entry point is at its start, the cause at its end."""
     text = _sendable(text)
     if len(text) <= limit:
         return text

@@ -1,9 +1,8 @@
-"""The TaskManager's control connection: one WebSocket to the JobManager, made again whenever it is lost.
+"""The TaskManager's control connection: one WebSocket to the JobManager, reopened whenever it is lost.
 
 Side:       loop.
-Invariants: at most one session at a time; a session begins with the registration; what is sent while there is no session is dropped,
-            because a JobManager that lost a TaskManager has given up its tasks already.
-Units:      seconds, but ``heartbeat_interval_ms``.
+Invariants: at most one session at a time; a session begins with the registration.  Messages are dropped while there is no session, because
+            a JobManager that lost a TaskManager has failed its tasks already.
 Source:     Flink ``RegisteredRpcConnection``, ``TaskExecutorToJobManagerHeartbeat``, over WebSocket in place of Pekko.
 """
 
@@ -38,28 +37,28 @@ _log = structlog.get_logger(__name__)
 _PATH: Final = "/rpc/taskmanager"
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(ToTaskManager)
-_MAX_QUEUED_MESSAGES: Final = 10_000  # a few per task and second; more means that the JobManager does not read
-# A heartbeat looks at the tasks' gauges, whose maxima are those of 5 s (``TimerGauge``).
+_MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if this many wait, the JobManager does not read
+# A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.
 _LONGEST_INTERVAL_S: Final = 2.0
-_IDLE_HEARTBEAT_FACTOR: Final = 2  # a TaskManager without tasks has little to tell
+_IDLE_HEARTBEAT_FACTOR: Final = 2  # without tasks there is little to report
 
 
 def heartbeat_interval_s(wanted_ms: int) -> float:
-    """How often to send heartbeats: as the JobManager wants, or more often if the tasks' gauges need it."""
+    """The interval of heartbeats: as the JobManager wants, or shorter if the tasks' gauges need it."""
     return min(wanted_ms / 1000, _LONGEST_INTERVAL_S)
 
 
 class RegistrationRefusedError(FlowletError):
-    """The JobManager does not want this TaskManager; the message says why.  Trying again does not help."""
+    """The JobManager refuses this TaskManager; the message says why.  Trying again does not help."""
 
 
 class JobManagerUnreachableError(FlowletError):
-    """No JobManager was reached for too long."""
+    """No JobManager was reached for ``give_up_after_s``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconnectConfig:
-    """How to go on without a JobManager."""
+    """How to reconnect to the JobManager."""
 
     first_pause_s: float = 0.1  # Flink's cluster.registration.initial-timeout
     longest_pause_s: float = 5.0
@@ -67,41 +66,38 @@ class ReconnectConfig:
 
 
 class SessionListener(Protocol):
-    """Who lives behind the connection; every call on the loop thread."""
+    """Receives the JobManager's messages; every call is on the loop thread."""
 
     def registered(self, jm_id: str) -> None:
-        """A session began."""
+        """A session has begun."""
 
     def deploy(self, message: DeployTask) -> None:
-        """Run a task."""
+        """Start a task."""
 
     def cancel(self, message: CancelTask) -> None:
-        """End a task."""
+        """Cancel a task."""
 
     def allow_watermark(self, message: AllowSourceWatermark) -> None:
-        """Tell a source how far it may be."""
+        """Set the allowed watermark of a source."""
 
     def finish_gate(self, message: FinishGate) -> None:
-        """Let a gate end."""
+        """Let a remote gate accept no more producers."""
 
     def add_splits(self, message: AddSplits) -> None:
-        """Hand a source what it asked for."""
+        """Give splits to a source."""
 
     def no_more_splits(self, message: NoMoreSplits) -> None:
-        """Tell a source that there is nothing left."""
+        """Tell a source that no splits are left."""
 
     def heartbeat(self) -> Heartbeat:
-        """What to tell with the next heartbeat."""
+        """The next heartbeat to send."""
 
     def session_lost(self, reason: str) -> Awaitable[None]:
-        """A session ended; the next one is tried when this returns."""
+        """The session has ended; the next one is tried when this returns."""
 
 
 class JobManagerConnection:
-    """Keeps a session with the JobManager.
-
-    Life cycle: ``run`` in a task of its own; cancel that task to end, which closes the session.
-    """
+    """Keeps a session with the JobManager.  Life cycle: ``run`` in an asyncio task; to end the session, cancel that task."""
 
     def __init__(self, rpc: RpcClient, registration: RegisterTaskManager, listener: SessionListener, reconnect: ReconnectConfig) -> None:
         self._rpc = rpc
@@ -115,7 +111,7 @@ class JobManagerConnection:
         return f"<JobManagerConnection {'off' if self._outbox is None else f'on, {self._outbox.qsize()} queued'}>"
 
     def send(self, message: ToJobManager) -> None:
-        """Send soon, in order; dropped without a session."""
+        """Queue a message; dropped if there is no session."""
         if self._outbox is None:
             return
         try:
@@ -124,12 +120,12 @@ class JobManagerConnection:
             _log.error("the JobManager does not read; a message was dropped", kind=type(message).__name__)
 
     async def run(self) -> None:
-        """Register, serve the session, and again.
+        """Register and serve the session, again and again.
 
         Raises:
-            RegistrationRefusedError: the JobManager refused us.
-            AuthenticationError: the two do not know the same secret.
-            JobManagerUnreachableError: none was reached for ``give_up_after_s``.
+            RegistrationRefusedError: the JobManager refused this TaskManager.
+            AuthenticationError: TaskManager and JobManager have different secrets.
+            JobManagerUnreachableError: no JobManager was reached for ``give_up_after_s``.
         """
         clock = asyncio.get_running_loop().time
         pause_s = self._reconnect.first_pause_s
@@ -149,7 +145,7 @@ class JobManagerConnection:
             pause_s = min(2 * pause_s, self._reconnect.longest_pause_s)
 
     async def _try_session(self) -> str:
-        """One session from connecting to its end; returns why it ended."""
+        """Run one session; return the reason why it ended."""
         try:
             socket = await self._rpc.connect_websocket(_PATH)
             try:
@@ -215,16 +211,16 @@ class JobManagerConnection:
 
 
 async def _supervise(helper: Callable[[], Awaitable[None]], socket: aiohttp.ClientWebSocketResponse) -> None:
-    """A helper that fails would leave a session that looks alive and tells nothing: end it."""
+    """Run a helper; if it fails, end the session, which would otherwise look alive and send nothing."""
     try:
         await helper()
-    except Exception:  # noqa: BLE001 - the top of a task of the loop: reported, and the session ends
+    except Exception:  # noqa: BLE001 - the top of an asyncio task: log it, and end the session
         _log.exception("a helper of the control connection failed")
         await socket.close()
 
 
 async def _send_all(socket: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[ToJobManager]) -> None:
-    """Until cancelled or the connection is gone, which the reader notices as well."""
+    """Send queued messages until cancelled or the connection is lost; the reader notices that, too."""
     try:
         while True:
             await socket.send_bytes(_ENCODER.encode(await outbox.get()))

@@ -1,9 +1,8 @@
-"""What a TaskManager does to its own process: garbage collector, core, task threads, and ending with its parent.
+"""Settings of a TaskManager's own process: garbage collector, core, scheduling of task threads, and the end with its parent.
 
-Side:       shared.  Called by the main thread of ``python -m flowlet.tm`` alone: a user's own process is never changed; task threads
-            call ``apply_task_scheduling``.
-Units:      as the names say.
-Invariants: every setting is process-wide or inherited by threads that start later, so the core is pinned before any thread starts.
+Side:       shared.  Called only by the main thread of ``python -m flowlet.tm``, because a user's own process must not be changed; task
+            threads call ``apply_task_scheduling``.
+Invariants: every setting is process-wide or inherited by later threads, so the core is pinned before any thread starts.
 """
 
 import asyncio
@@ -16,31 +15,27 @@ from typing import Final, assert_never
 
 from flowlet.errors import ConfigError
 
-# Chunks are lists of fresh tuples: with CPython's (700, 10, 10) the collector would run several times per chunk and find nothing.
+# A chunk is a list of new tuples: with CPython's (700, 10, 10) the collector would run several times per chunk and find nothing.
 DEFAULT_GC_THRESHOLD: Final = 50_000
 _MAX_GC_THRESHOLD: Final = 2**31 - 1  # a C int
 _OLDER_GC_THRESHOLDS: Final = (50, 100)
-_TASK_NICENESS: Final = 10  # the kernel then gives the loop the core when it wakes, and the tasks a tenth of it when both want it
+_TASK_NICENESS: Final = 10  # the loop then gets the core when it wakes; tasks get a tenth of a core that both want
 
 
 class TaskScheduling(StrEnum):
-    """How the kernel treats task threads beside the loop's thread, which stays as it is."""
+    """How the kernel schedules task threads; the loop's thread is unchanged."""
 
     NORMAL = "normal"
     """As any other thread.  Beside a CPU-bound task the loop waits up to 4 ms for the core."""
     NICE = "nice"
     """At nice +10."""
     IDLE = "idle"
-    """SCHED_IDLE: a task runs only when nothing else wants the core.  For a process that owns its core: a task that holds the
-    interpreter's lock beside other normal work there would hold up its own loop."""
+    """SCHED_IDLE: a task runs only when nothing else wants the core.  Only for a process that owns its core: beside other work a task might
+    not get the core while it holds the interpreter's lock, and would block its own loop."""
 
 
 def pin_to_cpu(cpu: int) -> None:
-    """Keep this thread, and all that it starts later, on one core.
-
-    Raises:
-        ConfigError: this process may not run on that core.
-    """
+    """Pin this thread, and all that it starts later, to one core.  Raises ConfigError: this process may not run on that core."""
     allowed = sorted(os.sched_getaffinity(0))
     if cpu not in allowed:
         raise ConfigError(f"--pin-cpu is {cpu}, this process may run on {allowed}")
@@ -48,7 +43,7 @@ def pin_to_cpu(cpu: int) -> None:
 
 
 def apply_task_scheduling(scheduling: TaskScheduling) -> None:
-    """Set the class of the calling thread, and of the threads that it starts; needs no privileges, and cannot be taken back without."""
+    """Set the scheduling of the calling thread and of those that it starts; needs privileges only to undo."""
     match scheduling:
         case TaskScheduling.NORMAL:
             return
@@ -61,15 +56,15 @@ def apply_task_scheduling(scheduling: TaskScheduling) -> None:
 
 
 class GarbageCollectorTuning:
-    """Keeps what a deployment built out of the collector's sight while tasks run.
+    """Exempts what a deployment built from garbage collection while tasks run.
 
-    Life cycle: ``freeze`` when the first task was deployed, ``thaw`` when the last one ended, so that nothing piles up over many jobs.
+    Life cycle: ``freeze`` when the first task was deployed, ``thaw`` when the last one has ended, so that garbage does not pile up.
 
     Args:
-        threshold: so many more objects were made than freed before the collector runs; 0: it never runs while there are tasks.
+        threshold: the collector runs when this many more objects were created than freed; 0: it never runs while there are tasks.
 
     Raises:
-        ConfigError: the collector does not take this threshold.
+        ConfigError: the threshold is out of range.
     """
 
     def __init__(self, threshold: int = DEFAULT_GC_THRESHOLD) -> None:
@@ -83,16 +78,16 @@ class GarbageCollectorTuning:
         return f"<GarbageCollectorTuning {'frozen' if self._is_frozen else 'off'}>"
 
     def freeze(self) -> None:
-        """Collect once, exempt all that is alive from later collections, and collect rarely."""
+        """Collect once, exempt all live objects from later collections, and set the threshold."""
         if self._is_frozen:
             return
         self._is_frozen = True
-        gc.collect()  # garbage that is frozen would never be freed
+        gc.collect()  # before, because frozen garbage would never be freed
         gc.freeze()
         gc.set_threshold(*self._thresholds)
 
     def thaw(self) -> None:
-        """Back to how the interpreter started."""
+        """Restore the interpreter's settings."""
         if not self._is_frozen:
             return
         self._is_frozen = False
@@ -103,10 +98,7 @@ class GarbageCollectorTuning:
 class ParentWatch:
     """Calls back once when the parent process ends.
 
-    Threading: the loop's thread alone.  Life cycle: ``close`` it; after the callback that does nothing.
-
-    A process id can be used again: the descriptor is opened first and then ``getppid`` must still name the same process, which proves
-    that the descriptor is the parent's.
+    Threading: the loop's thread.  Life cycle: ``close`` it; after the callback that does nothing.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, parent_pid: int, on_parent_death: Callable[[], None]) -> None:
@@ -118,6 +110,7 @@ class ParentWatch:
             self._fd = os.pidfd_open(parent_pid)
         except ProcessLookupError:
             loop.call_soon(on_parent_death)
+            # The id may have been reused before pidfd_open.  If getppid still names it now, the descriptor is the parent's.
             return
         if os.getppid() != parent_pid:
             self.close()

@@ -1,10 +1,10 @@
-"""One attempt to run one subtask: a thread around a ``StreamTask``, and what the JobManager hears of it.
+"""``Task``: one attempt of one subtask; runs a ``StreamTask`` on a thread and reports its state to the JobManager.
 
-Side:       shared.  Created, started, cancelled and listened to on the loop thread; the work is done on the task's own thread.
-Invariants: exactly one terminal state is reported, last; a cancelled attempt reports CANCELED (or FINISHED, if it was quicker), whatever
-            error the cancellation led to; the loop never waits for a task.
-Source:     Flink ``Task``, ``Task.TaskCancelerWatchDog``.  Python threads cannot be interrupted, so the watchdog can only warn and end
-            the process.
+Side:       shared.  All methods are called on the loop thread; the work is done on the task's own thread.
+Invariants: exactly one terminal state is reported, last.  A cancelled attempt ends CANCELED, or FINISHED if it was faster, whatever error
+            the cancellation caused.  The loop never waits for a task.
+Source:     Flink ``Task``, ``Task.TaskCancelerWatchDog``.  Python threads cannot be interrupted, so the watchdog can only warn and end the
+            process.
 """
 
 import asyncio
@@ -34,18 +34,18 @@ from netstack.eventloop import EventLoopThread
 
 _log = structlog.get_logger(__name__)
 
-# A consumer often hears of its producer's end before the JobManager hears the producer's reason.  Such a failure is held back a moment:
-# if the cancellation of the job arrives meanwhile, the real reason is known.
+# A consumer often learns of its producer's end before the JobManager learns the producer's failure.  So such a failure is held back for a
+# moment: if the job is cancelled meanwhile, this task ends CANCELED, and the real cause is reported.
 _CONSEQUENCES = (ProducerFailedError, PartitionNotFoundError, TransportError)
 
 
 @dataclass(frozen=True, slots=True)
 class CancellationConfig:
-    """How long a task may take to notice that it was cancelled, and how long it waits to be cancelled when others failed."""
+    """Timeouts of cancellation."""
 
-    warn_interval_s: float = 30.0  # Flink's task.cancellation.interval
-    fatal_timeout_s: float = 180.0  # Flink's task.cancellation.timeout
-    consequence_grace_s: float = 1.0  # not measured; cause and consequence come within milliseconds
+    warn_interval_s: float = 30.0  # between warnings of a cancelled task that does not end; Flink's task.cancellation.interval
+    fatal_timeout_s: float = 180.0  # after it the process ends; Flink's task.cancellation.timeout
+    consequence_grace_s: float = 1.0  # how long a consequence is held back; not measured: cause and consequence come within milliseconds
 
 
 _MAX_CHANNELS_LOGGED = 20
@@ -53,7 +53,7 @@ _MAX_CHANNELS_LOGGED = 20
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """What all tasks of one TaskManager share."""
+    """What all tasks of one TaskManager have in common."""
 
     tm_id: str
     network: NetworkEnvironment
@@ -62,18 +62,18 @@ class TaskContext:
     on_stuck: "Callable[[Task], None]"  # loop thread: a cancelled task did not end in time
     cancellation: CancellationConfig = CancellationConfig()
     scheduling: TaskScheduling = TaskScheduling.NORMAL
-    runs_light_tasks: bool = False  # on the loop
-    busy_tasks: BusyTasks | None = None  # watches task threads, and may lower those that are busy
-    report_watermark: Callable[[bytes, int], None] | None = None  # where a source with an alignment group is; loop thread
-    report_gate: Callable[[bytes, GateCounts], None] | None = None  # what the gate of a task has taken; loop thread
-    request_splits: Callable[[bytes], None] | None = None  # for the source of a task; loop thread
+    runs_light_tasks: bool = False  # on the loop thread
+    busy_tasks: BusyTasks | None = None  # watches task threads, and may lower their priority
+    report_watermark: Callable[[bytes, int], None] | None = None  # of an aligned source: attempt, watermark; loop thread
+    report_gate: Callable[[bytes, GateCounts], None] | None = None  # of a remote gate: attempt, counts; loop thread
+    request_splits: Callable[[bytes], None] | None = None  # for the source of an attempt; loop thread
 
 
 class Task:
     """One attempt.
 
-    Threading: all methods on the loop thread, but ``metrics`` on any.
-    Life cycle: ``start`` once; it ends by itself or after ``cancel``; ``ended`` is set after the terminal state was reported.
+    Threading: all methods on the loop thread, except ``metrics`` on any.
+    Life cycle: ``start`` once; it ends by itself or after ``cancel``; ``ended`` is set once the terminal state was reported.
     """
 
     def __init__(self, descriptor: TaskDeploymentDescriptor, context: TaskContext) -> None:
@@ -88,7 +88,7 @@ class Task:
         self._stream_task: StreamTask | None = None  # Written by the task thread, under _lock.
         self._final_metrics: TaskMetrics | None = None  # Written by the task thread, under _lock.
         self._is_gate_finishing = False  # Set by the loop thread under _lock.
-        self._is_stalled = False  # Whoever asks for metrics; a warning too many does no harm.
+        self._is_stalled = False  # Written by threads that ask for metrics; a race costs one warning too many.
         self._cancelled_at = 0.0  # Loop thread only.
         self._watchdog: asyncio.TimerHandle | None = None  # Loop thread only.
 
@@ -106,7 +106,7 @@ class Task:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Ask the task to end, in whatever state it is; a second call does nothing."""
+        """Ask the task to end; in every state, idempotent."""
         if self._cancelled.is_set() or self.state.is_terminal:
             return
         with self._lock:
@@ -119,7 +119,7 @@ class Task:
         self._watchdog = loop.call_later(self._context.cancellation.warn_interval_s, self._check_cancellation)
 
     def metrics(self) -> TaskMetrics:
-        """The counters so far; the last ones once the task ended."""
+        """The current metrics; the final ones once the task has ended."""
         with self._lock:
             stream_task, final = self._stream_task, self._final_metrics
         if final is not None:
@@ -131,28 +131,28 @@ class Task:
         return metrics
 
     def allow_watermark(self, max_allowed: int) -> None:
-        """Tell the source how far its alignment group may be; nothing for other tasks."""
+        """Set the allowed watermark (ms) of an aligned source; ignored by other tasks."""
         with self._lock:
             stream_task = self._stream_task
         if isinstance(stream_task, SourceStreamTask):
             stream_task.allow_watermark(max_allowed)
 
     def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
-        """Hand the source what it asked for; nothing for other tasks."""
+        """Give splits to a source that asked; ignored by other tasks."""
         with self._lock:
             stream_task = self._stream_task
         if isinstance(stream_task, SourceStreamTask):
             stream_task.add_splits(splits, waiting_bytes)
 
     def no_more_splits(self) -> None:
-        """Tell the source that there is nothing left; nothing for other tasks."""
+        """Tell a source that no splits are left; ignored by other tasks."""
         with self._lock:
             stream_task = self._stream_task
         if isinstance(stream_task, SourceStreamTask):
             stream_task.no_more_splits()
 
     def finish_gate(self) -> None:
-        """Let the gate that producers outside the cluster push into end with the partitions that are open; nothing for other tasks."""
+        """Let the task's remote gate accept no more producers, and end after the open partitions; ignored by other tasks."""
         with self._lock:
             self._is_gate_finishing = True
             stream_task = self._stream_task
@@ -171,11 +171,11 @@ class Task:
         self._is_stalled = bool(held_back_by)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread itself, which has nothing left to do once ``ended`` is set."""
+        """Wait for the end of the thread, which has nothing left to do once ``ended`` is set."""
         self._thread.join(timeout_s)
 
     def describe_stuck(self) -> str:
-        """The name, what the task says it waits for, and the stack of its thread."""
+        """The task's name and state, and the stack of its thread, for a log."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         stack = "(its thread has ended)" if frame is None else format_thread_stack(frame)
         with self._lock:
@@ -212,7 +212,7 @@ class Task:
             busy_tasks = self._context.busy_tasks
             with contextlib.nullcontext() if busy_tasks is None else busy_tasks.watched():
                 self._execute()
-        except BaseException as error:  # noqa: BLE001 - the top of the thread: whatever it is, it is reported
+        except BaseException as error:  # noqa: BLE001 - the top of the thread: every error ends the task and is reported
             self._end(error)
         else:
             self._end(None)
@@ -236,7 +236,7 @@ class Task:
         if is_gate_finishing:
             _seal_gate(stream_task)
         if is_cancelled:
-            stream_task.cancel()  # ``invoke`` then only cleans up
+            stream_task.cancel()  # invoke() then only cleans up
         self._post(ExecutionState.INITIALIZING)
         stream_task.invoke()
 
@@ -263,13 +263,13 @@ class Task:
     def _report_gate(self, counts: GateCounts) -> None:
         report = self._context.report_gate
         if report is not None:
-            with contextlib.suppress(ResourceClosedError):  # nobody is left to hear of it
+            with contextlib.suppress(ResourceClosedError):  # the process is ending
                 self._context.loop.execute_threadsafe(report, self.attempt, counts)
 
     def _request_splits(self) -> None:
         request = self._context.request_splits
         if request is not None:
-            with contextlib.suppress(ResourceClosedError):  # the process ends, and its tasks are being cancelled
+            with contextlib.suppress(ResourceClosedError):  # the process is ending
                 self._context.loop.execute_threadsafe(request, self.attempt)
 
     def _was_cancelled(self, error: BaseException) -> bool:
@@ -282,7 +282,7 @@ class Task:
         try:
             self._context.loop.execute_threadsafe(self._changed, change)
         except ResourceClosedError:
-            _log.debug("nobody is left to hear of the state", state=state.name)
+            _log.debug("state not reported, the process is ending", state=state.name)
 
 
 def _seal_gate(stream_task: StreamTask) -> None:
@@ -292,7 +292,7 @@ def _seal_gate(stream_task: StreamTask) -> None:
 
 
 def _log_failure(error: BaseException, failure: FailureInfo) -> None:
-    """The client shows the same text, so a user's error is no warning of the TaskManager's."""
+    """Log a failure; a user's error only as info, because the client shows the same text."""
     log = _log.info if isinstance(error, UserFunctionError) else _log.warning
     log(
         "the task failed",

@@ -1,7 +1,7 @@
-"""From a task's deployment descriptor to a task that can run: partitions, gates, operators.
+"""Makes a runnable task from its deployment descriptor: partitions, gates, operators.
 
 Side:       shared.  ``create_task_from_descriptor`` runs on the task's own thread: it imports the user's modules.
-Invariants: either everything is made, or nothing is left: on an error the partitions and gates made so far are failed and closed.
+Invariants: either everything is created, or nothing is left: on an error the partitions created so far are failed, and all is closed.
 Source:     Flink ``TaskExecutor.submitTask``, ``NettyShuffleEnvironment.createInputGates``.
 """
 
@@ -31,7 +31,7 @@ from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPar
 class LoopTimer:
     """One call after a delay, on the loop thread.
 
-    Threading: made and cancelled on any thread; a call that has already begun is not waited for.
+    Threading: created and cancelled on any thread; ``cancel`` does not wait for a call that has begun.
     """
 
     __slots__ = ("_callback", "_handle", "_is_cancelled", "_loop")
@@ -53,12 +53,12 @@ class LoopTimer:
             self._callback()
 
     def cancel(self) -> None:
-        """Do not call, unless the call has begun."""
+        """Prevent the call if it has not begun."""
         self._is_cancelled = True
         try:
             self._loop.execute_threadsafe(self._disarm)
         except ResourceClosedError:
-            return  # the loop is gone, and its timers with it
+            return  # the loop has ended, and its timers with it
 
     def _disarm(self) -> None:
         if self._handle is not None:
@@ -77,10 +77,10 @@ def create_task_from_descriptor(
     request_splits: Callable[[], None] | None = None,
     runs_light_tasks: bool = False,
 ) -> StreamTask:
-    """Open the blobs, make the partitions and gates, and put the task together; it has not started.
+    """Open the blobs, create the partitions and gates, and assemble the task; it is not started.
 
-    ``report_watermark`` takes the watermarks of a source that has an alignment group, ``report_gate`` what the gate of a source has taken,
-    ``request_splits`` asks for splits of a source, all on the task thread; None: nobody listens.  ``runs_light_tasks``: on the loop.
+    ``report_watermark`` gets the watermarks of an aligned source, ``report_gate`` the counts of a remote gate, ``request_splits`` asks for
+    splits; all are called on the task thread.  ``runs_light_tasks``: light tasks run on the loop thread.
 
     Raises:
         DeploymentError: the operators or a partitioner could not be loaded.
@@ -92,7 +92,7 @@ def create_task_from_descriptor(
     offered_gate: OfferedInputGate | None = None
     try:
         for partition in descriptor.partitions:
-            outputs.append(_create_output(descriptor, partition, network))  # noqa: PERF401 - after a failure we must know what there is
+            outputs.append(_create_output(descriptor, partition, network))  # noqa: PERF401 - after an error the list must have all so far
         for gate in descriptor.gates:
             gates.append(_create_gate(descriptor, gate, network, tm_id))  # noqa: PERF401
         offered_gate = _create_offered_gate(descriptor, chain, network, report_gate)
@@ -145,7 +145,7 @@ def _create_offered_gate(
     network: NetworkEnvironment,
     report: Callable[[GateCounts], None] | None,
 ) -> OfferedInputGate | None:
-    """The gate of a task that begins with one for producers outside the cluster."""
+    """The remote gate of a task that begins with one, or None."""
     head = chain[0].operator
     source = head.source if isinstance(head, SourceOperator) else None
     if not isinstance(source, RemoteGateSource):
@@ -157,14 +157,14 @@ def _create_offered_gate(
 
 
 def channel_spec(channel: InputChannelDescriptor, tm_id: str | None) -> ChannelSpec:
-    """Where a channel reads, seen from TaskManager ``tm_id``: its own partitions need no connection (None: a client, all is remote)."""
+    """What a channel reads, for TaskManager ``tm_id``, whose own partitions need no connection; None: a client, which has none."""
     partition_id = ResultPartitionID(IntermediateResultPartitionID(channel.partition), ExecutionAttemptID(channel.producer))
     connection = None if channel.tm_id == tm_id else ConnectionID(channel.host, channel.port)
     return ChannelSpec(partition_id, channel.subpartition, connection)
 
 
 def owner_name(descriptor: TaskDeploymentDescriptor) -> str:
-    """What a person calls the subtask: ``name (2/4)``, counted from one."""
+    """The subtask's name for people: ``name (2/4)``, counted from one."""
     return f"{descriptor.task_name} ({descriptor.subtask + 1}/{descriptor.parallelism})"
 
 

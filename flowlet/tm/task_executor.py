@@ -1,10 +1,10 @@
-"""The TaskManager: runs the tasks that the JobManager deploys, and tells it how they fare.
+"""``TaskExecutor``: runs the tasks that the JobManager deploys, and reports their states and metrics.
 
 Side:       loop.
-Invariants: every task known here either runs or is about to be forgotten; a lost JobManager means that all tasks are cancelled before
-            the next registration; messages about unknown attempts are ignored.
+Invariants: ``_tasks`` has exactly the tasks without a terminal state; when the JobManager is lost, all tasks are cancelled before the next
+            registration; messages about unknown attempts are ignored, because those attempts have ended.
 Source:     Flink ``TaskExecutor``.
-Absent:     slots as objects (the JobManager alone counts them), checkpoints, several network stacks.
+Absent:     slots as objects (only the JobManager counts them), checkpoints, several network stacks.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ from netstack.ids import ConnectionID
 
 _log = structlog.get_logger(__name__)
 
-_LOST_SESSION_GRACE_S = 5.0  # how long tasks of a lost JobManager may take before the next registration is tried anyway
+_LOST_SESSION_GRACE_S = 5.0  # how long cancelled tasks of a lost JobManager delay the next registration at most
 
 
 @dataclass(frozen=True, slots=True)
 class TaskExecutorConfig:
-    """What a TaskManager is told at its start."""
+    """Settings of a TaskManager."""
 
     num_slots: int = 1
     host: str = "127.0.0.1"
@@ -63,26 +63,23 @@ class TaskExecutorConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProcessHooks:
-    """What the process around a TaskManager does at certain moments; every call on the loop thread."""
+    """Callbacks into the process around a TaskManager; all on the loop thread."""
 
     busy: Callable[[], None] = lambda: None  # the first task was deployed
-    idle: Callable[[], None] = lambda: None  # the last task ended
+    idle: Callable[[], None] = lambda: None  # the last task has ended
     failed: Callable[[str], None] = lambda _reason: None  # this TaskManager cannot go on
-    loaded: Callable[[TaskLoad], None] = lambda _load: None  # some times per second where tasks are watched, and when the last one ended
+    loaded: Callable[[TaskLoad], None] = lambda _load: None  # at each look at watched tasks, and when the last one has ended
 
 
 class TaskExecutor:
-    """One TaskManager.
-
-    Threading: the loop thread alone.  Life cycle: ``start`` once, ``stop`` once.
-    """
+    """One TaskManager.  Threading: the loop thread.  Life cycle: ``start`` once, ``stop`` once."""
 
     def __init__(self, tm_id: str, config: TaskExecutorConfig, loop: EventLoopThread, hooks: ProcessHooks | None = None) -> None:
         self.tm_id = tm_id
         self.is_registered = asyncio.Event()
         self._config = config
         self._hooks = hooks or ProcessHooks()
-        # A loop polls if either says so; whoever polls watches the tasks.
+        # Both configs can ask for polling; a loop that polls needs the watched tasks.
         policy = replace(config.latency, busy_poll_us=config.latency.busy_poll_us or config.network.busy_poll_us)
         self._network = NetworkEnvironment(replace(config.network, busy_poll_us=policy.busy_poll_us), loop)
         self._tasks: dict[bytes, Task] = {}
@@ -115,7 +112,7 @@ class TaskExecutor:
         return self._config.network.network_memory_bytes
 
     async def start(self, rpc: RpcClient) -> ConnectionID:
-        """Open the data port and begin to register; returns where the data port is.  ``rpc`` stays the caller's.
+        """Open the data port and start to register; return the data port's address.  The caller closes ``rpc``.
 
         Raises:
             netstack.errors.ConfigError: the address is not a loopback address.
@@ -134,7 +131,7 @@ class TaskExecutor:
             self._hooks.failed(str(error) or type(error).__name__)
 
     async def stop(self, timeout_s: float) -> list[Task]:
-        """Cancel all tasks, then close everything; returns the tasks that had not ended after ``timeout_s``."""
+        """Cancel all tasks and close everything; return the tasks that did not end within ``timeout_s``."""
         stuck = await self._cancel_all(timeout_s)
         if self._session is not None:
             self._session.cancel()
@@ -160,7 +157,7 @@ class TaskExecutor:
     # ---------------------------------------------------------------- the session's listener
 
     def registered(self, jm_id: str) -> None:
-        """The JobManager knows us."""
+        """The JobManager has accepted the registration."""
         _log.info("registered", tm=self.tm_id, jobmanager=jm_id)
         self.is_registered.set()
 
@@ -173,48 +170,48 @@ class TaskExecutor:
         if not self._tasks:
             self._hooks.busy()
             if self._busy_tasks is not None:
-                self._load_check = PeriodicLoadCheck(self._context.loop.loop.call_later, partial(self._look, self._busy_tasks))
+                self._load_check = PeriodicLoadCheck(self._context.loop.loop.call_later, partial(self._check_load, self._busy_tasks))
         self._tasks[task.attempt] = task
         _log.info("deploying", job=message.task.job_name, task=task.name)
         task.start()
 
     def cancel(self, message: CancelTask) -> None:
-        """Cancel a task; one that is not here has ended already."""
+        """Cancel a task."""
         task = self._tasks.get(message.attempt)
         if task is not None:
             _log.info("cancelling", job=task.descriptor.job_name, task=task.name)
             task.cancel()
 
     def allow_watermark(self, message: AllowSourceWatermark) -> None:
-        """Tell a source how far it may be; one that is not here has ended already."""
+        """Set the allowed watermark of a source."""
         task = self._tasks.get(message.attempt)
         if task is not None:
             task.allow_watermark(message.max_allowed)
 
     def add_splits(self, message: AddSplits) -> None:
-        """Hand a source what it asked for; a task that is not here has ended already."""
+        """Give splits to a source."""
         task = self._tasks.get(message.attempt)
         if task is not None:
             task.add_splits(message.splits, message.waiting_bytes)
 
     def no_more_splits(self, message: NoMoreSplits) -> None:
-        """Tell a source that there is nothing left; a task that is not here has ended already."""
+        """Tell a source that no splits are left."""
         task = self._tasks.get(message.attempt)
         if task is not None:
             task.no_more_splits()
 
     def finish_gate(self, message: FinishGate) -> None:
-        """Let the gate of a task end; a task that is not here has ended already."""
+        """Let the task's remote gate accept no more producers."""
         task = self._tasks.get(message.attempt)
         if task is not None:
             task.finish_gate()
 
     def heartbeat(self) -> Heartbeat:
-        """The counters of all tasks."""
+        """The metrics of all tasks."""
         return Heartbeat(self.tm_id, [TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()])
 
     async def session_lost(self, reason: str) -> None:
-        """Nobody waits for the results any more."""
+        """Cancel all tasks: the JobManager has failed their jobs."""
         self.is_registered.clear()
         for task in await self._cancel_all(_LOST_SESSION_GRACE_S):
             _log.warning("a task of a lost JobManager still runs", task=task.describe_stuck(), reason=reason)
@@ -234,7 +231,7 @@ class TaskExecutor:
                 self._load_check.close()
                 self._loaded(TaskLoad())
 
-    def _look(self, busy_tasks: BusyTasks) -> None:
+    def _check_load(self, busy_tasks: BusyTasks) -> None:
         self._loaded(busy_tasks.look())
 
     def _loaded(self, load: TaskLoad) -> None:

@@ -1,1 +1,1 @@
-"""Values of any type as pickles: exact ones, and ones of plain values for senders that are not to be trusted with more."""
+"""Pickles values of any type; reads only plain values from senders that are not trusted."""

@@ -1,11 +1,10 @@
-"""Classes as bytes and back, each made once.
+"""Serializes classes; a process makes each class once.
 
 Side:       pure.
-Rules:      a class that other processes can import goes by its name; one of the main module, or that is not found under its name, goes by
-            value, as cloudpickle has it.  It goes as it was when it was first sent: what a program changes about a class later stays in
-            its process.
-Invariants: the same bytes are the same class for every record of a process, unless its module is loaded again.
-Units:      the caches hold ``MAX_CLASSES`` each, and begin anew when they are full.
+Rules:      a class that other processes can import is sent by name.  A class of the main module, or one that is not found under its name,
+            is sent by value, as cloudpickle does.  It is sent as it was the first time: later changes to a class stay in its process.
+Invariants: the same bytes give the same class for all records of a process, unless its module is reloaded.
+Units:      each cache holds ``MAX_CLASSES`` and is cleared when it is full.
 """
 
 import functools
@@ -26,7 +25,7 @@ _classes: Final[dict[bytes, type]] = {}  # Any thread; single dict operations.
 
 
 def is_importable(thing: Any) -> bool:
-    """Whether another process finds this class or function by its name."""
+    """Whether another process can import this class or function by its name."""
     module_name, qualified_name = getattr(thing, "__module__", None), thing.__qualname__
     if module_name is None or module_name == _MAIN or is_sent_by_value(module_name):
         return False
@@ -37,17 +36,13 @@ def is_importable(thing: Any) -> bool:
 
 
 def is_sent_by_value(module_name: str) -> bool:
-    """Whether the program registered the module, or a package around it, with cloudpickle."""
+    """Whether the program has registered the module, or a package around it, with cloudpickle."""
     registered = cloudpickle.list_registry_pickle_by_value()
     return bool(registered) and any(module_name == name or module_name.startswith(name + ".") for name in registered)
 
 
 def class_reference(cls: type) -> bytes:
-    """What brings the class to another process.
-
-    Raises:
-        SerdeError: it cannot be pickled; names it.
-    """
+    """The bytes of a class.  Raises SerdeError: the class cannot be pickled; the message names it."""
     reference = _references.get(cls)
     if reference is None:
         try:
@@ -61,11 +56,7 @@ def class_reference(cls: type) -> bytes:
 
 
 def reference_by_value(cls: type) -> bytes | None:
-    """The class as a value; None if it goes by its name.
-
-    Raises:
-        SerdeError: as ``class_reference``.
-    """
+    """The bytes of a class that must be sent by value; None if its name will do.  Raises SerdeError: as ``class_reference``."""
     if cls not in _by_value:
         if cls.__module__ == "builtins" or is_importable(cls):
             return None
@@ -76,11 +67,7 @@ def reference_by_value(cls: type) -> bytes | None:
 
 
 def class_of(reference: bytes) -> type:
-    """The class that a reference stands for.
-
-    Raises:
-        SerdeError: it stands for no class, or this sender may send plain values alone.
-    """
+    """The class in ``reference``.  Raises SerdeError: it holds no class, or this sender may send only plain values."""
     if are_plain_values_alone():
         raise SerdeError("objects of a class, which are no plain values, and this sender may send nothing else")
     cls = _classes.get(reference)
@@ -92,9 +79,9 @@ def class_of(reference: bytes) -> type:
         if not isinstance(cls, type):
             raise SerdeError(f"a {type(cls).__name__} instead of a class")
         if is_importable(cls):
-            return cls  # found anew each time: its module may be loaded again
+            return cls  # not cached: its module may be reloaded
         if len(_classes) >= MAX_CLASSES:
             _classes.clear()
-        # Two threads that read the same bytes at the same time keep what the first one got.
+        # If two threads read the same bytes at once, both must keep the same class.
         cls = _classes.setdefault(reference, cls)
     return cls

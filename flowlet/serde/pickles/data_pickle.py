@@ -1,10 +1,10 @@
-"""Pickles of values, and of plain values alone where the sender is not to be trusted with more.
+"""Reads pickles; from senders that are not trusted, only plain values.
 
 Side:       pure.
-Invariants: under ``plain_values_alone`` nothing is imported and nothing is called but the constructors in ``_PLAIN``, which make values;
-            nothing that was there before is changed, and no more memory is taken than some MiB and what the values need.  What comes
-            out is nested ``MAX_NESTING`` deep at most, and nothing deeper than some MiB of C's stack can bear is hashed on the way.
-Hot path:   C reads whatever it can do no harm with; where it could, Python reads: about 0.7 us per value.
+Invariants: under ``plain_values_alone`` nothing is imported, nothing is called but the constructors in ``_PLAIN``, and no existing object
+            is changed.  Reading takes no more memory than some MiB plus what the values need.  Values are nested at most
+            ``MAX_NESTING`` deep, and nothing is hashed that could overflow C's stack.
+Hot path:   C's unpickler reads what it can read safely, Python's the rest, at about 0.7 us per value.
 Source:     ``pickle.Unpickler.find_class``, "Restricting Globals" in Python's documentation.
 """
 
@@ -24,9 +24,9 @@ from typing import Any, ClassVar, Final
 from flowlet.common.types import Row, RowKind, _restore
 from flowlet.errors import SerdeError
 
-MAX_NESTING: Final = 100  # many times what a declared type has
+MAX_NESTING: Final = 100  # declared types are nested far less
 
-# Nothing here looks anything up by a name that it is given (as ``getattr`` would, or numpy's scalars of dtype object).
+# None of these looks something up by a name in its arguments (as ``getattr``, or numpy's scalars of dtype object, would).
 _PLAIN: Final = frozenset(
     {
         ("builtins", "bytearray"),
@@ -46,41 +46,41 @@ _PLAIN: Final = frozenset(
         ("uuid", "UUID"),
     }
 )
-# Shared by the whole process, and with attributes: BUILD could change them for everybody.
+# These are shared by the whole process and have attributes, which BUILD could change for everybody.
 _SHARED: Final = frozenset({("flowlet.common.types", "RowKind"), ("uuid", "UUID")})
-# The same, but nothing is done with it but to call it.
+# So are these, but a plain value only ever calls them: find_class returns a partial instead.
 _CALLED: Final = frozenset({("builtins", "bytearray"), ("flowlet.common.time", "Instant"), ("flowlet.common.types", "_restore")})
-# What C's unpickler takes for the place of a value in its memo, which it makes as large: LONG_BINPUT from 2^20 on, PUT of seven digits.
+# C's unpickler makes its memo as large as the largest place it is given: LONG_BINPUT from 2^20 on, PUT of seven digits.
 _LARGE_PLACE: Final = re.compile(rb"r(?s:..)(?:[\x10-\xff]|(?s:.)[^\0])|p[\s+]*[0-9_]{7}")
 _SIZE: Final = struct.Struct("<Q")
-# ``hash`` of a tuple calls itself in C and asks nobody: 8 MiB of stack end at some 130,000 levels, a thread may have less.
+# ``hash`` of nested tuples recurses in C without a check: 8 MiB of stack end at some 130,000 levels, and a thread may have less.
 _MAX_TUPLES: Final = 20_000
-_HASHED: Final = frozenset({tuple, Row})  # by hashing what they hold
+_HASHED: Final = frozenset({tuple, Row})  # their hash is made of the hashes of what they hold
 _FLAT: Final = (1, None)
 _CONTAINERS: Final = frozenset({list, tuple, dict, set, frozenset, OrderedDict, Row})
 _are_plain_alone: ContextVar[bool] = ContextVar("plain_values_alone", default=False)
 
 
 class _NeedsCareError(Exception):
-    """It names what C's unpickler would let it change."""
+    """The pickle names a shared object, which C's unpickler would let it change."""
 
 
 def _plain(module: str, name: str, find: Callable[[str, str], Any]) -> Any:
     if (module, name) not in _PLAIN:
         raise SerdeError(f"{module}.{name} is no plain value, and this sender may send nothing else")
     if (module, name) in _CALLED:
-        # BUILD could change attributes of the thing itself for everybody, and those of the partial for this load alone.
+        # BUILD could change attributes of the object for everybody, but those of a partial only for this load.
         return partial(_bytearray_of if name == "bytearray" else _row_of if name == "_restore" else find(module, name))
     return find(module, name)
 
 
 def _row_of(fields: list[str] | None, values: list[Any], row_kind: RowKind) -> Row:
-    """With a list of its own: what is nested in it cannot be changed any more, so no row holds itself."""
+    """A row with a list of its own: the pickle could otherwise put the row into its own list."""
     return _restore(fields, list(values), row_kind)
 
 
 def _bytearray_of(*arguments: Any) -> bytearray:
-    """Not of a number, which would be its size."""
+    """Refuses a number, which would be a size: a few bytes of pickle could allocate any amount."""
     if arguments and isinstance(arguments[0], int):
         raise SerdeError(f"a bytearray of {arguments[0]} bytes that were not sent")
     return bytearray(*arguments)
@@ -93,12 +93,12 @@ class _FastUnpickler(pickle.Unpickler):
         return _plain(module, name, super().find_class)
 
 
-class _CarefulUnpickler(pickle._Unpickler):  # the one whose steps can be looked at
-    """Its memo is a dict, it builds nothing but UUIDs, and what it hashes is not nested deeply."""
+class _CarefulUnpickler(pickle._Unpickler):  # Python's implementation: single instructions can be overridden
+    """Keeps its memo in a dict, sets the state of UUIDs only, and limits how deep hashed values are nested."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
-        self._depths: dict[int, tuple[int, object]] = {}  # by id, of what can be hashed and holds more of that; and it, to keep the id
+        self._depths: dict[int, tuple[int, object]] = {}  # by id: depth of a hashed value; the value, so that its id is not reused
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
 
@@ -123,7 +123,7 @@ class _CarefulUnpickler(pickle._Unpickler):  # the one whose steps can be looked
     dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
     def measure(self, built: Any, nested: list[Any]) -> None:
-        """``built`` holds ``nested``, among others."""
+        """Record the depth of ``built``, which holds ``nested`` among others; raise if it is too deep."""
         depth = 1 + max([self._depths.get(id(each), _FLAT)[0] for each in nested])
         if depth > MAX_NESTING:
             raise _nested_error()
@@ -131,7 +131,7 @@ class _CarefulUnpickler(pickle._Unpickler):  # the one whose steps can be looked
 
 
 def _measured(load: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The same step, which then looks at what it has made."""
+    """The same instruction, which then measures what it has made."""
 
     def load_and_measure(unpickler: Any) -> None:
         load(unpickler)
@@ -166,7 +166,7 @@ def _load(data: bytes) -> Any:
 
 
 def _num_tuples(data: bytes) -> int:
-    """No fewer than there are instructions that make a tuple: so deep may one be nested in others.  Text may look like them."""
+    """At least the number of instructions that make a tuple, which limits their nesting; text in the pickle may add to it."""
     if len(data) <= _MAX_TUPLES:
         return len(data)
     of_any_size = min(data.count(pickle.MARK), data.count(pickle.TUPLE))
@@ -174,12 +174,12 @@ def _num_tuples(data: bytes) -> int:
 
 
 def _is_nested_beyond(value: Any, most: int, num_bytes: int) -> bool:
-    """Whether containers stand in one another more than ``most`` deep.  Level by level: the steps are C's, and few."""
+    """Whether containers are nested more than ``most`` deep.  It goes level by level, so that few steps are in Python."""
     level = _containers([value])
     for _ in range(most):
         if not level:
             return False
-        if sum(map(len, level)) > num_bytes:  # more than was sent: the same ones occur again and again
+        if sum(map(len, level)) > num_bytes:  # more parts than bytes: the same containers occur repeatedly
             level = list({id(each): each for each in level}.values())
         level = _containers(chain.from_iterable(map(_parts_of, level)))
     return bool(level)
@@ -199,7 +199,7 @@ def _nested_error() -> SerdeError:
 
 @contextmanager
 def plain_values_alone() -> Iterator[None]:
-    """What ``load_values`` reads inside, on this thread, may hold plain values and nothing else."""
+    """Inside the block, on this thread, ``load_values`` and ``class_of`` accept only plain values."""
     token = _are_plain_alone.set(True)
     try:
         yield
@@ -208,15 +208,15 @@ def plain_values_alone() -> Iterator[None]:
 
 
 def are_plain_values_alone() -> bool:
-    """Whether ``plain_values_alone`` holds here: a class may not be read either."""
+    """Whether this thread is inside ``plain_values_alone``."""
     return _are_plain_alone.get()
 
 
 def load_values(payload: bytes | memoryview) -> Any:
-    """What was pickled.
+    """Unpickle values.
 
     Raises:
-        SerdeError: it holds something that it may not hold.
+        SerdeError: the pickle holds something that its sender may not send.
         Exception: whatever rebuilding the values raises.
     """
     if _are_plain_alone.get():

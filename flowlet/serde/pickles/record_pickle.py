@@ -1,12 +1,12 @@
-"""One value, of any type, as bytes and back, the fastest way that is exact.
+"""Pickles single values of any type, the fastest way that is exact.
 
-Hot path: one call of C's pickler where all classes can be imported by the reader.  Where one cannot (it is of the main module), C's pickler
-asks about each object, and the classes themselves stay beside the pickle, so that a column of records sends them once.
+Hot path: one call of C's pickler if the reader can import all classes.  If it cannot (a class is of the main module), C's pickler asks
+about each object, and the classes are kept beside the pickle, so that a column of records sends each class once.
 
 Side:       pure.
-Invariants: what comes out is what pickle gives, identity within the value included.
-Format:     a pickle, which begins with 0x80; or 0, u32 size of a class table, the table, a pickle.  A class table: for each class u32 size
-            and that many bytes (``class_references``); the pickle names a class by its place.
+Invariants: reading gives what pickle gives, with identity within the value.
+Format:     a pickle, which begins with 0x80; or 0, u32 size of a class table, the table, a pickle.  A class table has for each class a u32
+            size and so many bytes (``class_references``); the pickle refers to a class by its place in the table.
 """
 
 import io
@@ -31,35 +31,35 @@ _HEADER: Final = struct.Struct(">BI")
 _SIZE: Final = struct.Struct(">I")
 _MAIN: Final = b"__main__"
 _MAX_KINDS: Final = 256
-_registered: Final = cloudpickle.list_registry_pickle_by_value  # the modules that the program wants to go by value
-# Whether the main module is the user's, so that pickles may name what is in it.  Where it is ours, C's pickler refuses what goes by value,
-# as it does not find it; and looking through each pickle would take a fifth of its time.
+_registered: Final = cloudpickle.list_registry_pickle_by_value  # names of modules that the program wants to send by value
+# Whether the main module is the user's: then a pickle may name a class of it, which the reader does not have, and must be searched for such
+# names; that takes a fifth of its time.  If the main module is ours, C's pickler fails on such classes by itself.
 _is_program: Final = (getattr(sys.modules.get("__main__"), "__package__", None) or "").partition(".")[0] != "flowlet"
-# Types of records in which a class was found last time that goes by value: it saves them the attempt.  Any thread; single operations.
+# Types of records whose last pickle had classes by value: they skip the first attempt.  Any thread; single set operations.
 _with_classes: Final[set[type]] = set()
 _classes_at_hand: ContextVar[tuple[type, ...]] = ContextVar("classes of the pickle that is being read", default=())
 
 
 class PickleWithClasses(bytes):
-    """A pickle that needs classes which go by value.
+    """A pickle that refers to classes sent by value.
 
     Attributes:
-        table: of these; one object for all records of the same classes.
+        table: its class table; the same object for all records with the same classes.
     """
 
     table: bytes
 
 
 def dumps_record(value: Any) -> bytes:
-    """The value as it is now: its pickle, which may be a ``PickleWithClasses``.
+    """Pickle a value; the result may be a ``PickleWithClasses``.
 
     Raises:
-        SerdeError: it cannot be pickled; names its type.
+        SerdeError: the value cannot be pickled; the message names its type.
     """
     if type(value) not in _with_classes:
         try:
             data = pickle.dumps(value, PROTOCOL)
-        except Exception:  # noqa: BLE001 - what it refuses is tried in other ways below, which report
+        except Exception:  # noqa: BLE001 - the next attempts report what they cannot pickle
             return _dumps_with_classes(value)
         if not _is_program or not _names_what_goes_by_value(data):
             return data
@@ -77,11 +77,7 @@ def loads_record(data: bytes) -> Any:
 
 
 def dumps_value(value: Any) -> bytes:
-    """The value as bytes alone, its classes in front.
-
-    Raises:
-        SerdeError: as ``dumps_record``.
-    """
+    """The value as bytes, with its class table in front.  Raises SerdeError: as ``dumps_record``."""
     data = dumps_record(value)
     if type(data) is not PickleWithClasses:
         return data
@@ -92,7 +88,7 @@ def loads_value(data: bytes | memoryview) -> Any:
     """The value that ``dumps_value`` was given.
 
     Raises:
-        SerdeError: these are no such bytes, or they hold something that this sender may not send.
+        SerdeError: the bytes are corrupt, or hold something that this sender may not send.
         Exception: whatever rebuilding the value raises.
     """
     if not data or data[0] != _WITH_CLASSES:
@@ -105,15 +101,9 @@ def loads_value(data: bytes | memoryview) -> Any:
 
 
 def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Sequence[int]) -> list[Any]:
-    """The records of many pickles.
+    """Unpickle many records; raises as ``loads_record``.
 
-    Args:
-        pickles: of the records.
-        tables: the class tables of those that have one.
-        places: for each record 0, or the place of its table counted from 1; empty: no record has one.
-
-    Raises:
-        as ``loads_record``.
+    ``places``: for each record the 1-based place of its class table in ``tables``, or 0 if it has none; empty: no record has one.
     """
     if not places:
         return list(map(load_values, pickles))
@@ -142,7 +132,7 @@ def _dumps_with_classes(value: Any) -> bytes:
     pickler = _ClassPickler(file)
     try:
         pickler.dump(value)
-    except Exception:  # noqa: BLE001 - a lambda, for example: what cloudpickle says about it is reported
+    except Exception:  # noqa: BLE001 - for example a lambda: cloudpickle can pickle it, or says why not
         return _dumps_in_python(value)
     references = pickler.references
     if not references:
@@ -169,21 +159,21 @@ def _dumps_in_python(value: Any) -> bytes:
 
 
 def _names_what_goes_by_value(data: bytes) -> bool:
-    """Whether a pickle may name the main module, which is another one for the reader, or a module registered with cloudpickle."""
+    """Whether a pickle may name the main module, which differs at the reader, or a module registered with cloudpickle."""
     return _MAIN in data or any(name.encode() in data for name in _registered())
 
 
 class _ClassPickler(pickle.Pickler):
-    """C's pickler, which puts classes that go by value aside."""
+    """C's pickler, which collects classes that must be sent by value."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, PROTOCOL)
-        self.references: dict[bytes, int] = {}  # and the place of each
+        self.references: dict[bytes, int] = {}  # class reference -> place in the table
 
     def reducer_override(self, obj: Any) -> Any:
         if obj is _class_at:
             return NotImplemented
-        if issubclass(type(obj), type):  # whatever the object says about its class
+        if issubclass(type(obj), type):  # not isinstance: an object can lie about its __class__
             reference = reference_by_value(obj)
             if reference is None:
                 return NotImplemented
@@ -194,7 +184,7 @@ class _ClassPickler(pickle.Pickler):
 
 
 def _class_at(place: int) -> type:
-    """The class at this place of the table; called by pickles alone."""
+    """The class at this place of the table; called only by pickles."""
     return _classes_at_hand.get()[place]
 
 

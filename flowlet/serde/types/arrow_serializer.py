@@ -1,10 +1,10 @@
 """The serializer of Arrow record batches.
 
 Side:       pure.
-Invariants: a batch that came out was validated: offsets that point outside of it are refused, not followed.
-Format:     i32 size, then the batch as one Arrow IPC message without its schema, which both sides know.
-            Bodies are never compressed: what a few bytes would grow to is not allocated.
-Absent:     dictionaries that go over several batches.  Only jobs that declare such a type import this module, and with it pyarrow.
+Invariants: a decoded batch is validated: its offsets never point outside of it.
+Format:     i32 size, then the batch as one Arrow IPC message without its schema, which both sides know.  Compressed bodies are refused: a
+            few bytes could allocate any amount.
+Absent:     dictionaries that several batches share.  Only jobs that declare such a type import this module, and with it pyarrow.
 """
 
 import struct
@@ -19,7 +19,7 @@ from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchErr
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
-# Where a table of FlatBuffers says in which place its field is: two bytes each, behind four.  Arrow's Message.fbs.
+# Where the vtable of a FlatBuffers table has the offset of a field: 4 bytes, then 2 per field.  From Arrow's Message.fbs.
 _HEADER_OF_MESSAGE: Final = 4 + 2 * 2
 _DATA_OF_DICTIONARY: Final = 4 + 2 * 1
 _COMPRESSION_OF_BATCH: Final = 4 + 2 * 3
@@ -29,7 +29,7 @@ def message_of_batch(batch: Any, schema: pa.Schema) -> pa.Buffer:
     """The batch as one Arrow IPC message without its schema.
 
     Raises:
-        ValueMismatchError: it is no batch of exactly this schema; metadata may differ.  Names the first field that does.
+        ValueMismatchError: it is no batch of exactly this schema (metadata may differ); the message names the first other field.
     """
     if not isinstance(batch, pa.RecordBatch):
         raise mismatch(batch, "a pyarrow.RecordBatch")
@@ -42,10 +42,10 @@ def message_of_batch(batch: Any, schema: pa.Schema) -> pa.Buffer:
 
 
 def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
-    """What ``message_of_batch`` was given, in the memory of ``data``.
+    """The batch in a message of ``message_of_batch``; it shares the memory of ``data``.
 
     Raises:
-        SerdeError: this is no such message.
+        SerdeError: the message is corrupt, or its batch does not match ``schema``.
     """
     try:
         message = pa.ipc.read_message(data)
@@ -61,10 +61,10 @@ def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
 
 
 def refuse_compressed(message: Any) -> None:
-    """Refuse a message with a record batch, or a dictionary, whose body has a codec; pyarrow does not tell.
+    """Refuse a compressed record batch or dictionary.  pyarrow does not expose the codec, so its FlatBuffers header is read here.
 
     Raises:
-        SerdeError: it is one.
+        SerdeError: the message is compressed.
         struct.error: its header points outside of it.
     """
     metadata = memoryview(message.metadata)
@@ -72,17 +72,17 @@ def refuse_compressed(message: Any) -> None:
     if message.type == "dictionary" and batch is not None:
         batch = _table(metadata, batch, _DATA_OF_DICTIONARY)
     if message.type != "schema" and batch is not None and _field(metadata, batch, _COMPRESSION_OF_BATCH) is not None:
-        raise SerdeError(f"a {message.type} that is compressed, which senders do not do")
+        raise SerdeError(f"the {message.type} is compressed, which is not supported")
 
 
 def _table(data: memoryview, table: int, slot: int) -> int | None:
-    """Where the table is that a field of another one refers to; None: the field is not there."""
+    """The offset of the table to which a field of another table refers; None: the field is not set."""
     field = _field(data, table, slot)
     return None if field is None else field + int(_U32.unpack_from(data, field)[0])
 
 
 def _field(data: memoryview, table: int, slot: int) -> int | None:
-    """Where a field of a table is; None: it is not there."""
+    """The offset of a table's field; None: the field is not set."""
     places = table - _I32.unpack_from(data, table)[0]
     if slot >= _U16.unpack_from(data, places)[0]:
         return None
@@ -91,7 +91,7 @@ def _field(data: memoryview, table: int, slot: int) -> int | None:
 
 
 def _schema_mismatch(batch: Any, declared: pa.Schema) -> ValueMismatchError:
-    """Names the first field that differs."""
+    """The error for the first field that differs."""
     found = batch.schema
     if found.names != declared.names:
         return ValueMismatchError(f"a record batch of the fields {found.names!r}, declared are {declared.names!r}")
@@ -103,34 +103,23 @@ def _schema_mismatch(batch: Any, declared: pa.Schema) -> ValueMismatchError:
 
 
 class ArrowSerializer(TypeSerializer):
-    """``pyarrow.RecordBatch`` of one schema.
-
-    Ownership: what comes back lies in memory of its own.
-    """
+    """``pyarrow.RecordBatch`` of one schema.  Deserialized batches own their memory."""
 
     __slots__ = ("_schema",)
+    is_immutable = True
+    min_size_bytes = 4
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
 
-    @property
-    def is_immutable(self) -> bool:
-        """True: Arrow's batches are."""
-        return True
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
-
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """The batch must have exactly the schema; metadata may differ."""
+        """As ``message_of_batch``, after its size."""
         data = message_of_batch(value, self._schema)
         output.write_int(len(data))
         output.write(memoryview(data))
 
     def deserialize(self, source: DataInput) -> Any:
-        """The next batch."""
+        """As ``batch_of_message``."""
         return batch_of_message(pa.py_buffer(source.read(source.read_count("bytes", min_bytes_each=1))), self._schema)
 
     def __repr__(self) -> str:

@@ -1,9 +1,9 @@
-"""Which Arrow type holds the values of a declared type, and columns of exactly those values.
+"""Maps declared types to Arrow types, and makes Arrow arrays of exactly the given values.
 
 Side:       pure.
-Invariants: nothing is rounded, widened or cut: a value of another class, or beyond the range of its type, is refused.
-Units:      dates in days, times in microseconds; a ``datetime`` without a zone stands for UTC where the column has a zone.
-Absent:     columns for ``Instant``, decimals, maps, and for what is pickled.
+Invariants: nothing is rounded, widened or cut off: a value of another class, or out of the range of its type, is refused.
+Units:      dates in days, times in microseconds; in a column with a time zone, a ``datetime`` without one means UTC.
+Absent:     arrays of ``Instant``, decimals, maps, and of pickled values.
 """
 
 import datetime
@@ -44,7 +44,7 @@ _LEAVES: Final[Mapping[TypeInformation, pa.DataType]] = {
     LocalTimeTypeInfo(_TimeType.LOCAL_TIME): pa.time64("us"),
     LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME): pa.timestamp("us"),
 }
-# By the id of an Arrow type: units, zones and precisions do not matter.
+# By the id of an Arrow type, which is the same for all units, zones and precisions.
 _CLASSES: Final[Mapping[int, frozenset[type]]] = {
     pa.string().id: frozenset({str}),
     pa.large_string().id: frozenset({str}),
@@ -63,7 +63,7 @@ _NONE: Final = frozenset({type(None)})
 
 
 def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
-    """The type of a column of such values; None: there is none."""
+    """The Arrow type for values of a declared type; None if there is none."""
     match type_info:
         case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo() if type_info not in _LEAVES:
             element = arrow_type_of(type_info.elem_type)
@@ -96,11 +96,7 @@ def are_positions(names: Sequence[str]) -> bool:
 
 
 def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
-    """A column of exactly these values, with None for null.
-
-    Raises:
-        ValueMismatchError: a value is not of the type; the message shows it.
-    """
+    """An array of exactly these values, None as null.  Raises ValueMismatchError: a value is not of the type; the message shows it."""
     allowed = _CLASSES.get(arrow_type.id)
     if allowed is None:
         return _composite_array(values, arrow_type)
@@ -113,7 +109,7 @@ def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
 
 
 def _composite_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
-    """Lists and rows: their parts are columns as well."""
+    """An array of lists or rows, made from arrays of their parts."""
     if pa.types.is_struct(arrow_type):
         return _struct_array(values, arrow_type)
     if not pa.types.is_list(arrow_type):

@@ -1,9 +1,9 @@
 """Serializers of numbers, texts, dates and times.
 
 Side:       pure.
-Invariants: all values are immutable; a value that Flink's bytes cannot hold (a time with microseconds, a point in time with a zone) is
-            refused, never changed.  The one exception is FLOAT, which is rounded to its 32 bits, as its name says.
-Units:      dates and times are those of UTC; milliseconds since 1970 or since midnight.
+Invariants: all values are immutable.  A value that Flink's format cannot hold (a time with microseconds, a point in time with a zone) is
+            refused, never changed, except that FLOAT is rounded to 32 bits.
+Units:      dates and times in UTC; milliseconds since 1970 or since midnight.
 Source:     Flink ``StringValue``, ``IntSerializer`` and its siblings, ``BigIntSerializer``, ``BigDecSerializer``, ``InstantSerializer``,
             ``SqlDateSerializer``, ``SqlTimeSerializer``, ``SqlTimestampSerializer``.
 """
@@ -20,23 +20,19 @@ from flowlet.serde.types.data_view import DataInput, DataOutput
 from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
 
 _MILLIS_PER_DAY: Final = 86_400_000
-_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - values have no zone either
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - compared with values that have no zone
 _EPOCH_ORDINAL: Final = _EPOCH.toordinal()
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _NULL_MILLIS: Final = -(2**63)
-# Flink's scale is an int of 32 bits.  Python's exponents are smaller in practice; beyond this, ``10 ** scale`` is not a number to make.
+# Flink's scale is an i32.  Without the limit, ``10 ** scale`` of a larger one would exhaust the memory.
 _MAX_SCALE: Final = 2**31 - 1
 
 
 class ImmutableSerializer(TypeSerializer):
-    """Base: copies are the value itself."""
+    """Base class for immutable values, which need no copies."""
 
     __slots__ = ()
-
-    @property
-    def is_immutable(self) -> bool:
-        """True."""
-        return True
+    is_immutable = True
 
 
 class IntegerSerializer(ImmutableSerializer):
@@ -88,7 +84,7 @@ class BooleanSerializer(ImmutableSerializer):
 
 
 class FloatingSerializer(ImmutableSerializer):
-    """``float`` (or a whole ``int``) of 32 or 64 bits; what comes back is a ``float``."""
+    """``float`` (or a whole ``int``) of 32 or 64 bits; deserialized as a ``float``."""
 
     __slots__ = ("_is_double",)
 
@@ -119,17 +115,13 @@ class FloatingSerializer(ImmutableSerializer):
 
 
 class CharSerializer(ImmutableSerializer):
-    """``str`` of one character that is one unit of UTF-16."""
+    """``str`` of one character that is one UTF-16 code unit."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """2."""
-        return 2
+    min_size_bytes = 2
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """The unit."""
+        """The code unit."""
         if not isinstance(value, str):
             raise mismatch(value, "Char")
         if len(value) != 1 or ord(value) > 0xFFFF:
@@ -137,17 +129,17 @@ class CharSerializer(ImmutableSerializer):
         output.write_char(ord(value))
 
     def deserialize(self, source: DataInput) -> str:
-        """The unit."""
+        """The code unit."""
         return chr(source.read_char())
 
 
 class StringSerializer(ImmutableSerializer):
-    """``str``: the number of UTF-16 units plus one, then each unit, all in groups of 7 bits; 0 is None."""
+    """``str``, or None: the number of UTF-16 code units plus one, then each unit, all as varints; 0 is None."""
 
     __slots__ = ()
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """Texts of ASCII alone take the short way: each unit is its one byte."""
+        """A pure ASCII text is copied as it is: the varint of each unit is its one byte."""
         if value is None:
             output.write_varint(0)
             return
@@ -163,7 +155,7 @@ class StringSerializer(ImmutableSerializer):
             output.write_varint(raw[index] << 8 | raw[index + 1])
 
     def deserialize(self, source: DataInput) -> str | None:
-        """Units of more than 16 bits are corrupt."""
+        """Refuses units of more than 16 bits."""
         num_units = source.read_varint() - 1
         if num_units < 0:
             return None
@@ -197,14 +189,10 @@ class BigIntegerSerializer(ImmutableSerializer):
     """``int`` of any size, or None."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
+    min_size_bytes = 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """Size and bytes; the small codes stand for None, 0, 1 and 10."""
+        """Size and bytes, or a code for None, 0, 1 and 10."""
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise mismatch(value, "BigInteger")
         write_big_integer(value, output)
@@ -218,14 +206,10 @@ class BigDecimalSerializer(ImmutableSerializer):
     """``decimal.Decimal``, finite, or None: the digits as a big integer, then the scale."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
+    min_size_bytes = 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """Trailing zeros are kept; the sign of a zero is not, as Java has none, so -0 is refused."""
+        """Keeps trailing zeros.  Refuses -0, because Java's zero has no sign."""
         if value is None:
             write_big_integer(None, output)
             return
@@ -239,7 +223,7 @@ class BigDecimalSerializer(ImmutableSerializer):
         output.write_int(-exponent)
 
     def deserialize(self, source: DataInput) -> decimal.Decimal | None:
-        """All digits, whatever the precision of the current context is."""
+        """Keeps all digits, whatever the precision of the decimal context."""
         unscaled = read_big_integer(source)
         if unscaled is None:
             return None
@@ -253,20 +237,20 @@ _BIG_SIZE_OFFSET: Final = 4
 
 
 def write_big_integer(value: int | None, output: DataOutput) -> None:
-    """An int of any size as a code, or as its size plus 4 and its fewest bytes."""
+    """Write an int of any size: its code, or its size plus 4 and its fewest bytes."""
     code = _BIG_CONSTANTS.get(value)
     if code is not None:
         output.write_int(code)
         return
     assert value is not None, "None has a code"
-    # One bit more than the number has, for the sign.
+    # One bit more than the number has, for the sign; without it 128 would be read as -128.
     raw = value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "big", signed=True)
     output.write_int(len(raw) + _BIG_SIZE_OFFSET)
     output.write(raw)
 
 
 def read_big_integer(source: DataInput) -> int | None:
-    """What ``write_big_integer`` wrote."""
+    """Read an int that ``write_big_integer`` wrote."""
     size = source.read_int()
     if size in _BIG_CODES:
         return _BIG_CODES[size]
@@ -278,14 +262,10 @@ class InstantSerializer(ImmutableSerializer):
 
     __slots__ = ()
     _NULL = (-(2**63), -(2**31))
-
-    @property
-    def min_size_bytes(self) -> int:
-        """12."""
-        return 12
+    min_size_bytes = 12
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """Both parts; None is the smallest of both."""
+        """None is the smallest number in both fields."""
         if value is not None and not isinstance(value, Instant):
             raise mismatch(value, "Instant")
         seconds, nanos = self._NULL if value is None else (value.seconds, value.nanos)
@@ -293,7 +273,7 @@ class InstantSerializer(ImmutableSerializer):
         output.write_int(nanos)
 
     def deserialize(self, source: DataInput) -> Instant | None:
-        """What ``serialize`` wrote."""
+        """The reverse of ``serialize``."""
         parts = source.read_long(), source.read_int()
         return None if parts == self._NULL else Instant(*parts)
 
@@ -302,6 +282,7 @@ class MillisSerializer(ImmutableSerializer):
     """A date or a time of day as i64 milliseconds, or None."""
 
     __slots__ = ("_class", "_from_millis", "_name", "_to_millis")
+    min_size_bytes = 8
 
     def __init__(self, name: str, kind: type, to_millis: Callable[[Any], int], from_millis: Callable[[int], Any]) -> None:
         self._name = name
@@ -309,20 +290,15 @@ class MillisSerializer(ImmutableSerializer):
         self._to_millis = to_millis
         self._from_millis = from_millis
 
-    @property
-    def min_size_bytes(self) -> int:
-        """8."""
-        return 8
-
     def serialize(self, value: Any, output: DataOutput) -> None:
         """None is the smallest number."""
-        # A datetime is a date by inheritance; its time would be lost.
+        # A datetime is an instance of date, too, but its time would be lost.
         if value is not None and (not isinstance(value, self._class) or isinstance(value, datetime.datetime)):
             raise mismatch(value, self._name)
         output.write_long(_NULL_MILLIS if value is None else self._to_millis(value))
 
     def deserialize(self, source: DataInput) -> Any:
-        """What ``serialize`` wrote; numbers that are no such date or time are corrupt."""
+        """Refuses numbers that are no date or time."""
         millis = source.read_long()
         return None if millis == _NULL_MILLIS else self._from_millis(millis)
 
@@ -334,14 +310,10 @@ class TimestampSerializer(ImmutableSerializer):
     """``datetime.datetime`` without a zone, or None: i64 milliseconds, i32 nanoseconds of the second."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """12."""
-        return 12
+    min_size_bytes = 12
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """The milliseconds of the second are in both numbers."""
+        """The milliseconds of the second are in both fields, as in Java."""
         if value is None:
             output.write_long(_NULL_MILLIS)
             output.write_int(0)
@@ -356,7 +328,7 @@ class TimestampSerializer(ImmutableSerializer):
         output.write_int(1000 * value.microsecond)
 
     def deserialize(self, source: DataInput) -> datetime.datetime | None:
-        """What ``serialize`` wrote; a fraction below one microsecond cannot be kept and is refused."""
+        """Refuses fractions of a microsecond, which a ``datetime`` cannot hold."""
         millis, nanos = source.read_long(), source.read_int()
         if millis == _NULL_MILLIS:
             return None

@@ -1,8 +1,8 @@
-"""Serializers of values made of values: tuples, rows, lists, arrays, maps.
+"""Serializers of tuples, rows, lists, arrays and maps.
 
 Side:       pure.
-Invariants: an error inside a part comes out with the path to it; a count read from bytes reserves nothing before the bytes for it are
-            known to be there; immutable parts are shared between a copy and its original, nothing else is.
+Invariants: an error in a part names the path to it.  A count from the network allocates nothing before it is checked against the bytes that
+            are left.  A copy shares immutable parts with its original, and nothing else.
 Source:     Flink ``TupleSerializer``, ``RowSerializer``, ``ListSerializer``, ``MapSerializer``, ``GenericArraySerializer``,
             ``StringArraySerializer`` and the serializers of primitive arrays.
 """
@@ -22,27 +22,19 @@ _ROW_KINDS: Final = tuple(RowKind)
 
 
 class TupleSerializer(TypeSerializer):
-    """``tuple``: field behind field.  Of the fields, only those may be None whose own bytes have a None."""
+    """``tuple``: its fields in order.  A field may be None only if its own serializer has a format for None."""
 
-    __slots__ = ("_fields", "_is_immutable", "_min_size_bytes")
+    __slots__ = ("_fields", "is_immutable", "min_size_bytes")
+    is_immutable: bool
+    min_size_bytes: int
 
     def __init__(self, fields: Sequence[TypeSerializer]) -> None:
         self._fields = tuple(fields)
-        self._is_immutable = all(field.is_immutable for field in fields)
-        self._min_size_bytes = sum(field.min_size_bytes for field in fields)
-
-    @property
-    def is_immutable(self) -> bool:
-        """Whether all fields are."""
-        return self._is_immutable
-
-    @property
-    def min_size_bytes(self) -> int:
-        """That of all fields."""
-        return self._min_size_bytes
+        self.is_immutable = all(field.is_immutable for field in fields)
+        self.min_size_bytes = sum(field.min_size_bytes for field in fields)
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """Each field in order."""
+        """The fields in order."""
         self._check(value)
         index = 0
         try:
@@ -52,7 +44,7 @@ class TupleSerializer(TypeSerializer):
             raise error.within(f"f{index}") from None
 
     def deserialize(self, source: DataInput) -> tuple[Any, ...]:
-        """Each field in order."""
+        """The fields in order."""
         return tuple([field.deserialize(source) for field in self._fields])
 
     def _copy(self, value: Any) -> tuple[Any, ...]:
@@ -70,9 +62,9 @@ class TupleSerializer(TypeSerializer):
 
 
 class RowSerializer(TypeSerializer):
-    """``Row``: a mask of bits (2 of the row kind, then one per field that is None), then the fields that are not.
+    """``Row``: a bit mask (2 bits row kind, then one bit per field, set if it is None), then the fields that are not None.
 
-    What comes back has the declared names.  A row that has names must have these, in this order.
+    Deserialized rows have the declared names.  A row with names must have just these, in order.
     """
 
     __slots__ = ("_fields", "_mask_bytes", "_names")
@@ -84,11 +76,11 @@ class RowSerializer(TypeSerializer):
 
     @property
     def min_size_bytes(self) -> int:
-        """That of the mask."""
+        """Size of the null mask in bytes."""
         return self._mask_bytes
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """The mask and the fields."""
+        """The mask, then the fields."""
         self._check(value)
         items = list(value)
         output.write(self._mask(value.get_row_kind(), items))
@@ -101,7 +93,7 @@ class RowSerializer(TypeSerializer):
             raise error.within(self._names[index]) from None
 
     def deserialize(self, source: DataInput) -> Row:
-        """The mask and the fields."""
+        """The mask, then the fields."""
         mask = int.from_bytes(source.read_view(self._mask_bytes), "big")
         top = 8 * self._mask_bytes - 1
         if mask & ((1 << (top + 1 - _ROW_KIND_BITS - len(self._fields))) - 1):
@@ -113,7 +105,7 @@ class RowSerializer(TypeSerializer):
 
     def _mask(self, kind: RowKind, items: Sequence[Any]) -> bytes:
         top = 8 * self._mask_bytes - 1
-        # The lower bit of the kind comes first.
+        # Flink writes the lower bit of the kind first.
         mask = (kind.value & 1) << top | (kind.value >> 1) << (top - 1)
         first = top - _ROW_KIND_BITS
         for index, item in enumerate(items):
@@ -149,22 +141,17 @@ class RowSerializer(TypeSerializer):
 class ListSerializer(TypeSerializer):
     """``list``: i32 size, then the elements.
 
-    Args:
-        element: of each element.
-        has_null_flags: each element behind a byte that says whether it is there (arrays of objects); else None is what the elements say.
+    ``has_null_flags``: whether a byte before each element says if it is None, as in arrays of objects; otherwise the element's serializer
+    must have a format for None.
     """
 
     __slots__ = ("_element", "_has_null_flags", "_name")
+    min_size_bytes = 4
 
     def __init__(self, element: TypeSerializer, *, has_null_flags: bool = False, name: str = "ListSerializer") -> None:
         self._element = element
         self._has_null_flags = has_null_flags
         self._name = name
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Size and elements."""
@@ -201,18 +188,14 @@ class ListSerializer(TypeSerializer):
 
 
 class MapSerializer(TypeSerializer):
-    """``dict``: i32 size, then key, a byte that says whether the value is None, and the value; in the dict's order."""
+    """``dict``: i32 size, then for each entry, in the dict's order: the key, a byte that is 1 if the value is None, the value."""
 
     __slots__ = ("_key", "_value")
+    min_size_bytes = 4
 
     def __init__(self, key: TypeSerializer, value: TypeSerializer) -> None:
         self._key = key
         self._value = value
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Size and entries."""
@@ -230,7 +213,7 @@ class MapSerializer(TypeSerializer):
             raise error.within(f"[{preview(key)}]") from None
 
     def deserialize(self, source: DataInput) -> dict[Any, Any]:
-        """Size and entries; a key that comes twice is corrupt."""
+        """Refuses a key that occurs twice."""
         count = source.read_count("entries", min_bytes_each=self._key.min_size_bytes + 1)
         entries: dict[Any, Any] = {}
         for _ in range(count):
@@ -250,7 +233,7 @@ class MapSerializer(TypeSerializer):
 
 
 class PrimitiveArraySerializer(ListSerializer):
-    """A list or an ``array.array`` of numbers, booleans or characters, none of them None; what comes back is a list."""
+    """``list`` or ``array.array`` of numbers, booleans or characters, never None; deserialized as a list."""
 
     __slots__ = ()
 
@@ -266,14 +249,10 @@ class PrimitiveArraySerializer(ListSerializer):
 
 
 class BytesSerializer(TypeSerializer):
-    """``bytes`` (or a ``bytearray``, which comes back as ``bytes``): i32 size, then the bytes."""
+    """``bytes``, or ``bytearray``, which is deserialized as ``bytes``: i32 size, then the bytes."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
+    min_size_bytes = 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Size and bytes."""
@@ -291,6 +270,6 @@ class BytesSerializer(TypeSerializer):
 
 
 def array_serializer(element: TypeSerializer) -> ListSerializer:
-    """Arrays of objects, each of which may be None; texts say so themselves."""
+    """The serializer of an array of objects that may be None; texts have their own format for None."""
     is_text = isinstance(element, StringSerializer)
     return ListSerializer(element, has_null_flags=not is_text, name="StringArraySerializer" if is_text else "GenericArraySerializer")

@@ -1,10 +1,10 @@
-"""Typed numbers and bytes, one behind the other: what serializers of single values write to and read from.
+"""``DataOutput`` and ``DataInput``: serializers write numbers and bytes to the one and read them from the other.
 
 Side:       pure.
-Invariants: a failed write appends nothing; a failed read moves nothing.
+Invariants: a failed write appends nothing; a failed read does not move the position.
 Units:      positions and sizes in bytes; numbers big-endian.
 Source:     Flink ``DataOutputView``, ``DataInputView``, ``DataOutputSerializer``.
-Absent:     reading over the border of a buffer: an element is gathered before it is read.
+Absent:     reading across buffers: an element is assembled before it is read.
 """
 
 import struct
@@ -18,16 +18,13 @@ _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _FLOAT: Final = struct.Struct(">f")
 _DOUBLE: Final = struct.Struct(">d")
-_MAX_VARINT_BYTES: Final = 5  # of 7 bits: more than Flink's 32 bits never come
-_MAX_EMPTY: Final = 1 << 20  # of things that take no byte
+_MAX_VARINT_BYTES: Final = 5  # of 7 bits each: Flink's varints have at most 32 bits
+_MAX_EMPTY: Final = 1 << 20  # limit for a count of things that take no bytes
 _MAX_VARINT: Final = (1 << 32) - 1
 
 
 class DataOutput:
-    """Bytes that grow.
-
-    Threading: one thread.  Ownership: ``buffer`` is the output's own; take a copy before the next write.
-    """
+    """A growing array of bytes.  Threading: one thread.  Ownership: copy ``buffer`` before the next write."""
 
     __slots__ = ("buffer",)
 
@@ -41,15 +38,15 @@ class DataOutput:
         return f"<DataOutput of {len(self.buffer)} bytes>"
 
     def clear(self) -> None:
-        """Begin again; a large buffer is given back at once (Flink's ``pruneBuffer``)."""
+        """Start again with a new buffer, so that a large one is freed (Flink's ``pruneBuffer``)."""
         self.buffer = bytearray()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Bytes as they are."""
+        """The bytes as they are."""
         self.buffer += data
 
     def write_byte(self, value: int) -> None:
-        """8 bits, -128 to 127."""
+        """8 bits, signed."""
         self.buffer.append(value & 0xFF)
 
     def write_boolean(self, *, value: bool) -> None:
@@ -57,27 +54,23 @@ class DataOutput:
         self.buffer.append(value)
 
     def write_short(self, value: int) -> None:
-        """16 bits with a sign."""
+        """16 bits, signed."""
         self.buffer += _SHORT.pack(value)
 
     def write_char(self, code_unit: int) -> None:
-        """16 bits without a sign: a unit of UTF-16."""
+        """16 bits, unsigned: a UTF-16 code unit."""
         self.buffer += _CHAR.pack(code_unit)
 
     def write_int(self, value: int) -> None:
-        """32 bits with a sign."""
+        """32 bits, signed."""
         self.buffer += _INT.pack(value)
 
     def write_long(self, value: int) -> None:
-        """64 bits with a sign."""
+        """64 bits, signed."""
         self.buffer += _LONG.pack(value)
 
     def write_float(self, value: float) -> None:
-        """32 bits, rounded.
-
-        Raises:
-            OverflowError: it is too large for 32 bits.
-        """
+        """32 bits, rounded.  Raises OverflowError: the value does not fit."""
         self.buffer += _FLOAT.pack(value)
 
     def write_double(self, value: float) -> None:
@@ -85,7 +78,7 @@ class DataOutput:
         self.buffer += _DOUBLE.pack(value)
 
     def write_varint(self, value: int) -> None:
-        """A number of up to 32 bits without a sign, 7 bits a byte, the lowest first."""
+        """An unsigned number of up to 32 bits, 7 bits per byte, lowest first."""
         assert 0 <= value <= _MAX_VARINT, f"{value} is no number of 32 bits"
         while value > 0x7F:
             self.buffer.append(value & 0x7F | 0x80)
@@ -96,7 +89,10 @@ class DataOutput:
 class DataInput:
     """Reads what a ``DataOutput`` wrote.
 
-    Threading: one thread.  Ownership: the bytes stay the caller's; what the ``read`` methods return is a copy, except ``read_view``.
+    Threading: one thread.  Ownership: the bytes stay the caller's; only ``read_view`` returns a reference to them.
+
+    Raises:
+        SerdeError: too few bytes are left; from every method that reads.
     """
 
     __slots__ = ("_view", "position")
@@ -110,15 +106,11 @@ class DataInput:
 
     @property
     def remaining(self) -> int:
-        """How many bytes were not read."""
+        """How many bytes are left to read."""
         return len(self._view) - self.position
 
     def read_view(self, num_bytes: int) -> memoryview:
-        """The next bytes, without a copy: valid as long as what is read from.
-
-        Raises:
-            SerdeError: so many are not there; so says every other method.
-        """
+        """The next bytes without a copy; valid as long as the bytes given to this object."""
         start = self.position
         if not 0 <= num_bytes <= len(self._view) - start:
             raise SerdeError(f"{num_bytes} bytes are expected, {self.remaining} are left")
@@ -126,16 +118,16 @@ class DataInput:
         return self._view[start : self.position]
 
     def read(self, num_bytes: int) -> bytes:
-        """The next bytes."""
+        """A copy of the next bytes."""
         return bytes(self.read_view(num_bytes))
 
     def read_byte(self) -> int:
-        """8 bits with a sign."""
+        """8 bits, signed."""
         value = self._read_unsigned_byte()
         return value - 256 if value > 127 else value
 
     def read_boolean(self) -> bool:
-        """One byte, which must be 0 or 1."""
+        """One byte; refuses any but 0 and 1."""
         value = self._read_unsigned_byte()
         if value > 1:
             self.position -= 1
@@ -143,19 +135,19 @@ class DataInput:
         return value == 1
 
     def read_short(self) -> int:
-        """16 bits with a sign."""
+        """16 bits, signed."""
         return int(self._read(_SHORT))
 
     def read_char(self) -> int:
-        """16 bits without a sign."""
+        """16 bits, unsigned."""
         return int(self._read(_CHAR))
 
     def read_int(self) -> int:
-        """32 bits with a sign."""
+        """32 bits, signed."""
         return int(self._read(_INT))
 
     def read_long(self) -> int:
-        """64 bits with a sign."""
+        """64 bits, signed."""
         return int(self._read(_LONG))
 
     def read_float(self) -> float:
@@ -167,7 +159,7 @@ class DataInput:
         return float(self._read(_DOUBLE))
 
     def read_varint(self) -> int:
-        """What ``write_varint`` wrote."""
+        """The reverse of ``write_varint``."""
         start, value = self.position, 0
         for index in range(_MAX_VARINT_BYTES):
             byte = self._read_unsigned_byte()
@@ -178,7 +170,7 @@ class DataInput:
         raise SerdeError("a number of variable length has more than 32 bits")
 
     def read_count(self, what: str, *, min_bytes_each: int) -> int:
-        """32 bits that say how many things follow; believed only as far as the bytes that are left can hold them."""
+        """The number of ``what`` that follow (32 bits); refused if the bytes that are left cannot hold so many."""
         count = self.read_int()
         most = self.remaining // min_bytes_each if min_bytes_each else _MAX_EMPTY
         if not 0 <= count <= most:

@@ -1,4 +1,4 @@
-"""Serializers of dates and times that are nobody's UTC: exact to the microsecond.
+"""Serializers of local dates and times, which refer to no time zone; exact to the microsecond.
 
 Side:   pure.
 Source: Flink ``LocalDateSerializer``, ``LocalTimeSerializer``, ``LocalDateTimeSerializer``.
@@ -22,25 +22,21 @@ class LocalDateSerializer(ImmutableSerializer):
     """``datetime.date``, or None: i32 year, i8 month, i8 day."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """6."""
-        return 6
+    min_size_bytes = 6
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """None is the smallest year, and the smallest number in the place of month and day."""
+        """None is the smallest number in all fields."""
         if value is None:
             output.write_int(_MIN_INT)
             output.write_short(_MIN_SHORT)
             return
-        # A datetime is a date by inheritance; its time would be lost.
+        # A datetime is an instance of date, too, but its time would be lost.
         if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
             raise mismatch(value, "LocalDate")
         _write_date(value, output)
 
     def deserialize(self, source: DataInput) -> datetime.date | None:
-        """What ``serialize`` wrote."""
+        """The reverse of ``serialize``."""
         year = source.read_int()
         if year == _MIN_INT:
             source.read_short()
@@ -52,14 +48,10 @@ class LocalTimeSerializer(ImmutableSerializer):
     """``datetime.time`` without a zone, or None: i8 hour, i8 minute, i8 second, i32 nanoseconds."""
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """7."""
-        return 7
+    min_size_bytes = 7
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """None is the smallest number in all places."""
+        """None is the smallest number in all fields."""
         if value is None:
             output.write_byte(_MIN_BYTE)
             output.write_short(_MIN_SHORT)
@@ -71,7 +63,7 @@ class LocalTimeSerializer(ImmutableSerializer):
         _write_time(value, output)
 
     def deserialize(self, source: DataInput) -> datetime.time | None:
-        """What ``serialize`` wrote; parts of a microsecond cannot be kept and are refused."""
+        """Refuses fractions of a microsecond, which a ``time`` cannot hold."""
         hour = source.read_byte()
         if hour == _MIN_BYTE:
             source.read_short()
@@ -89,14 +81,10 @@ class LocalDateTimeSerializer(ImmutableSerializer):
     __slots__ = ()
     _DATE = LocalDateSerializer()
     _TIME = LocalTimeSerializer()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """13."""
-        return 13
+    min_size_bytes = 13
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """None is None for both parts."""
+        """For None both parts are None."""
         if value is None:
             self._DATE.serialize(None, output)
             self._TIME.serialize(None, output)
@@ -108,7 +96,7 @@ class LocalDateTimeSerializer(ImmutableSerializer):
         _write_time(value.time(), output)
 
     def deserialize(self, source: DataInput) -> datetime.datetime | None:
-        """Both parts, or neither."""
+        """Refuses a value of which only one part is None."""
         date, time = self._DATE.deserialize(source), self._TIME.deserialize(source)
         if date is None and time is None:
             return None

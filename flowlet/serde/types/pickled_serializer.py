@@ -1,8 +1,8 @@
-"""The serializer of values whose type nobody declared: any Python object.
+"""The serializer of values without a declared type: any Python object.
 
 Side:       pure.
-Invariants: pickles are opened only where the bytes come from: an authenticated peer of the same cluster, or the task's own state.
-Format:     i32 size, then what ``record_pickle`` makes of the value: a pickle, unless a class goes by value.
+Invariants: pickles are opened only if they come from an authenticated peer of the same cluster, or from the task's own state.
+Format:     i32 size, then the bytes of ``record_pickle.dumps_value``.
 Source:     PyFlink ``PickledBytesTypeInfo``: a byte array to Flink.
 """
 
@@ -15,26 +15,22 @@ from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.serde.types.data_view import DataInput, DataOutput
 from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, preview
 
-# Exact types only: a subclass may carry anything.
+# Exact types only: an instance of a subclass may have mutable attributes.
 _ATOMS: Final = frozenset({int, str, float, bool, bytes, type(None), complex})
 
 
 class PickledSerializer(TypeSerializer):
     """Any object that can be pickled.
 
-    Hot path: ``copy_all`` runs between chained operators unless objects are reused.  Columns of atoms, and of tuples of atoms, are looked
-    at once per list and shared.
+    Hot path: ``copy_all`` runs between chained operators unless objects are reused.  It looks once at the types of a whole list of atoms,
+    or of tuples of atoms, and then copies nothing.
     """
 
     __slots__ = ()
-
-    @property
-    def min_size_bytes(self) -> int:
-        """4."""
-        return 4
+    min_size_bytes = 4
 
     def serialize(self, value: Any, output: DataOutput) -> None:
-        """Functions and classes of the main module travel by value."""
+        """Functions and classes of the main module are pickled by value."""
         try:
             data = dumps_value(value)
         except SerdeError as error:
@@ -43,7 +39,7 @@ class PickledSerializer(TypeSerializer):
         output.write(data)
 
     def deserialize(self, source: DataInput) -> Any:
-        """Whatever its class does when it is unpickled."""
+        """Unpickle; runs whatever code the value's class defines for it."""
         data = source.read_view(source.read_count("bytes", min_bytes_each=1))
         try:
             return loads_value(data)
@@ -53,7 +49,7 @@ class PickledSerializer(TypeSerializer):
             raise SerdeError(f"a pickle cannot be read: {type(error).__name__}: {error}") from error
 
     def copy_all(self, values: list[Any]) -> list[Any]:
-        """``copy`` for each, unless one look at their types shows that nothing in them can change."""
+        """``copy`` of each value; only the list is new if the types show that no value can change."""
         types = set(map(type, values))
         if types <= _ATOMS or (types == {tuple} and _ATOMS.issuperset(map(type, chain.from_iterable(values)))):
             return values[:]

@@ -1,4 +1,4 @@
-"""From type information to the serializer of its values.
+"""Creates the serializer of a declared type.
 
 Side:   pure.
 Source: Flink ``TypeInformation.createSerializer``.
@@ -47,11 +47,7 @@ _SQL_SERIALIZERS: Final[dict[type[TypeInformation], TypeSerializer]] = {
 
 
 def serializer_for(type_info: TypeInformation) -> TypeSerializer:
-    """The serializer of the values that ``type_info`` describes.
-
-    Raises:
-        TypeError: there is none, because the class of type information is unknown.
-    """
+    """The serializer of the values that ``type_info`` describes.  Raises TypeError: the class of ``type_info`` is unknown."""
     match type_info:
         case BasicTypeInfo():
             return BASIC_SERIALIZERS[type_info.basic_type]
@@ -62,7 +58,7 @@ def serializer_for(type_info: TypeInformation) -> TypeSerializer:
         case LocalTimeTypeInfo():
             return LOCAL_TIME_SERIALIZERS[type_info.time_type]
         case ArrowTypeInfo():
-            # Here: most programs have no Arrow, and its import costs more than all of ours.
+            # Imported here: most programs have no Arrow, and the import takes longer than all of ours.
             from flowlet.serde.types.arrow_serializer import ArrowSerializer
 
             return ArrowSerializer(type_info.schema)

@@ -1,11 +1,10 @@
-"""``TypeSerializer``: one value as bytes, back, and copied; what a declared type means for them.
+"""``TypeSerializer``: writes, reads and copies values of one declared type.
 
 Side:       pure.
-Invariants: ``deserialize`` reads exactly what ``serialize`` wrote; a copy shares nothing mutable with its original; a value that does not
-            fit is refused before any of its bytes could be read by another, with the path to it.
-Source:     Flink ``TypeSerializer``.  Bytes are those of Flink's serializer of the same type, so that single records (tags 0 and 1) can be
-            read by it.
-Absent:     snapshots of serializers and the migration of state between them.
+Invariants: ``deserialize`` reads exactly what ``serialize`` wrote.  A copy shares nothing mutable with its original.  A value that does not
+            fit is refused with the path to it, before a reader could see any of its bytes.
+Source:     Flink ``TypeSerializer``.  The bytes are those of Flink's serializer of the same type, so it can read single records.
+Absent:     serializer snapshots and state migration.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +19,7 @@ _PREVIEW_CHARACTERS: Final = 80
 class ValueMismatchError(SerdeError):
     """A value is not of the declared type.
 
-    ``path``: where it is in its record, such as ``address.lines[2]``; empty for the record itself.
+    ``path``: of the value in its record, such as ``address.lines[2]``; empty for the record itself.
     """
 
     def __init__(self, reason: str, path: str = "") -> None:
@@ -29,27 +28,24 @@ class ValueMismatchError(SerdeError):
         self.path = path
 
     def within(self, step: str) -> "ValueMismatchError":
-        """The same, seen from the value that holds this one: ``step`` is a field's name or ``[index]``."""
+        """The same error, seen from the value around this one; ``step`` is a field name or ``[index]``."""
         separator = "." if self.path and not self.path.startswith("[") else ""
         return ValueMismatchError(self.reason, f"{step}{separator}{self.path}")
 
 
 class TypeSerializer(ABC):
-    """Knows one type.
-
-    Threading: any; it has no state.  ``repr`` is its name in error messages.
-    """
+    """The serializer of one type.  Threading: any; it has no state.  ``repr`` names it in error messages."""
 
     __slots__ = ()
 
     @property
     def is_immutable(self) -> bool:
-        """Whether a copy is the value itself."""
+        """Whether values need no copy."""
         return False
 
     @property
     def min_size_bytes(self) -> int:
-        """What the smallest value takes; forged counts are refused by it before anything is made."""
+        """The size of the smallest value; a count that cannot fit into the bytes is refused before anything is allocated."""
         return 1
 
     @abstractmethod
@@ -57,41 +53,33 @@ class TypeSerializer(ABC):
         """Append the value's bytes.
 
         Raises:
-            ValueMismatchError: it is not of the type; names the field and the value.  What was appended for other fields stays.
+            ValueMismatchError: the value is not of the type; names the field and the value.  Bytes of earlier fields stay appended.
         """
 
     @abstractmethod
     def deserialize(self, source: DataInput) -> Any:
-        """The next value, a new object unless it is immutable.
-
-        Raises:
-            SerdeError: these are not the bytes of one.
-        """
+        """Read the next value; a new object unless it is immutable.  Raises SerdeError: the bytes are corrupt."""
 
     def copy(self, value: Any) -> Any:
-        """A value that may change without the original changing; None stays None.
+        """A copy that may change independently of the original; None stays None.
 
         Raises:
-            ValueMismatchError: it is not of the type.
+            ValueMismatchError: the value is not of the type.
         """
         return value if self.is_immutable or value is None else self._copy(value)
 
     def copy_all(self, values: list[Any]) -> list[Any]:
-        """``copy`` for each; the list is new as well."""
+        """A new list with a ``copy`` of each value."""
         return values[:] if self.is_immutable else [self.copy(value) for value in values]
 
     def to_bytes(self, value: Any) -> bytes:
-        """The value alone, as for state."""
+        """The bytes of one value, as for state."""
         output = DataOutput()
         self.serialize(value, output)
         return bytes(output.buffer)
 
     def from_bytes(self, data: bytes | memoryview) -> Any:
-        """The value whose bytes are exactly these.
-
-        Raises:
-            SerdeError: they are not, or not all of them were read; names this serializer and the offset.
-        """
+        """The value in ``data``.  Raises SerdeError: the bytes are corrupt, or some are left; names this serializer and the offset."""
         source = DataInput(data)
         value = self.read(source)
         if source.remaining:
@@ -99,15 +87,15 @@ class TypeSerializer(ABC):
         return value
 
     def read(self, source: DataInput) -> Any:
-        """``deserialize``, with every error naming this serializer and where in ``source`` it stopped."""
+        """As ``deserialize``, but every error names this serializer and the position in ``source``."""
         try:
             return self.deserialize(source)
-        except Exception as error:  # foreign bytes: whatever a constructor says to them
+        except Exception as error:  # constructors may raise anything for corrupt bytes
             reason = str(error) if isinstance(error, SerdeError) else f"{type(error).__name__}: {error}"
             raise SerdeError(f"broken serialization: {self!r} at byte {source.position}: {reason}") from error
 
     def _copy(self, value: Any) -> Any:
-        """A copy of what can change: by its bytes, unless a serializer knows a shorter way."""
+        """Copy a mutable value: through its bytes, unless a subclass has a faster way."""
         return self.from_bytes(self.to_bytes(value))
 
     def __repr__(self) -> str:
@@ -121,12 +109,12 @@ class TypeSerializer(ABC):
 
 
 def mismatch(value: Any, expected: str) -> ValueMismatchError:
-    """``value`` is not ``expected``: the error to raise."""
+    """The error to raise if ``value`` is not ``expected``."""
     return ValueMismatchError(f"{preview(value)} is of type {type(value).__name__}, not {expected}")
 
 
 def preview(value: Any) -> str:
-    """The value for a message: short, and never an error of its own."""
+    """A short ``repr`` for messages; never raises."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - a user's __repr__ must not hide what went wrong

@@ -1,7 +1,7 @@
-"""How Spark finds the data source ``flowlet``: it imports every top-level module whose name begins with ``pyspark_``.
+"""Lets Spark find the data source ``flowlet``: it imports every top-level module whose name begins with ``pyspark_``.
 
-Side:   task.  Read by Python processes of the driver.
-Absent: anything else.  In the wheel this module lies beside the package ``flowlet``, not in it.
+Side:   task.  Imported by Python processes of the driver.
+Rules:  contains nothing else.  In the wheel this module is beside the package ``flowlet``, not in it.
 """
 
 from flowlet.spark.data_source import FlowletDataSource as DefaultSource

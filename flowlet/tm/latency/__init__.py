@@ -1,1 +1,1 @@
-"""What a TaskManager does so that records are quick: cores, threads, the interpreter."""
+"""Makes records of a TaskManager fast: core, thread priorities, switch interval."""

@@ -1,14 +1,13 @@
-"""Which task threads want a core for themselves; if the process lowers them, they stand behind all others.
+"""Finds task threads that want a core for themselves, and lowers their priority below that of all others.
 
-Why:        the kernel lets a thread that is always busy keep the core for its time slice when another one wakes up, and a record then
-            waits for some milliseconds.  Which tasks are busy shows only while they run; loops that poll, ``--keep-awake`` and the switch
-            interval go by it, too (``TaskLoad``), where no thread is lowered.
-
+Why:        the kernel lets a thread that is always busy keep the core for its time slice when another one wakes up, and a record then waits
+            for some milliseconds.  Which tasks are busy shows only while they run.  Busy polling, ``--keep-awake`` and the switch interval
+            depend on it, too (``TaskLoad``), even if no thread is lowered.
 Side:       loop, except ``watched``, which is entered on task threads.
-Invariants: a thread is lowered when it used 30 % of a core between two looks, and raised when it used less than 25 % in the second that
-            followed: one that is busy may be kept from its core for a while, and would, raised, keep others from it until the next look;
-            and one that was only busy to begin with (it loads modules, it catches up) must not stay behind for ever.
-            Nothing but task threads is touched.  Without the right to raise (``RLIMIT_NICE``) a thread stays where it is.
+Invariants: a thread is lowered when it has used 30 % of a core between two looks, and raised when it has used less than 25 % in the next
+            second.  A second, because others may keep a busy thread from its core for a while; if it were raised, it would disturb them
+            until the next look.  It is raised at all, because a task may be busy only at first (it loads modules, it catches up).
+            Only task threads are changed.  Without the right to raise its priority (``RLIMIT_NICE``) a thread stays lowered.
 Units:      nanoseconds of CPU time and of a monotonic clock.
 """
 
@@ -22,14 +21,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-LOOK_INTERVAL_S: Final = 0.1  # not measured; a task that begins to be busy disturbs the others for so long
-# The kernel then gives others the core when they wake.  Beside something that wants the core for long the task gets a seventieth of it.
-LOW_NICENESS: Final = 19  # bench latency, beside busy tasks: with ten levels less than the others p99 1.8 ms, with more 0.4 ms
+LOOK_INTERVAL_S: Final = 0.1  # not measured; a task that becomes busy disturbs the others for so long
+# At this niceness threads that wake get the core, and the task gets a seventieth of a core that another thread wants, too.
+LOW_NICENESS: Final = 19  # bench latency, beside busy tasks: ten levels below the others give p99 1.8 ms, more than ten 0.4 ms
 _BUSY_SHARE: Final = 0.3
-# bench latency, beside busy tasks: at 10 % a source of 1,000 records per second, once lowered, stayed so in every third run: p99 3 to 4 ms.
+# bench latency, beside busy tasks: with 10 % a source of 1,000 records/s, once lowered, stayed so in every third run: p99 3 to 4 ms.
 _CALM_SHARE: Final = 0.25
 _WORKING_SHARE: Final = 0.2  # a task that gets 1,000 single records per second uses less; not measured closely
-_CALM_LOOKS: Final = 10  # together
+_CALM_LOOKS: Final = 10  # a second
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -39,22 +38,22 @@ class WatchedThread:
 
     native_id: int
     cpu_clock: int
-    used_ns: int  # at the last look
-    niceness: int  # what it came with
+    used_ns: int  # CPU time at the last look
+    niceness: int  # before it was lowered
     is_busy: bool = False
     share: float = 0.0  # of a core, between the last two looks
-    shares: deque[float] = field(default_factory=lambda: deque(maxlen=_CALM_LOOKS))  # since it is busy
-    is_low: bool = False  # it may stay so when it is calm again
+    shares: deque[float] = field(default_factory=lambda: deque(maxlen=_CALM_LOOKS))  # the latest ones since it became busy
+    is_low: bool = False  # stays True for a calm thread that may not be raised
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLoad:
-    """What the task threads of a process did.
+    """What the task threads of a process did between two looks.
 
     Args:
-        is_crowded: whether one is busy.
-        num_working: how many used a good part of a core between the last two looks; several that want one core have shares of it.
-        num_light: how many others did anything.
+        is_crowded: whether a task is busy.
+        num_working: how many used a fifth of a core or more; several tasks that want one core share it.
+        num_light: how many others used any CPU time.
     """
 
     is_crowded: bool = False
@@ -65,12 +64,11 @@ class TaskLoad:
 class BusyTasks:
     """Watches task threads and changes their niceness.
 
-    Threading: ``look`` on the loop's thread, ``watched`` on the thread that is to be watched.
+    Threading: ``look`` on the loop's thread, ``watched`` on the thread to be watched.
 
     Args:
-        set_niceness: of a thread, by its native id; raises OSError where that is not allowed.
-        clock_ns: monotonic.
-        cpu_ns: how much CPU time a thread has used, by its clock.
+        set_niceness: of a thread, by its native id; raises OSError if that is not allowed.
+        cpu_ns: the CPU time that a thread has used, by the id of its clock.
     """
 
     def __init__(
@@ -105,10 +103,10 @@ class BusyTasks:
                 del self._threads[native_id]
 
     def look(self) -> TaskLoad:
-        """Lower who was busy since the last look, raise who was not; and what was seen."""
+        """Lower threads that were busy since the last look, raise those that were not; return the load."""
         now_ns = self._clock_ns()
         elapsed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
-        with self._lock:  # a thread that is in the table lives: it takes itself out before it ends
+        with self._lock:  # watched() removes a thread before it ends, so the clocks of all threads here are valid
             threads = self._threads.values()
             for thread in threads if elapsed_ns > 0 else ():
                 used_ns = self._cpu_ns(thread.cpu_clock)
@@ -135,12 +133,7 @@ class BusyTasks:
 
 
 class PeriodicLoadCheck:
-    """Checks the load every ``LOOK_INTERVAL_S`` seconds, on the loop, until ``close``.
-
-    Args:
-        call_later: makes a call on the loop after so many seconds.
-        check: looks at the load of the process's threads.
-    """
+    """Calls ``check`` every ``LOOK_INTERVAL_S`` seconds, on the loop, until ``close``."""
 
     def __init__(self, call_later: Callable[[float, Callable[[], None]], object], check: Callable[[], None]) -> None:
         self._call_later = call_later

@@ -1,7 +1,6 @@
-"""What a TaskManager does so that records are quick, decided once from its options: one goal, and what the user wants otherwise.
+"""``LatencyPolicy``: what a TaskManager does to make records fast, decided once from its goal and options.
 
 Side:   shared.  ``begin`` on the main thread of ``python -m flowlet.tm``, before any other thread starts.
-Units:  microseconds, milliseconds, as the names say.
 Source: ours; the figures of each part are in docs/process-model.md.
 """
 
@@ -24,30 +23,30 @@ LATENCY_BUSY_POLL_US: Final = 2000  # so that a stream of 1,000 records per seco
 
 
 class Goal(StrEnum):
-    """What counts."""
+    """What a TaskManager is optimized for."""
 
     THROUGHPUT = "throughput"
     LATENCY = "latency"
-    """Single records, alone and beside busy tasks; costs throughput, and a core that is always at work."""
+    """Single records, alone and beside busy tasks; costs throughput, and a core that is always busy."""
 
 
 class TaskDriver(StrEnum):
-    """What runs a task while data comes in; its own thread does everything else in any case."""
+    """Which thread runs a task when data arrives; all else runs on the task's own thread."""
 
     THREAD = "thread"
-    """Its own thread."""
+    """The task's own thread."""
     LOOP = "loop"
-    """The loop, where the data arrives, if the task is light (``flowlet.task.light_task``)."""
+    """The loop thread, if the task is light (``flowlet.task.light_task``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyPolicy:
-    """The parts.  Without arguments: nothing is done, as in a user's own process.
+    """The measures taken; by default none, as in a user's own process.
 
-    ``keeps_awake``: the core never halts.  ``runs_light_tasks``: on the loop.  ``busy_poll_us``: how long the loop looks for more data
-    before it sleeps; 0: not at all.  ``switch_interval_ms``: of the interpreter; None: nobody changes it.  ``follows_load``: the switch
-    interval changes with what the tasks do.  ``has_quick_wakeups``: short time slices and exact timers.  ``lowers_busy_tasks``: their
-    threads stand behind all others.
+    ``keeps_awake``: the core never halts.  ``runs_light_tasks``: on the loop thread.  ``busy_poll_us``: how long the loop polls for more
+    data before it sleeps; 0: not at all.  ``switch_interval_ms``: of the interpreter; None: unchanged.  ``follows_load``: the switch
+    interval changes with the load of the tasks.  ``has_quick_wakeups``: short time slices and exact timers.  ``lowers_busy_tasks``: their
+    threads get the lowest priority.
     """
 
     keeps_awake: bool = False
@@ -68,7 +67,7 @@ class LatencyPolicy:
         busy_poll_us: int | None = None,
         switch_interval_ms: float | None = None,
     ) -> Self:
-        """The policy for a goal, and for what the user asked for beside it (None: nothing)."""
+        """The policy for a goal and the options that the user set; None: not set."""
         is_latency = goal is Goal.LATENCY
         runs_light_tasks = is_latency or task_driver is TaskDriver.LOOP
         default_interval_ms = LATENCY_SWITCH_INTERVAL_MS if is_latency else DEFAULT_SWITCH_INTERVAL_MS
@@ -79,18 +78,18 @@ class LatencyPolicy:
             runs_light_tasks=runs_light_tasks,
             busy_poll_us=busy_poll_us,
             switch_interval_ms=default_interval_ms if switch_interval_ms is None else switch_interval_ms,
-            # A loop that runs light tasks waits for the interpreter in their place, which their threads do not show.
+            # The loop waits for the interpreter in place of light tasks, so the CPU time of their threads does not show the load.
             follows_load=switch_interval_ms is None and not runs_light_tasks,
-            # A loop that polls keeps the core from threads that wake up, unless time slices are short.
+            # A polling loop would keep the core from threads that wake up, unless time slices are short.
             has_quick_wakeups=is_latency or busy_poll_us > 0,
             lowers_busy_tasks=is_latency,
         )
 
     def begin(self) -> SwitchInterval | None:
-        """Change this process; gives what changes its switch interval from now on, None if nothing does.
+        """Apply the policy to this process; return what keeps changing the switch interval, or None.
 
         Raises:
-            ConfigError: the switch interval that was asked for is out of bounds.
+            ConfigError: the switch interval is out of range.
         """
         found = None
         if self.follows_load:
@@ -102,13 +101,13 @@ class LatencyPolicy:
         return found
 
     def keeper(self) -> AbstractContextManager[KeepAwake | None]:
-        """What keeps the core awake inside its block."""
+        """A context manager that keeps the core awake; entering it gives None if the policy does not want that."""
         return KeepAwake() if self.keeps_awake else nullcontext()
 
     def busy_tasks(self) -> BusyTasks | None:
-        """What watches task threads; None: nobody wants to know what they do."""
+        """The watcher of task threads; None if no measure needs it."""
         if self.lowers_busy_tasks:
             return BusyTasks()
-        if self.follows_load or self.busy_poll_us:  # a loop that polls would be in their way
+        if self.follows_load or self.busy_poll_us:  # a polling loop must stop while tasks are busy
             return BusyTasks(set_niceness=lambda _native_id, _niceness: None)
         return None

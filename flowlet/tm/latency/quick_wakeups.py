@@ -1,10 +1,10 @@
-"""What this process asks of the kernel so that its threads run soon after they wake up.
+"""Asks the kernel to run this process's threads soon after they wake up.
 
 Side:       shared.  On the main thread of ``python -m flowlet.tm``, before any other thread starts: threads inherit it.
-Source:     ``sched_setattr(2)``: since Linux 6.12 a thread of an ordinary class may say how long its time slices are, and one with short
-            ones takes the core from one with longer ones when it wakes.  ``timerslack_ns`` in ``proc(5)``: how much later than asked for
-            a wait may end (50 us), the wait for the interpreter's lock among them.
-            Both need no privileges; where the kernel does not know them, nothing changes.
+Source:     ``sched_setattr(2)``: since Linux 6.12 an ordinary thread may set the length of its time slices; when it wakes, it takes the
+            core from a thread with longer ones.  ``timerslack_ns`` in ``proc(5)``: by how much a wait may be prolonged (50 us by default),
+            also the wait for the interpreter's lock.
+            Both need no privileges; an older kernel ignores them.
 """
 
 import ctypes
@@ -18,8 +18,8 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
-SLICE_NS: Final = 100_000  # the least that the kernel takes
-_SLACK_NS: Final = 1  # the least that is one: 0 means the default
+SLICE_NS: Final = 100_000  # the kernel's minimum
+_SLACK_NS: Final = 1  # the minimum: 0 would mean the default
 _SLACK_FILE: Final = Path("/proc/self/timerslack_ns")  # of the main thread
 _SYSCALLS: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}  # sched_setattr
 # size, policy, flags, nice, priority, runtime, deadline, period (``struct sched_attr``, its first version).
@@ -27,7 +27,7 @@ _SCHED_ATTR: Final = struct.Struct("IIQiIQQQ")
 
 
 def ask_for_quick_wakeups() -> list[str]:
-    """Short time slices and exact timers, for this thread and those that it starts; returns what could not be had."""
+    """Set short time slices and exact timers for this thread and those that it starts; return what the kernel refused."""
     missing = []
     for name, ask in (("short time slices", _shorten_slices), ("exact timers", _sharpen_timers)):
         try:

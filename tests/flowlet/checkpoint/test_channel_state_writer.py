@@ -109,7 +109,7 @@ def test_an_abort_fails_whoever_waits_and_closes_the_id() -> None:
     writer.abort(1, ABORTED)
 
     assert result.exception(0) is ABORTED
-    with pytest.raises(CheckpointError, match="given up before"):
+    with pytest.raises(CheckpointError, match="started or aborted before"):
         writer.start(1)
 
 

@@ -177,7 +177,6 @@ def test_the_runtime_mode_decides_whether_results_are_final(mode: str, is_bounde
     graph = build(mapped(source(is_bounded=is_bounded)), runtime_mode=mode)
 
     assert graph.is_batch is is_batch
-    assert graph.config.runtime_mode == ("BATCH" if is_batch else "STREAMING")
 
 
 def test_batch_needs_inputs_that_end() -> None:

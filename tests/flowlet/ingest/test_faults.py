@@ -422,7 +422,7 @@ def test_a_crowd_of_producers_leaves_network_memory_to_others(make_cluster: Call
 def test_a_stall_parks_the_producer_and_is_warned_of(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than both sides' buffers is under way; the warning names the gate; afterwards everything comes out."""
     monkeypatch.setattr(stall, "WARN_AFTER_S", 0.05)
-    monkeypatch.setattr(runtime, "_LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(runtime, "_CHECK_INTERVAL_S", 0.01)
     env = cluster.environment()
     stream = env.from_remote_gate("clicks", producers=1, type_info=Types.LONG()).map(lambda number: hold("stalled", number))
     num_written = 0

@@ -273,7 +273,10 @@ class TestSubmission:
 
             answer = await submit(client, word_count("f" * 32))
 
-        assert (answer.status, errors(answer)) == (503, ["1 jobs have not ended yet, that is the limit"])
+        assert (answer.status, errors(answer)) == (
+            503,
+            ["1 jobs have not ended yet, which is the limit; wait for one to end, or cancel one"],
+        )
 
     async def test_ended_jobs_are_forgotten_oldest_first(self, start_job_manager: StartJobManager) -> None:
         address = await start_job_manager(max_finished_jobs=2)

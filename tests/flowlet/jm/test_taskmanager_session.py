@@ -47,17 +47,17 @@ class TestRegistration:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"protocol_version": 2}, "protocol version 2, this JobManager speaks 1"),
+            ({"protocol_version": 2}, "it speaks protocol version 2, this JobManager 1: use the same release"),
             ({"tm_id": ""}, "its id must be"),
             ({"tm_id": "x" * 65}, "its id must be"),
             ({"tm_id": "a b"}, "its id must be"),
             ({"tm_id": "tm\n"}, "its id must be"),
-            ({"num_slots": 0}, "0 slots, allowed are 1 to 1024"),
-            ({"num_slots": 1025}, "1025 slots"),
-            ({"data_port": 0}, "data port 0"),
-            ({"data_port": 65_536}, "data port 65536"),
-            ({"data_host": ""}, "data host"),
-            ({"data_host": "a\x1b[2J"}, "data host"),
+            ({"num_slots": 0}, "it offers 0 slots, it must offer 1 to 1024"),
+            ({"num_slots": 1025}, "it offers 1025 slots, it must offer"),
+            ({"data_port": 0}, "its data port is 0, it must be 1 to 65535"),
+            ({"data_port": 65_536}, "its data port is 65536, it must be 1 to 65535"),
+            ({"data_host": ""}, "its data host must have 1 to 255 printable characters"),
+            ({"data_host": "a\x1b[2J"}, "its data host must have 1 to 255 printable characters"),
         ],
     )
     async def test_a_bad_one_is_refused_with_the_reason(
@@ -96,7 +96,7 @@ class TestRegistration:
         second = await ScriptedTaskManager.open(address, "tm-2")
         await second.send(registration("tm-2"))
 
-        assert "1 TaskManagers already" in (await second.expect(RegistrationRefused)).reason
+        assert "1 TaskManagers are registered already" in (await second.expect(RegistrationRefused)).reason
         await second.close()
 
     async def test_a_second_session_replaces_the_first(self, address: Address, connect: Connect, job_managers: list[JobManager]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
-from flowlet.jm.watermark_alignment import MaxAllowedWatermark, ReportedWatermark, SourceSubtask, WatermarkAlignmentGroups
+from flowlet.jm.watermark_alignment import MaxAllowedWatermark, SourceSubtask, WatermarkAlignmentGroups
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.watermarks.source_alignment import SourceAlignment
 
@@ -24,7 +24,7 @@ def groups_of(*sources: tuple[str, str, int]) -> WatermarkAlignmentGroups:
 
 
 def report(groups: WatermarkAlignmentGroups, subtask: int, timestamp: int, source: str = "s") -> None:
-    groups.report(ReportedWatermark(SourceSubtask(source, subtask), timestamp))
+    groups.report(SourceSubtask(source, subtask), timestamp)
 
 
 def announced(groups: WatermarkAlignmentGroups, group: str = "g") -> dict[tuple[str, int], int]:

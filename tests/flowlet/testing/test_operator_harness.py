@@ -301,7 +301,7 @@ def test_state_and_timers_come_back_in_a_fresh_harness() -> None:
         restored.process_watermark(11)
 
     assert restored.values == [("oven", 11, TimeDomain.EVENT_TIME, 0)]
-    with pytest.raises(RuntimeError, match="restored once"):
+    with pytest.raises(RuntimeError, match="must be called once, before open"):
         restored.initialize_state(snapshot)
 
 

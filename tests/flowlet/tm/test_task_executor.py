@@ -239,7 +239,7 @@ async def test_a_refused_registration_is_final_and_says_why(cluster: Cluster) ->
 
     await cluster.start_executor(replace(CONFIG, num_slots=100_000))
 
-    assert (await cluster.hooks.reason()).startswith("the JobManager refused this TaskManager: 100000 slots")
+    assert (await cluster.hooks.reason()).startswith("the JobManager refused this TaskManager: it offers 100000 slots")
 
 
 async def test_it_gives_up_when_there_is_no_job_manager_for_too_long(cluster: Cluster) -> None:
