@@ -20,7 +20,7 @@ from flowlet.chain.preview import preview
 from flowlet.chain.settling import unsettled
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import UserFunctionError
-from flowlet.timers.time_services import TimerHandle
+from flowlet.timers.time_api import TimerHandle
 
 
 class _Deadline:

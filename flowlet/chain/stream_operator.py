@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 from flowlet.chain.loop_code import LoopCode
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
-from flowlet.timers.time_services import (
+from flowlet.timers.time_api import (
     InternalTimerService,
     KeyContext,
     LatencyReporter,

@@ -12,7 +12,7 @@ from functools import partial
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshot, OperatorState
-from flowlet.timers.time_services import TimerServiceManager
+from flowlet.timers.time_api import TimerServiceManager
 from netstack.wire.events import CheckpointOptions
 
 _NOTHING = OperatorState()

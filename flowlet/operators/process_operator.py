@@ -27,7 +27,7 @@ from flowlet.operators.keyed_operator import KeyedInput
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.user_function import UserFunction, UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
-from flowlet.timers.time_services import NO_KEY, InternalTimer, InternalTimerService
+from flowlet.timers.time_api import NO_KEY, InternalTimer, InternalTimerService
 
 _TIMERS = "user-timers"  # Flink's name of the timers of process functions
 

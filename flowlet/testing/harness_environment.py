@@ -18,7 +18,7 @@ from flowlet.testing.mailbox_harness import MailboxHarness
 from flowlet.testing.mailed_timers import MailedProcessingTimeService
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.testing.stepped_async_loop import SteppedAsyncCalls, SteppedEventLoop
-from flowlet.timers.time_services import KeyContext
+from flowlet.timers.time_api import KeyContext
 from flowlet.timers.timer_service_manager import TimerServiceManager
 
 _OPERATOR_ID: Final = bytes(range(16))

@@ -13,7 +13,7 @@ from typing import Any
 
 from flowlet.keys.key_groups import key_group
 from flowlet.records import MIN_TIMESTAMP
-from flowlet.timers.time_services import NO_KEY, KeyContext, ProcessingTimeService, TimerHandle, Triggerable
+from flowlet.timers.time_api import NO_KEY, KeyContext, ProcessingTimeService, TimerHandle, Triggerable
 from flowlet.timers.timer_queue import Timer, TimerQueue
 
 

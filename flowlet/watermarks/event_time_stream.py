@@ -21,7 +21,7 @@ from flowlet.common.watermark_generator import WatermarkOutput as GeneratorOutpu
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import UserFunctionError
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
-from flowlet.timers.time_services import ProcessingTimeService, RelativeClock, WatermarkOutput
+from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, WatermarkOutput
 
 
 class WatermarkEmitter:

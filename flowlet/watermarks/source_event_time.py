@@ -17,7 +17,7 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.pausable_clock import PausableClock
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark, WatermarkStatus
-from flowlet.timers.time_services import TimerHandle
+from flowlet.timers.time_api import TimerHandle
 from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
 from flowlet.watermarks.source_alignment import SourceAlignment, SplitOrders
 from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer

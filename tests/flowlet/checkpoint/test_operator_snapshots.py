@@ -4,7 +4,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.time_services import InternalTimer, KeyContext
+from flowlet.timers.time_api import InternalTimer, KeyContext
 from flowlet.timers.timer_service_manager import TimerServiceManager
 from netstack.wire.events import CheckpointOptions
 

@@ -13,7 +13,7 @@ from flowlet.datastream import KeyedProcessFunction
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import Chunk
-from flowlet.timers.time_services import KeyContext
+from flowlet.timers.time_api import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.harness import RecordingOutput
 

@@ -12,7 +12,7 @@ from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Watermark, WatermarkStatus
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.time_services import InternalTimer, KeyContext
+from flowlet.timers.time_api import InternalTimer, KeyContext
 from flowlet.timers.timer_service_manager import MailboxWatermarkProcessor, TimerServiceManager
 
 MAX_PARALLELISM = 128
