@@ -17,10 +17,10 @@ from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.timers.time_api import (
     InternalTimerService,
+    InternalTimeServiceManager,
     KeyContext,
     LatencyReporter,
     ProcessingTimeService,
-    TimerServiceManager,
     Triggerable,
 )
 
@@ -93,7 +93,7 @@ class OperatorContext:
     key_context: KeyContext = field(default_factory=KeyContext)
     executor: MailboxExecutor | None = None
     clock: ProcessingTimeService | None = None
-    timers: TimerServiceManager | None = None
+    timers: InternalTimeServiceManager | None = None
     latency: LatencyReporter | None = None
     report_watermark: Callable[[int], None] | None = None  # tells the JobManager where an aligned source is; None: nobody listens
     request_splits: Callable[[], None] | None = None  # asks the JobManager for splits of the source; None: nobody has any

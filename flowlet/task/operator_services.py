@@ -17,9 +17,9 @@ from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.records import OPERATOR_ID_BYTES
 from flowlet.task.task_environment import TaskEnvironment
+from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.processing_time_service import SystemProcessingTimeService
 from flowlet.timers.time_api import KeyContext
-from flowlet.timers.timer_service_manager import TimerServiceManager
 from netstack.availability import AvailabilityFuture
 
 
@@ -38,7 +38,7 @@ class OperatorServices:
         self._processor = processor
         self._timings = timings
         self._clocks: dict[int, SystemProcessingTimeService] = {}
-        self._timers: dict[int, TimerServiceManager] = {}
+        self._timers: dict[int, KeyedTimerServiceManager] = {}
         self.latencies: list[LatencyStats] = []
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class OperatorServices:
         )
         key_context = KeyContext()
         key_groups = key_group_range(environment.max_parallelism, environment.parallelism, environment.subtask)
-        timers = TimerServiceManager(
+        timers = KeyedTimerServiceManager(
             key_context,
             clock,
             key_groups,

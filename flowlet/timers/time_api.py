@@ -128,7 +128,7 @@ class WatermarkOutput(Protocol):
         """Pass a status to every consumer."""
 
 
-class TimerServiceManager(Protocol):
+class InternalTimeServiceManager(Protocol):
     """The timer services of one operator, by name."""
 
     def timer_service(self, name: str, triggerable: Triggerable) -> InternalTimerService:

@@ -4,8 +4,8 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import InternalTimer, KeyContext
-from flowlet.timers.timer_service_manager import TimerServiceManager
 from netstack.wire.events import CheckpointOptions
 
 
@@ -95,7 +95,7 @@ class Firing:
         raise AssertionError("the clock stands still")
 
 
-def keyed_timers() -> TimerServiceManager:
+def keyed_timers() -> KeyedTimerServiceManager:
     context = KeyContext()
     context.current_key = "k"
-    return TimerServiceManager(context, TestProcessingTimeService(), range(128), 128)
+    return KeyedTimerServiceManager(context, TestProcessingTimeService(), range(128), 128)

@@ -20,7 +20,7 @@ from flowlet.timers.timer_service import KeyedTimerService, KeyGroupTimers, neve
 TimersByKeyGroup = Mapping[int, Mapping[str, KeyGroupTimers]]
 
 
-class TimerServiceManager:
+class KeyedTimerServiceManager:
     """Makes the timer services of one operator and advances them together.
 
     Threading: task thread.
@@ -56,7 +56,7 @@ class TimerServiceManager:
         self._restored: dict[str, dict[int, KeyGroupTimers]] = {}  # of services that nobody has asked for yet
 
     def __repr__(self) -> str:
-        return f"<TimerServiceManager of {list(self._services.values())!r}>"
+        return f"<KeyedTimerServiceManager of {list(self._services.values())!r}>"
 
     @property
     def num_fired_timers(self) -> int:
@@ -155,7 +155,11 @@ class MailboxWatermarkProcessor:
     """
 
     def __init__(
-        self, output: WatermarkOutput, timers: TimerServiceManager, executor: MailboxExecutor | None, should_interrupt: Callable[[], bool]
+        self,
+        output: WatermarkOutput,
+        timers: KeyedTimerServiceManager,
+        executor: MailboxExecutor | None,
+        should_interrupt: Callable[[], bool],
     ) -> None:
         self._output = output
         self._timers = timers
