@@ -18,7 +18,7 @@ from flowlet.operators.latency_stats import LatencyStats
 from flowlet.records import OPERATOR_ID_BYTES
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
-from flowlet.timers.processing_time_service import SystemProcessingTimeService
+from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.records import IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
+from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers, never
 from flowlet.timers.time_api import KeyContext, ProcessingTimeService, Triggerable, WatermarkOutput
-from flowlet.timers.timer_service import KeyedTimerService, KeyGroupTimers, never
 
 TimersByKeyGroup = Mapping[int, Mapping[str, KeyGroupTimers]]
 

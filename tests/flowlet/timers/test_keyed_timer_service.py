@@ -11,8 +11,8 @@ import pytest
 from flowlet.keys.key_groups import key_group, key_group_range
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers
 from flowlet.timers.time_api import InternalTimer, KeyContext
-from flowlet.timers.timer_service import KeyedTimerService, KeyGroupTimers
 
 MAX_PARALLELISM = 128
 Fired = tuple[str, Any, Any, int]  # domain, key, namespace, timestamp
