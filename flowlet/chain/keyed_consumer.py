@@ -3,7 +3,7 @@
 Where one subtask feeds one subtask, there is nothing to exchange, so both are one task and one loop.  What an exchange does for the user's
 functions is done here: the key is taken once per record, and the functions on both sides have no record in common that could be changed.
 
-Hot path.  Per record: the call of the key selector, and a look at the record as an emitter's, but nothing waits (bench: programs).
+Hot path.  Per record: the call of the key selector, and a look at the record as a chunking output's, but nothing waits (bench: programs).
 
 Side:       task.
 Invariants: whoever emitted a record may change it afterwards, and does not see what is done with it behind the ``key_by``.
@@ -34,15 +34,15 @@ class KeyedConsumer:
 
     Args:
         operator: the operator.
-        emitters: of its output.
+        loop_ends: of its output.
         counters: of the operator.
         keys: takes the keys.
     """
 
-    def __init__(self, operator: StreamOperator, emitters: Sequence[LoopEnd], counters: OperatorCounters, keys: KeyTaker) -> None:
+    def __init__(self, operator: StreamOperator, loop_ends: Sequence[LoopEnd], counters: OperatorCounters, keys: KeyTaker) -> None:
         self.operator = operator
-        self._behind = emitters
-        self.emitters: list[LoopEnd] = [self, *emitters]
+        self._behind = loop_ends
+        self.loop_ends: list[LoopEnd] = [self, *loop_ends]
         self.counters = counters
         self.keys = keys
         self.shape: RecordShape | None = None

@@ -46,7 +46,7 @@ class LoopCode:
 
     Args:
         title: for people who see the text in a debugger.
-        drain: passes on what waits in all emitters behind the loop.
+        drain: passes on what waits in all ends of the loop.
     """
 
     def __init__(self, title: str, drain: Callable[[], None]) -> None:

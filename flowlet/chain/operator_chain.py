@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowlet.chain.emitter import Emitter
+from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_taker import KeyTaker
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput
@@ -127,7 +127,7 @@ class OperatorChain:
                 by_tag.setdefault(item.tag, []).append(self._consumer(child))
         for (source, tag), outputs in edge_outputs.items():
             if source == index:
-                by_tag.setdefault(tag, []).extend([Emitter(output, getattr(output, "keys", None)) for output in outputs])
+                by_tag.setdefault(tag, []).extend([ChunkingOutput(output, getattr(output, "keys", None)) for output in outputs])
         main = by_tag.pop(None)
         sides = {tag: consumers for tag, consumers in by_tag.items() if tag is not None}
         return OperatorOutput(self.operators[index].name, main, sides, self.contexts[index].counters)
@@ -139,9 +139,9 @@ class OperatorChain:
         if selector is not None:
             keys = KeyTaker(getattr(selector, "get_key", selector), "key_by", context.subtask, selector=selector)
         if operator.takes_chunks:
-            return Emitter(ChunkInput(operator, counters), keys)
+            return ChunkingOutput(ChunkInput(operator, counters), keys)
         if keys is not None:
-            return KeyedConsumer(operator, self._outputs[child].emitters, counters, keys)
+            return KeyedConsumer(operator, self._outputs[child].loop_ends, counters, keys)
         return ChainedConsumer(operator, self._outputs[child], counters)
 
     @property

@@ -1,7 +1,7 @@
 """The ways from one operator of a chain to the next ones.
 
 What an operator emits goes to consumers of two kinds: chained operators that take records one by one, whose statements are written into the
-loop of the operator; and emitters, behind which chunks go on.
+loop of the operator; and chunking outputs, behind which chunks go on.
 
 Hot path: per record what ``write`` wrote; per chunk one call of ``collect``.
 
@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flowlet.chain.emitter import Emitter
+from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_loop import LoopEnd, RecordLoop, write_into
@@ -45,15 +45,15 @@ class ChainedConsumer:
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """The statements that process the record in a variable."""
-        write_into(self.operator, self.emitters, code, record, timestamp, None)
+        write_into(self.operator, self.loop_ends, code, record, timestamp, None)
 
     @property
-    def emitters(self) -> list[LoopEnd]:
+    def loop_ends(self) -> list[LoopEnd]:
         """What runs of the loop end in."""
-        return self.output.emitters
+        return self.output.loop_ends
 
 
-Consumer = ChainedConsumer | KeyedConsumer | Emitter
+Consumer = ChainedConsumer | KeyedConsumer | ChunkingOutput
 
 
 class OperatorOutput:
@@ -72,7 +72,7 @@ class OperatorOutput:
         self._main = _Way(name, main, counters)
         self._sides = {tag_id: _Way(f"{name}, side output {tag_id}", consumers, counters) for tag_id, consumers in sides.items()}
         self._all: list[Consumer] = [*main, *(consumer for consumers in sides.values() for consumer in consumers)]
-        self.emitters: list[LoopEnd] = [emitter for way in (self._main, *self._sides.values()) for emitter in way.emitters]
+        self.loop_ends: list[LoopEnd] = [end for way in (self._main, *self._sides.values()) for end in way.loop_ends]
         self.current_watermark = MIN_TIMESTAMP
 
     def __repr__(self) -> str:
@@ -97,8 +97,8 @@ class OperatorOutput:
 
     def write_limit(self, code: LoopCode) -> None:
         """The statements at the end of an inner loop that may emit any number of records."""
-        for emitter in self._main.emitters:
-            emitter.write_limit(code)
+        for end in self._main.loop_ends:
+            end.write_limit(code)
 
     def emit_side(self, tag_id: str, record: Any, timestamp: int | None) -> None:
         """Emit one record to a side output; nothing if nobody reads it."""
@@ -128,8 +128,8 @@ class OperatorOutput:
 
     def drain(self) -> None:
         """Pass on what waits."""
-        for emitter in self.emitters:
-            emitter.drain()
+        for end in self.loop_ends:
+            end.drain()
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """To every consumer of any output."""
@@ -154,10 +154,10 @@ class _Way:
     def __init__(self, name: str, consumers: Sequence[Consumer], counters: OperatorCounters) -> None:
         self._consumers = tuple(consumers)
         self._counters = counters
-        self.emitters: list[LoopEnd] = []
+        self.loop_ends: list[LoopEnd] = []
         for consumer in consumers:
-            self.emitters += [consumer] if isinstance(consumer, Emitter) else consumer.emitters
-        self._loop = RecordLoop(name, self._write_loop, self.emitters)
+            self.loop_ends += [consumer] if isinstance(consumer, ChunkingOutput) else consumer.loop_ends
+        self._loop = RecordLoop(name, self._write_loop, self.loop_ends)
 
     def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
         self.write(code, record, timestamp, "num_records")
@@ -167,7 +167,7 @@ class _Way:
             count = self._write_count(code)
         code.at_end(f"{code.bind(self._counters, 'counters')}.num_records_out += {count}")
         for consumer in self._consumers:
-            if not isinstance(consumer, Emitter):
+            if not isinstance(consumer, ChunkingOutput):
                 code.at_end(f"{code.bind(consumer.counters, 'counters')}.num_records_in += {count}")
                 code.counts[id(consumer.operator)] = count
             with code.sharing(record, is_shared=consumer is not self._consumers[-1]):
@@ -175,32 +175,32 @@ class _Way:
 
     def _write_count(self, code: LoopCode) -> str:
         count = code.variable("n")
-        if len(self._consumers) == 1 and isinstance(self._consumers[0], Emitter):
+        if len(self._consumers) == 1 and isinstance(self._consumers[0], ChunkingOutput):
             # It counts by itself, per chunk.
-            emitter = code.bind(self._consumers[0], "emitter")
-            code.at_start(f"{count} = {emitter}.num_emitted")
-            code.at_end(f"{emitter}.drain()")
-            return f"{emitter}.num_emitted - {count}"
+            output = code.bind(self._consumers[0], "output")
+            code.at_start(f"{count} = {output}.num_emitted")
+            code.at_end(f"{output}.drain()")
+            return f"{output}.num_emitted - {count}"
         code.at_start(f"{count} = 0")
         code.line(f"{count} += 1")
         return count
 
     def takes_whole(self, chunk: Chunk) -> bool:
-        return all(isinstance(consumer, Emitter) and consumer.try_whole(chunk) is not None for consumer in self._consumers)
+        return all(isinstance(consumer, ChunkingOutput) and consumer.try_whole(chunk) is not None for consumer in self._consumers)
 
     def collect(self, chunk: Chunk) -> None:
         if not len(chunk):
             return
         wholes = []
         for consumer in self._consumers:
-            whole = consumer.try_whole(chunk) if isinstance(consumer, Emitter) else None
+            whole = consumer.try_whole(chunk) if isinstance(consumer, ChunkingOutput) else None
             if whole is None or (len(self._consumers) > 1 and consumer.calls_users):  # type: ignore[union-attr]  # None for the others
                 self.emit(chunk.records(), chunk.timestamps, len(chunk))
                 return
             wholes.append(whole)
         self._counters.num_records_out += len(chunk)
         for consumer, whole in zip(self._consumers, wholes, strict=True):
-            assert isinstance(consumer, Emitter), "whoever takes it whole"
+            assert isinstance(consumer, ChunkingOutput), "whoever takes it whole"
             consumer.collect(whole if consumer is self._consumers[-1] else whole.copy())
 
     def emit(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
@@ -237,7 +237,7 @@ class StandaloneOutput(OperatorOutput):
     """
 
     def __init__(self, name: str, output: Output, counters: OperatorCounters) -> None:
-        super().__init__(name, [Emitter(output)], {}, counters)
+        super().__init__(name, [ChunkingOutput(output)], {}, counters)
         self._output = output
 
     def emit_side(self, tag_id: str, record: Any, timestamp: int | None) -> None:
@@ -252,7 +252,7 @@ class StandaloneOutput(OperatorOutput):
         way = self._sides.get(tag_id)
         if way is None:
             counters = OperatorCounters()  # of nobody
-            way = self._sides[tag_id] = _Way(tag_id, [Emitter(_SideTarget(self._output, tag_id))], counters)
+            way = self._sides[tag_id] = _Way(tag_id, [ChunkingOutput(_SideTarget(self._output, tag_id))], counters)
         return way
 
 

@@ -1,6 +1,6 @@
 """The generated loop of a chain, from one operator on.
 
-Hot path.  Per chunk one call, and one look at each emitter behind; per record what the operators wrote (bench: programs, wordcount).
+Hot path.  Per chunk one call, and one look at each loop end; per record what the operators wrote (bench: programs, wordcount).
 
 Side:       task.
 Invariants: a record passes every function behind it before the next one is looked at, and a generator is resumed only then; an error is
@@ -19,7 +19,7 @@ WriteRecord = Callable[[LoopCode, str, str | None, str | None], None]
 
 
 class LoopEnd(Protocol):
-    """What a loop is written for anew when other records come by: an emitter, or a consumer behind a ``key_by``."""
+    """What a loop is written for anew when other records come by: a chunking output, or a consumer behind a ``key_by``."""
 
     @property
     def text_key(self) -> tuple[Any, ...]:
@@ -44,15 +44,15 @@ class RecordLoop:
     Args:
         title: for people who see the text in a debugger.
         write: writes the statements for one record.
-        emitters: of all operators behind.
+        loop_ends: of all operators behind.
     """
 
-    __slots__ = ("_emitters", "_made", "_title", "_write")
+    __slots__ = ("_loop_ends", "_made", "_title", "_write")
 
-    def __init__(self, title: str, write: WriteRecord, emitters: Sequence[LoopEnd]) -> None:
+    def __init__(self, title: str, write: WriteRecord, loop_ends: Sequence[LoopEnd]) -> None:
         self._title = title
         self._write = write
-        self._emitters = emitters
+        self._loop_ends = loop_ends
         self._made: dict[tuple[bool, bool], tuple[list[Any], Callable[..., None]]] = {}  # by whether there are timestamps, and keys
 
     def __repr__(self) -> str:
@@ -70,10 +70,10 @@ class RecordLoop:
         Raises:
             UserFunctionError: a function failed; names the operator and the record.
         """
-        emitters = self._emitters
+        loop_ends = self._loop_ends
         has_timestamps = timestamps is not None
-        for emitter in emitters:
-            emitter.enter_loop()
+        for end in loop_ends:
+            end.enter_loop()
         try:
             loop = self._loop(has_timestamps=has_timestamps, has_keys=keys is not None)
             try:
@@ -86,15 +86,15 @@ class RecordLoop:
                 raise failure from failure.__cause__
             self._drain()
         finally:
-            for emitter in emitters:
-                emitter.leave_loop()
+            for end in loop_ends:
+                end.leave_loop()
 
     def _drain(self) -> None:
-        for emitter in self._emitters:
-            emitter.drain()
+        for end in self._loop_ends:
+            end.drain()
 
     def _loop(self, *, has_timestamps: bool, has_keys: bool) -> Callable[..., None]:
-        texts = [emitter.text_key for emitter in self._emitters]
+        texts = [end.text_key for end in self._loop_ends]
         made = self._made.get((has_timestamps, has_keys))
         if made is None or made[0] != texts:
             made = self._made[has_timestamps, has_keys] = texts, self._generate(has_timestamps=has_timestamps, has_keys=has_keys)
@@ -116,12 +116,12 @@ class RecordLoop:
 
 
 def write_into(
-    operator: StreamOperator, emitters: Sequence[LoopEnd], code: LoopCode, record: str, timestamp: str | None, key: str | None
+    operator: StreamOperator, loop_ends: Sequence[LoopEnd], code: LoopCode, record: str, timestamp: str | None, key: str | None
 ) -> None:
     """The statements with which a chained operator processes the record in a variable; where they nest too deep, in a loop of its own."""
     if code.num_blocks < MAX_BLOCKS:
         operator.write_record(code, record, timestamp, key)
         return
-    loop = RecordLoop(operator.name, operator.write_record, emitters)
+    loop = RecordLoop(operator.name, operator.write_record, loop_ends)
     stamps, keys = [f"({each},)" if each is not None else "None" for each in (timestamp, key)]
     code.line(f"{code.bind(loop.run, 'push')}(({record},), {stamps}, 1, {keys})")

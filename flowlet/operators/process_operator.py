@@ -277,7 +277,7 @@ class ProcessOperator(_ProcessOperator):
     def open(self) -> None:
         """Make context, timers and the loop, then open the function."""
         super().open()
-        self._loop = RecordLoop(self.name, self.write_record, self.out.emitters)
+        self._loop = RecordLoop(self.name, self.write_record, self.out.loop_ends)
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""
@@ -337,4 +337,4 @@ class CoProcessOperator(_ProcessOperator, TwoInputStreamOperator):
         def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
             self._write_call(code, method, record, timestamp, key)
 
-        return RecordLoop(f"{self.name}, {name}", write, self.out.emitters)
+        return RecordLoop(f"{self.name}, {name}", write, self.out.loop_ends)

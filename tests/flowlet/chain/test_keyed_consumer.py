@@ -25,7 +25,7 @@ from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.timers.time_api import KeyContext
-from tests.flowlet.chain.test_emitter import MAKERS, Event, Slots, Struct, shown
+from tests.flowlet.chain.test_chunking_output import MAKERS, Event, Slots, Struct, shown
 from tests.flowlet.chain.test_settling import WeakSlots
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.harness import RecordingOutput

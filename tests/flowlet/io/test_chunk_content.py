@@ -172,7 +172,7 @@ def test_a_local_reader_gets_the_very_records_of_a_chunk_neither_small_nor_large
 
     with LocalNetwork(2_000 if is_handed_over or num_records < MIN_CONTENT_RECORDS else 6_000) as network:
         chunk = Chunk(list(records))
-        if is_keyed:  # as an emitter does
+        if is_keyed:  # as a chunking output does
             chunk.keys, chunk.key_field = [record["key"] for record in records], 0
         found, watermark, *_ = received(network, chunk, KeyGroups(lambda record: record["key"]) if is_keyed else None)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.chain.emitter import MAX_WAITING
+from flowlet.chain.chunking_output import MAX_WAITING
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns import Columns, ListColumn, Shape

@@ -1,4 +1,4 @@
-"""Records that are not what the loop of an emitter was made for, or do not stay what they were.
+"""Records that are not what the loop of a chunking output was made for, or do not stay what they were.
 
 Each program is run record by record, too: what arrives is what each record was when it was emitted.
 """
@@ -199,7 +199,7 @@ def arrived(chunk: Chunk, *, is_sent: bool) -> list[Any]:
 
 
 class Program:
-    """Emits records by an emitter, with keys or without; remembers how each was when it was emitted."""
+    """Emits records by a chunking output, with keys or without; remembers how each was when it was emitted."""
 
     def __init__(self, *, is_keyed: bool, is_sent: bool) -> None:
         self._is_sent = is_sent

@@ -1,7 +1,7 @@
 """Where records leave a chain one by one, and go on in chunks.
 
-An emitter stands before each consumer that takes chunks: the record writer of an edge, or a chained operator on columns.  The loop of the
-chain appends to it.  Keys are taken here, once per record and when the record is emitted: the selector is a user's function like any other.
+A chunking output stands before each consumer that takes chunks: the record writer of an edge, or a chained operator on columns.  The loop
+of the chain appends to it.  Keys are taken here, once per record and when the record is emitted.
 
 Hot path.  Per record: the call of the key selector, a look at the types, one append per field (bench: wordcount, programs).
 
@@ -38,7 +38,7 @@ class TakesPickled(Protocol):
     takes_pickled_records: bool
 
 
-class Emitter:
+class ChunkingOutput:
     """Records on their way to one consumer.
 
     Threading: task thread.
@@ -69,7 +69,7 @@ class Emitter:
         self._last_key: Any = None  # of the last record that was not of the shape
 
     def __repr__(self) -> str:
-        return f"<Emitter into {self.target!r}: {self._num_waiting} records wait>"
+        return f"<ChunkingOutput into {self.target!r}: {self._num_waiting} records wait>"
 
     # ---------------------------------------------------------------- the text of the loop
 
