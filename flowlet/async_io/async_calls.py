@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from flowlet.async_io.shared_async_loop import PROCESS_ASYNC_LOOP, SharedAsyncLoop
-from flowlet.chain.settling import settled
+from flowlet.chain.record_copies import copy_if_mutable
 from flowlet.errors import FlowletError
 
 # How long cancelled coroutines may clean up after themselves.  Not measured.
@@ -53,7 +53,7 @@ class AsyncCall:
             outcome = await self.function(self.value)
             if isinstance(outcome, list):
                 # Other coroutines may change the results while they wait for the task.
-                outcome = list(map(settled, outcome))
+                outcome = list(map(copy_if_mutable, outcome))
         except BaseException as error:  # noqa: BLE001 - a coroutine that calls sys.exit() must not end the loop of all others
             outcome = Failed(error)
         if not self._is_cancelled:

@@ -17,7 +17,7 @@ from flowlet.async_io.async_queue import PendingRecord
 from flowlet.async_io.async_retry import RetryPolicy
 from flowlet.async_io.async_user_function import AsyncUserFunction
 from flowlet.chain.preview import preview
-from flowlet.chain.settling import unsettled
+from flowlet.chain.record_copies import unpickled
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import UserFunctionError
 from flowlet.timers.time_api import TimerHandle
@@ -148,7 +148,7 @@ class AsyncRequests:
 
     def _use_outcome(self, request: _Request, outcome: Any) -> None:
         if isinstance(outcome, list):
-            outcome = unsettled(outcome)
+            outcome = unpickled(outcome)
         if not isinstance(outcome, Failed | list):
             got = f"{preview(outcome)} of type {type(outcome).__name__}"
             raise self._failure(request) from TypeError(f"an async function returns a list of its results ([] for none), got {got}")

@@ -7,7 +7,7 @@ Hot path.  Per record: the call of the key selector, a look at the types, one ap
 
 Side:       task.
 Invariants: whatever is emitted reaches the consumer in order, before any watermark, status or latency marker that comes after it, and as it
-            was when it was emitted (``settling``).  After a run of a loop nothing waits here.
+            was when it was emitted (``record_copies``).  After a run of a loop nothing waits here.
 Source:     Flink ``RecordWriterOutput``, ``ChannelSelectorRecordWriter.emit``.
 """
 
@@ -19,8 +19,8 @@ import numpy as np
 
 from flowlet.chain.key_taker import MIN_COLUMN_ROWS, KeyTaker
 from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_shape import RecordShape, ShapeWatch, fields_of
-from flowlet.chain.settling import settled, unsettled
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, Shape, column_of, columns_of
 from flowlet.columns.inspection import is_constant
@@ -153,13 +153,13 @@ class ChunkingOutput:
         """Emit a record of any shape; whether the loop may go on looking for the shape, with the records in order."""
         if self._fields and self._fields[0]:
             self._drain_columns()
-        value = record if type(record) in UNCHANGING else settled(record)
+        value = record if type(record) in UNCHANGING else copy_if_mutable(record)
         if type(value) is PickledRecord:
             self._has_pickled = True
         self._has_others = True
         self._values.append(value)
         if self.keys is not None:
-            self._keys.append(key if is_unchanging(key) else self.keys.settled(key))
+            self._keys.append(key if is_unchanging(key) else self.keys.copy_if_mutable(key))
         if timestamp is not None:
             self._timestamps.append(timestamp)
         self._watch.note(record)
@@ -241,7 +241,7 @@ class ChunkingOutput:
         values = self._values.copy()
         self._values.clear()
         if self._has_pickled and not self._takes_pickled:
-            values = unsettled(values)
+            values = unpickled(values)
         chunk = Chunk(values, self._take_timestamps(len(values)))
         if self._keys:
             chunk.keys = self._keys.copy()

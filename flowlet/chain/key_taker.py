@@ -52,7 +52,7 @@ class KeyTaker:
         code.line(f"{key} = {code.bind(self._select, 'key')}({record})", Blame(self.name, self.subtask, record))
         return key
 
-    def settled(self, key: Any) -> Any:
+    def copy_if_mutable(self, key: Any) -> Any:
         """The key as it is now."""
         return key if is_unchanging(key) else loads_record(dumps_record(key))
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 from flowlet.chain.key_taker import KeyTaker
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.preview import preview
+from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_loop import LoopEnd, write_into
 from flowlet.chain.record_shape import RecordShape, ShapeWatch
-from flowlet.chain.settling import settled, unsettled
 from flowlet.chain.stream_operator import OperatorCounters, StreamOperator
 from flowlet.columns.unchanging import UNCHANGING, is_unchanging
 from flowlet.errors import KeyTypeError, UserFunctionError
@@ -107,9 +107,9 @@ class KeyedConsumer:
             exact_key(key)
         except KeyTypeError as error:
             raise UserFunctionError(self.keys.name, self.keys.subtask, preview(record)) from error
-        return key if is_unchanging(key) else self.keys.settled(key)
+        return key if is_unchanging(key) else self.keys.copy_if_mutable(key)
 
     def isolated(self, record: Any) -> Any:
         """The record if it cannot change, else a new one that equals it."""
         self._watch.note(record)
-        return record if type(record) in UNCHANGING else unsettled([settled(record)])[0]
+        return record if type(record) in UNCHANGING else unpickled([copy_if_mutable(record)])[0]

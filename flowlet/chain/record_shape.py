@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.settling import ALONE, ALONE_DICT, ALONE_VALUES, can_own_parts, holder_of, owns_parts
+from flowlet.chain.record_copies import ALONE, ALONE_DICT, ALONE_VALUES, can_own_parts, holder_of, owns_parts
 from flowlet.columns import Column, Columns, Shape
 from flowlet.columns.unchanging import UNCHANGING, is_unchanging
 from flowlet.common.types import Row, RowKind

@@ -131,7 +131,7 @@ class StreamOperator:
 
     name: str
     operator_id: bytes = b""  # 16 bytes that stay the same when the job is restarted; empty: made from the task's
-    takes_chunks: bool = False  # whether it is given records in chunks, settled, when it is chained
+    takes_chunks: bool = False  # whether it is given records in chunks, which cannot change, when it is chained
     waits: ClassVar[bool] = False  # whether processing a record may wait for mails of its own
     ctx: OperatorContext  # from setup on
     output: Output  # from setup on

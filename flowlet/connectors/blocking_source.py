@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final
 
-from flowlet.chain.settling import settled, unsettled
+from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source, SourceReader
@@ -139,7 +139,7 @@ class BlockingSourceReader:
     def _unpickled(element: _Element) -> _Element:
         """What the chain gets: records, not their pickles."""
         if isinstance(element, Chunk):
-            element.values[:] = unsettled(element.values)
+            element.values[:] = unpickled(element.values)
         return element
 
     # -- helper thread
@@ -165,7 +165,7 @@ class BlockingSourceReader:
 
     def emit(self, value: Any, timestamp: int | None) -> None:
         """Append a record as it is now; waits for room."""
-        value = settled(value)
+        value = copy_if_mutable(value)
         with self._lock:
             self._wait_for_room_locked()
             self._become_active_locked()

@@ -3,7 +3,7 @@
 Hot path, per chunk: no record is looked at.
 
 Side:       task.  The producer's thread makes a content, the consumer's takes it.
-Invariants: whoever writes a chunk has no use for it any more, and nobody can change its records (``chain.settling``); so the consumer
+Invariants: whoever writes a chunk has no use for it any more, and nobody can change its records (``chain.record_copies``); so the consumer
             may have the very objects.
 Source:     none in Flink; see ``netstack.buffer.content``.
 """
@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from flowlet.chain.settling import unsettled
+from flowlet.chain.record_copies import unpickled
 from flowlet.columns import ArrayColumn, CodedColumn, Column, ListColumn, ShortTextColumn
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde.element_serializer import StreamElementSerializer
@@ -50,7 +50,7 @@ class ChunkContent:
         """The chunk."""
         chunk = self._chunk
         if chunk.columns is None:
-            return chunk.with_values(unsettled(chunk.values))
+            return chunk.with_values(unpickled(chunk.values))
         return chunk
 
 

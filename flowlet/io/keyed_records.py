@@ -6,7 +6,7 @@ which records go where.
 Hot path: C code per field.
 
 Side:       pure.
-Invariants: no value of a field can change (``chain.settling``); the columns stand for records equal in everything.
+Invariants: no value of a field can change (``chain.record_copies``); the columns stand for records equal in everything.
 """
 
 from collections.abc import Sequence

@@ -83,17 +83,17 @@ def test_the_key_is_taken_where_its_statement_stands() -> None:
 
 @pytest.mark.parametrize("key", ["a", 1, ("a", (1, 2)), None, frozenset({1})], ids=stable_repr)
 def test_a_key_that_cannot_change_is_itself(key: Any) -> None:
-    assert taker(never).settled(key) is key
+    assert taker(never).copy_if_mutable(key) is key
 
 
 def test_a_key_that_can_change_is_as_it_was() -> None:
     key = ["a", [1]]
 
-    settled = taker(never).settled(key)
+    copied = taker(never).copy_if_mutable(key)
     key.append("b")
     key[1].append(2)  # type: ignore[attr-defined]  # it is a list
 
-    assert settled == ["a", [1]]
+    assert copied == ["a", [1]]
 
 
 # ---------------------------------------------------------------- chunks

@@ -13,7 +13,7 @@ from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_shape import MAX_FIELDS, RecordShape, ShapeWatch, fields_of, shape_of
 from flowlet.columns import column_of
 from flowlet.common.types import Row, RowKind
-from tests.flowlet.chain.test_settling import (
+from tests.flowlet.chain.test_record_copies import (
     FLAT,
     Bare,
     Color,

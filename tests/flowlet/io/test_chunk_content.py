@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flowlet.chain.settling import settled
+from flowlet.chain.record_copies import copy_if_mutable
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, ConstantColumn, ListColumn, Shape, columns_of
 from flowlet.columns.column import CodedColumn, NameTable
 from flowlet.columns.short_texts import try_short_texts
@@ -44,7 +44,7 @@ def in_columns(*fields: Column) -> Chunk:
         [("a", 1), ("b", 2), ("c", 3)],
         [{"a": 1}, {"b": [2]}, {}],
         [Row(a=1), Row(2), (1, [2])],
-        [settled({"a": [number]}) for number in range(3)],
+        [copy_if_mutable({"a": [number]}) for number in range(3)],
     ],
     ids=repr,
 )

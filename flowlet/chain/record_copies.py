@@ -1,6 +1,6 @@
 """Records on their way out of a chain: whoever emitted them may change them afterwards, and the consumer must not see that.
 
-A record that cannot change is settled as it is.  So is one to which, with all its parts, there is no other reference, and a copy of a flat
+A record that cannot change stays as it is.  So does one to which, with all its parts, there is no other reference, and a copy of a flat
 one.  Anything else is pickled when it is emitted.
 
 Hot path: per record that leaves a chain and has no shape for which the loop looks (``record_shape``): 300 ns, a pickle 1,000 and more.
@@ -27,7 +27,7 @@ from flowlet.serde.flat_classes import flat_class_of
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 
 
-def settled(record: Any) -> Any:
+def copy_if_mutable(record: Any) -> Any:
     """The record, or what stands for it as it is now."""
     if type(record) in UNCHANGING or is_unchanging(record):
         return record
@@ -37,8 +37,8 @@ def settled(record: Any) -> Any:
     return PickledRecord(dumps_record(record))
 
 
-def unsettled(records: list[Any]) -> list[Any]:
-    """The records that ``settled`` was given; the list itself if none was pickled."""
+def unpickled(records: list[Any]) -> list[Any]:
+    """The records that ``copy_if_mutable`` was given; the list itself if none was pickled."""
     if PickledRecord not in set(map(type, records)):
         return records
     return [loads_record(record.data) if type(record) is PickledRecord else record for record in records]
