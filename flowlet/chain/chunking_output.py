@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from flowlet.chain.key_taker import MIN_COLUMN_ROWS, KeyTaker
+from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_shape import RecordShape, ShapeWatch, fields_of
@@ -48,7 +48,7 @@ class ChunkingOutput:
         keys: takes the keys; None: nobody needs any.
     """
 
-    def __init__(self, target: EdgeOutput, keys: KeyTaker | None = None) -> None:
+    def __init__(self, target: EdgeOutput, keys: KeyExtractor | None = None) -> None:
         self.target = target
         self.keys = keys
         self.num_emitted = 0  # ever

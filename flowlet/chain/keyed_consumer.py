@@ -13,7 +13,7 @@ Source:     Flink serializes a record on its way through a ``KeyGroupStreamParti
 from collections.abc import Sequence
 from typing import Any, Final
 
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.preview import preview
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
@@ -39,7 +39,7 @@ class KeyedConsumer:
         keys: takes the keys.
     """
 
-    def __init__(self, operator: StreamOperator, loop_ends: Sequence[LoopEnd], counters: OperatorCounters, keys: KeyTaker) -> None:
+    def __init__(self, operator: StreamOperator, loop_ends: Sequence[LoopEnd], counters: OperatorCounters, keys: KeyExtractor) -> None:
         self.operator = operator
         self._behind = loop_ends
         self.loop_ends: list[LoopEnd] = [self, *loop_ends]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowlet.chain.chunking_output import ChunkingOutput
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
@@ -137,7 +137,7 @@ class OperatorChain:
         selector, counters = self._chained[child].key_selector, context.counters
         keys = None
         if selector is not None:
-            keys = KeyTaker(getattr(selector, "get_key", selector), "key_by", context.subtask, selector=selector)
+            keys = KeyExtractor(getattr(selector, "get_key", selector), "key_by", context.subtask, selector=selector)
         if operator.takes_chunks:
             return ChunkingOutput(ChunkInput(operator, counters), keys)
         if keys is not None:

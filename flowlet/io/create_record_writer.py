@@ -14,11 +14,10 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.key_extractor import KeyExtractor, create_key_extractor
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Partitioner, Rebalance, Rescale, Shuffle
 from flowlet.io.custom_record_writer import CustomRecordWriter
 from flowlet.io.key_groups_record_writer import KeyGroupsRecordWriter
-from flowlet.io.key_taker_of import key_taker_of
 from flowlet.io.pending_columns import LaneArray, lanes_of
 from flowlet.io.record_writer import LaneRecordWriter, RecordWriter, RecordWriterOptions
 from flowlet.records import Chunk
@@ -42,7 +41,7 @@ class SingleChannelRecordWriter(LaneRecordWriter):
         keys: takes the keys of records for their consumer.
     """
 
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, keys: KeyTaker | None = None) -> None:
+    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, keys: KeyExtractor | None = None) -> None:
         super().__init__(partition, options, num_lanes=1, keys=keys)
 
     def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
@@ -133,7 +132,7 @@ def create_record_writer(
     rng = random.Random() if rng is None else rng  # noqa: S311 - spreads load, protects nothing
     options = RecordWriterOptions(buffer_timeout_ms, subtask, on_written, rng)
     if partition.num_subpartitions == 1:
-        return SingleChannelRecordWriter(partition, options, key_taker_of(partitioner, options, 1))
+        return SingleChannelRecordWriter(partition, options, create_key_extractor(partitioner, options.subtask, 1))
     match partitioner:
         case Forward() | Global():
             return SingleChannelRecordWriter(partition, options)

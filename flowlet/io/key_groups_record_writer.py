@@ -1,7 +1,7 @@
 """Routes records by their keys.
 
 Hot path.  Where the key is a field of records in columns (or the record), a text key is turned into codes, and numpy does the rest.  Else
-there are one dictionary probe per record and two bound ``append``.  Keys come with the records: ``chain.key_taker``.
+there are one dictionary probe per record and two bound ``append``.  Keys come with the records: ``chain.key_extractor``.
 
 Side:       task.
 Invariants: every way sends a key to the same channel; dictionaries are bounded; records keep their values and types.
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowlet.chain.key_taker import field_taken_by
+from flowlet.chain.key_extractor import create_key_extractor, field_selected_by
 from flowlet.columns import (
     ArrayColumn,
     ArrowColumn,
@@ -32,7 +32,6 @@ from flowlet.graph.partitioner import KeyGroups
 from flowlet.io.dictionary_bypass import DictionaryBypass
 from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, ChannelCodes, KeyDictionary
 from flowlet.io.key_routes import Routes
-from flowlet.io.key_taker_of import key_taker_of
 from flowlet.io.pending_columns import LaneArray, Route
 from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
 from flowlet.keys.column_key import ColumnKey, column_key_hashes
@@ -57,8 +56,9 @@ class KeyGroupsRecordWriter(RecordWriter):
     """
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: KeyGroups) -> None:
-        super().__init__(partition, options, partition.num_subpartitions, key_taker_of(partitioner, options, partition.num_subpartitions))
-        self._field = field_taken_by(partitioner.key_selector)
+        keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions)
+        super().__init__(partition, options, partition.num_subpartitions, keys)
+        self._field = field_selected_by(partitioner.key_selector)
         self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # then nulls and instants are keys, too
         self._max_parallelism = partitioner.max_parallelism
         self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
@@ -166,7 +166,7 @@ class KeyGroupsRecordWriter(RecordWriter):
     # ---------------------------------------------------------------- records in a list
 
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        assert keys is not None, "there is a key taker"
+        assert keys is not None, "there is a key extractor"
         if not (self._routes_bypass.is_taken() and self._route_by_hashes(keys, values, timestamps)):
             self._route_keys(keys, values, timestamps)
         self._write_long_lists()

@@ -24,7 +24,7 @@ _KEY: Final = 1  # the position of the key beside its record
 
 def beside_keys(chunk: Chunk) -> Chunk:
     """A chunk in a list, with keys, in columns of shape KEYED."""
-    assert chunk.keys is not None, "the key taker gave them"
+    assert chunk.keys is not None, "the key extractor gave them"
     fields = (ListColumn(chunk.values), column_of(chunk.keys))
     columns = Columns(len(chunk), fields, Shape.KEYED, key_position=_KEY, record_key=chunk.key_field)
     return Chunk.of_columns(columns, chunk.timestamps)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowlet.chain.key_taker import MIN_COLUMN_ROWS, KeyTaker
+from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.columns import Shape
 from flowlet.io.chunk_content import MAX_CONTENT_BYTES, MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes, has_objects
 from flowlet.io.key_dictionary import ChannelCodes
@@ -77,7 +77,7 @@ class RecordWriter(ABC):
 
     takes_pickled_records = True
 
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, num_lanes: int, keys: KeyTaker | None = None) -> None:
+    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, num_lanes: int, keys: KeyExtractor | None = None) -> None:
         self.keys = keys
         self._partition = partition
         self._num_channels = partition.num_subpartitions
@@ -182,7 +182,7 @@ class RecordWriter(ABC):
 
     @abstractmethod
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        """Take at most ``MAX_PENDING_RECORDS`` records, at least one, and what ``KeyTaker`` took of each."""
+        """Take at most ``MAX_PENDING_RECORDS`` records, at least one, and what ``KeyExtractor`` took of each."""
 
     @abstractmethod
     def _collect_columns(self, chunk: Chunk) -> None:

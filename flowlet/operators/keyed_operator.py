@@ -9,7 +9,7 @@ Source: Flink ``KeySelector``, ``setKeyContextElement1`` before the record is pr
 
 from typing import Any
 
-from flowlet.chain.key_taker import field_taken_by
+from flowlet.chain.key_extractor import field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
 from flowlet.errors import KeyTypeError, UserFunctionError
@@ -113,7 +113,7 @@ class KeyedOperator(UserFunctionOperator):
     def __init__(self, key_selector: Any, name: str) -> None:
         super().__init__(name)
         self._key_input = KeyedInput(self, key_selector)
-        self._key_field = field_taken_by(key_selector)
+        self._key_field = field_selected_by(key_selector)
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.chain.chunking_output import MAX_WAITING, ChunkingOutput
-from flowlet.chain.key_taker import MIN_COLUMN_ROWS, KeyTaker
+from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ConstantColumn, ListColumn, Shape, columns_of
 from flowlet.common.types import Row
@@ -456,7 +456,7 @@ class Asked:
 
 
 def keyed(select: Any, selector: Any = None, *, makes_keys: bool = True) -> KeyedRecordingOutput:
-    return KeyedRecordingOutput(KeyTaker(select, "key_by", 3, selector=selector, makes_keys=makes_keys))
+    return KeyedRecordingOutput(KeyExtractor(select, "key_by", 3, selector=selector, makes_keys=makes_keys))
 
 
 def keys_of(chunk: Chunk) -> list[Any]:
@@ -733,8 +733,8 @@ def test_keys_of_records_of_any_kinds_arrive_beside_them(run_of: list[list[tuple
 
 def test_an_emitter_without_keys_calls_nobody() -> None:
     assert not ChunkingOutput(RecordingOutput()).calls_users
-    assert ChunkingOutput(RecordingOutput(), KeyTaker(len, "key_by", 0)).calls_users
-    assert not ChunkingOutput(RecordingOutput(), KeyTaker(len, "key_by", 0, selector=operator.itemgetter(0))).calls_users
+    assert ChunkingOutput(RecordingOutput(), KeyExtractor(len, "key_by", 0)).calls_users
+    assert not ChunkingOutput(RecordingOutput(), KeyExtractor(len, "key_by", 0, selector=operator.itemgetter(0))).calls_users
 
 
 def test_a_shape_that_comes_back_has_lists_of_its_own() -> None:
@@ -765,7 +765,7 @@ def test_a_chunk_that_goes_on_whole_leaves_the_keys_of_an_earlier_key_by_behind(
     if not is_in_columns:
         chunk.keys, chunk.key_field = [first for first, _ in values], 0
     output = KeyedRecordingOutput()
-    chunking_output = ChunkingOutput(output, None if key is None else KeyTaker(key, "test", 0, selector=key))
+    chunking_output = ChunkingOutput(output, None if key is None else KeyExtractor(key, "test", 0, selector=key))
 
     whole = chunking_output.try_whole(chunk)
 

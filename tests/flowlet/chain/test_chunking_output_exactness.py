@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.common.types import Row, RowKind, field_names_of
 from flowlet.io.keyed_records import beside_keys, sendable
 from flowlet.records import Chunk, PickledRecord
@@ -203,7 +203,7 @@ class Program:
 
     def __init__(self, *, is_keyed: bool, is_sent: bool) -> None:
         self._is_sent = is_sent
-        self.output = KeyedRecordingOutput(KeyTaker(name_of, "key_by", 0)) if is_keyed else RecordingOutput()
+        self.output = KeyedRecordingOutput(KeyExtractor(name_of, "key_by", 0)) if is_keyed else RecordingOutput()
         self._emission = Emission(self.output)
         self.expected: list[Any] = []
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowlet.chain.chunking_output import ChunkingOutput
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.operator_output import OperatorOutput
@@ -25,7 +25,7 @@ class KeyedRecordingOutput(RecordingOutput):
 
     takes_pickled_records = True
 
-    def __init__(self, keys: KeyTaker | None = None) -> None:
+    def __init__(self, keys: KeyExtractor | None = None) -> None:
         super().__init__()
         self.keys = keys
 

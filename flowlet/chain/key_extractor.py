@@ -6,7 +6,7 @@ cannot change.
 Side:       task.
 Invariants: the selector is called once per record, when the record is emitted; a field counts as the key only if it is the very object that
             the selector gave.
-Source:     Flink ``KeySelector``; ``CustomPartitionerWrapper``.
+Source:     Flink ``KeySelector``; ``KeyGroupStreamPartitioner``, ``CustomPartitionerWrapper``.
 """
 
 import operator
@@ -18,6 +18,7 @@ from flowlet.chain.preview import last_of, preview
 from flowlet.columns import Columns, Shape, columns_of
 from flowlet.columns.unchanging import is_unchanging
 from flowlet.errors import KeyTypeError, UserFunctionError
+from flowlet.graph.partitioner import Custom, KeyGroups, Partitioner
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key, exact_keys
 from flowlet.records import Chunk, PickledRecord
@@ -27,7 +28,7 @@ from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 MIN_COLUMN_ROWS: Final = 32
 
 
-class KeyTaker:
+class KeyExtractor:
     """Calls the key selector of one edge.
 
     Args:
@@ -42,7 +43,7 @@ class KeyTaker:
         self._select = select
         self.name = name
         self.subtask = subtask
-        self.field = field_taken_by(selector)
+        self.field = field_selected_by(selector)
         self._is_column = isinstance(selector, ColumnKey)
         self.makes_keys = makes_keys
 
@@ -133,7 +134,34 @@ class KeyTaker:
         return chunk
 
 
-def field_taken_by(selector: Any) -> int | str | None:
+def create_key_extractor(partitioner: Partitioner, subtask: int, num_channels: int) -> KeyExtractor | None:
+    """What takes the key of each record, or its channel for a custom partitioner; None where the writer needs neither.
+
+    Args:
+        partitioner: of the edge.
+        subtask: of the producer.
+        num_channels: the number of consumers, from which a custom partitioner chooses.
+    """
+    if isinstance(partitioner, KeyGroups):
+        return KeyExtractor(partitioner.key_function, "key_by", subtask, selector=partitioner.key_selector)
+    if isinstance(partitioner, Custom):
+        return KeyExtractor(_channel_function(partitioner, num_channels), "partition_custom", subtask, makes_keys=False)
+    return None
+
+
+def _channel_function(partitioner: Custom, num_channels: int) -> Callable[[Any], int]:
+    select, choose, index = partitioner.key_function, partitioner.channel_function, operator.index
+
+    def channel_of(record: Any) -> int:
+        channel = index(choose(select(record), num_channels))
+        if not 0 <= channel < num_channels:
+            raise ValueError(f"the partitioner chose {channel}, but there are the {num_channels} subtasks from 0 on")
+        return channel
+
+    return channel_of
+
+
+def field_selected_by(selector: Any) -> int | str | None:
     """The field, if the selector is an ``operator.itemgetter`` of one field, or a column; else None.
 
     A position is never negative: counted from the end, the same one would be different columns of records of different lengths.
