@@ -19,9 +19,10 @@ from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.io.create_record_writer import RecordWriter, create_record_writer
+from flowlet.io.create_record_writer import create_record_writer
 from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.io.output_flusher import OutputFlushers
+from flowlet.io.record_writer import RecordWriter
 from flowlet.mailbox.flushing_action_executor import FlushingActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor
 from flowlet.mailbox.task_mailbox import TaskMailbox
