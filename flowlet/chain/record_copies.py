@@ -58,13 +58,9 @@ class Holder:
     has_dict: bool = False
 
 
+@lru_cache(maxsize=1024)
 def holder_of(kind: Any) -> Holder | None:
     """How to read and copy instances of a class; None where only pickle can."""
-    return _holder_of(kind)
-
-
-@lru_cache(maxsize=1024)
-def _holder_of(kind: Any) -> Holder | None:
     if kind is dict:
         return Holder(_keys_and_values, dict.copy, "(*{v}, *{v}.values())", has_weak_references=False)
     if kind is list:
