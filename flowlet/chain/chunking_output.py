@@ -11,7 +11,7 @@ Source:     Flink ``RecordWriterOutput``, ``ChannelSelectorRecordWriter.emit``.
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,12 +28,6 @@ from flowlet.records import Chunk, LatencyMarker, PickledRecord, Watermark, Wate
 # Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  It is also the most that one generator may give
 # before the consumers have their turn.
 MAX_WAITING: Final = 2_000
-
-
-class TakesPickled(Protocol):
-    """An attribute of consumers that can read ``PickledRecord`` s; others are given the unpickled records."""
-
-    takes_pickled_records: bool
 
 
 class ChunkingOutput:
