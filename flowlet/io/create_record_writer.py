@@ -31,15 +31,10 @@ def create_record_writer(
     on_written: Callable[[], None] | None = None,
     rng: random.Random | None = None,
 ) -> RecordWriter:
-    """The writer for a partitioner.
+    """The record writer for a partitioner.
 
-    Args:
-        partition: where the bytes go; its number of subpartitions is the number of channels.
-        partitioner: chooses channels.
-        buffer_timeout_ms: see ``RecordWriterOptions``.
-        subtask: of the producer.
-        on_written: see ``RecordWriterOptions``.
-        rng: for the first channel of a rebalance, for shuffles and for latency markers.
+    ``partition`` has one subpartition per channel.  ``subtask`` is the producer's.  ``rng`` draws the first channel of a rebalance, and the
+    channels of shuffles and latency markers.  See ``RecordWriterOptions`` for ``buffer_timeout_ms`` and ``on_written``.
 
     Raises:
         ValueError: the buffer timeout is below -1.

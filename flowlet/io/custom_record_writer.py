@@ -1,7 +1,6 @@
-"""Routes records by a function of the user's.
+"""Routes records by a function of the user.
 
-Hot path.  Per record there are two calls of the user's functions.
-
+Hot path.  Two calls of user functions per record.
 Side:       task.
 Source:     Flink ``ChannelSelectorRecordWriter`` with ``CustomPartitionerWrapper``.
 """
@@ -17,11 +16,7 @@ from netstack.partition.result_partition import ResultPartition
 
 
 class CustomRecordWriter(LaneRecordWriter):
-    """Records go where the user's function sends their keys; it is asked when a record is emitted.
-
-    Args:
-        partitioner: the user's function and key selector.
-    """
+    """Sends each record to the channel that the user's partitioner chooses for its key, when the record is emitted."""
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: Custom) -> None:
         keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions)

@@ -1,11 +1,10 @@
-"""Routes records by their keys.
+"""Routes records by key.
 
-Hot path.  Where the key is a field of records in columns (or the record), a text key is turned into codes, and numpy does the rest.  Else
-there are one dictionary probe per record and two bound ``append``.  Keys come with the records: ``chain.key_extractor``.
-
+Hot path.  If the key is a field of records in columns (or the record itself), text keys become codes, and numpy does the rest.  Otherwise
+each record costs one dictionary probe and two bound ``append``.  ``chain.key_extractor`` extracted the keys.
 Side:       task.
-Invariants: every way sends a key to the same channel; dictionaries are bounded; records keep their values and types.
-Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.  ``key_routes``, ``key_dictionary``.
+Invariants: all ways send a key to the same channel; dictionaries are bounded; records keep their values and types.
+Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,26 +42,25 @@ from flowlet.records import Chunk
 from netstack.partition.result_partition import ResultPartition
 
 _NUMBERS: Final = frozenset({int, float, bool})
-_INSTANT: Final = "M"  # a numpy kind that cannot be a key
+_INSTANT: Final = "M"  # the numpy kind of timestamps, which cannot be keys
 
 _KeyedColumn = tuple[Column, LaneArray | Route]
 
 
 class KeyGroupsRecordWriter(RecordWriter):
-    """Records with the same key go to the same channel: key -> hash -> key group -> channel.
+    """Sends records with equal keys to the same channel: key -> hash -> key group -> channel.
 
-    Args:
-        partitioner: holds the user's key selector and the consumer's number of key groups.
+    ``partitioner`` holds the user's key selector and the consumer's number of key groups.
     """
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: KeyGroups) -> None:
         keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions)
         super().__init__(partition, options, partition.num_subpartitions, keys)
         self._field = field_selected_by(partitioner.key_selector)
-        self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # then nulls and instants are keys, too
+        self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # a column's nulls and timestamps can be keys
         self._max_parallelism = partitioner.max_parallelism
         self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
-        self._route_of: dict[Any, Route] = {}  # by the position of the key, and how
+        self._route_of: dict[Any, Route] = {}  # (position of the key, function that routes it) -> route
         self._routes = Routes(list(zip(self._appends, [keys.append for keys in self._pending_keys], strict=True)), self._channel_of)
         self._routes_bypass = DictionaryBypass()
         self._dictionary = KeyDictionary(self._channels, self._num_channels)
@@ -95,7 +93,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         return None
 
     def _try_keyed(self, column: Column, position: int) -> _KeyedColumn | None:
-        """The column as it is to be sent, and the channel of each key; None if keys of this kind are looked at one by one."""
+        """The key column as it is sent, and the channel of each key; None if keys of this kind are routed one by one."""
         match column:
             case ConstantColumn(value=str()) if type(column.value) is str:
                 codes = np.full(len(column), self._usable_dictionary().encode([column.value])[0], np.uint16)
@@ -117,7 +115,7 @@ class KeyGroupsRecordWriter(RecordWriter):
                 return None
 
     def _lanes_at(self, position: int, lanes_of: Callable[[ChannelTable, Column], LaneArray]) -> Route:
-        """The same one for the same arguments."""
+        """A route; the same object for the same arguments, because only chunks with the same route are routed together."""
         found = self._route_of.get((position, lanes_of))
         if found is None:
             found = self._route_of[position, lanes_of] = partial(_with_lanes, self._channels, position, lanes_of)
@@ -128,10 +126,10 @@ class KeyGroupsRecordWriter(RecordWriter):
             hashes = column_key_hashes(array) if self._is_column_key else column_hashes(array)
             return column, self._channels.of_hashes(hashes)
         except KeyTypeError:
-            return None  # looked at one by one, the record is found
+            return None  # routed one by one instead, which finds the record with the bad key
 
     def _coded(self, keys: Sequence[str], position: int) -> _KeyedColumn:
-        """Text keys: as codes, or past the dictionary."""
+        """Text keys as codes, or as texts if they bypass the dictionary."""
         if len(keys) > MAX_CHUNK_KEYS or self._dictionary_bypass.is_taken():
             return self._past_dictionary(keys, position)
         dictionary = self._usable_dictionary()
@@ -149,14 +147,14 @@ class KeyGroupsRecordWriter(RecordWriter):
         return ListColumn(list(keys), str), self._channels.of_hashes(hashes)
 
     def _usable_dictionary(self) -> KeyDictionary:
-        """The dictionary, with room for the keys of one more chunk."""
+        """The dictionary, emptied if it has no room for another chunk."""
         dictionary = self._dictionary
         if dictionary.is_full:
             dictionary.restart()
         return dictionary
 
     def _with_codes(self, codes: LaneArray, keys: Column | Sequence[str]) -> tuple[Column, LaneArray]:
-        """The keys by these codes; by themselves if they are too large to be kept on both sides."""
+        """The keys as codes; as they are if the dictionary's texts are too long to be kept on both sides."""
         lanes = self._dictionary.channels_of(codes)
         if not self._dictionary.is_too_large:
             return CodedColumn(codes, self._dictionary.table), lanes
@@ -172,7 +170,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._write_long_lists()
 
     def _route_keys(self, keys: list[Any], values: list[Any], timestamps: list[int] | None) -> None:
-        exact = exact_keys(keys)  # the same list when equal keys are the same key
+        exact = exact_keys(keys)  # the same list if equal keys are always the same key
         num_misses_before = self._routes.num_misses
         if exact is keys and timestamps is None:
             self._append_plain(keys, values)
@@ -181,7 +179,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._routes_bypass.judge(len(keys), self._routes.num_misses - num_misses_before, is_full=False)
 
     def _route_by_hashes(self, keys: list[Any], values: list[Any], timestamps: list[int] | None) -> bool:
-        """Hash all keys at once; False if these keys cannot be."""
+        """Route all keys by their hashes at once; False if keys of this kind cannot be hashed together."""
         hashes = try_hashes(keys)
         if hashes is None:
             self._routes_bypass.give_up()
@@ -217,7 +215,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         return operator_index(key_group(key, self._max_parallelism), self._max_parallelism, self._num_channels)
 
     def _collect_listed(self, chunk: Chunk, key: Column | None) -> None:
-        """Take records in columns whose keys are looked at one by one; they are in a column, or are asked for."""
+        """Collect records in columns whose keys are routed one by one: from ``key``, or from the selector if that is None."""
         assert self.keys is not None, "a writer by key has one"
         listed = Chunk(chunk.values, chunk.timestamps)
         listed.keys = self.keys.keys_of(chunk.values) if key is None else key.to_list()
@@ -226,7 +224,7 @@ class KeyGroupsRecordWriter(RecordWriter):
 
 
 def _with_field(columns: Columns, position: int, column: Column) -> Columns:
-    """The records with another representation of one field."""
+    """The records with one field replaced."""
     fields = tuple([column if index == position else field for index, field in enumerate(columns.fields)])
     return columns.with_fields(fields).with_key_position(columns.key_position)
 

@@ -1,7 +1,6 @@
-"""Record writers that need no key: to one channel, to all, to the next one, to one drawn by lot.
+"""Record writers that need no key: to one channel, to all, to the next one, to a random one.
 
 Hot path, per chunk; only ``ShuffleRecordWriter`` works per record.
-
 Side:       task.
 Source:     Flink ``ChannelSelectorRecordWriter`` with ``ForwardPartitioner``, ``GlobalPartitioner``, ``RebalancePartitioner``,
             ``RescalePartitioner`` or ``ShufflePartitioner``; ``BroadcastRecordWriter``.
@@ -19,11 +18,7 @@ from netstack.partition.result_partition import ResultPartition
 
 
 class SingleChannelRecordWriter(LaneRecordWriter):
-    """Everything goes to channel 0: forward, global, and every partitioner with one consumer.
-
-    Args:
-        keys: takes the keys of records for their consumer.
-    """
+    """Sends everything to channel 0: forward, global, and every partitioner with one consumer."""
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, keys: KeyExtractor | None = None) -> None:
         super().__init__(partition, options, num_lanes=1, keys=keys)
@@ -40,10 +35,10 @@ class SingleChannelRecordWriter(LaneRecordWriter):
 
 
 class BroadcastRecordWriter(SingleChannelRecordWriter):
-    """Every record goes to every channel, serialized once, into buffers that all channels share."""
+    """Sends every record to every channel: serialized once, into buffers that all channels share."""
 
     def _hand_over(self, chunk: Chunk, lane: int) -> bool:
-        return False  # every consumer has records of its own
+        return False  # every consumer needs its own records
 
     def _write_bytes(self, element: bytes, lane: int) -> None:
         self._partition.broadcast_record(element)
@@ -53,11 +48,7 @@ class BroadcastRecordWriter(SingleChannelRecordWriter):
 
 
 class RoundRobinRecordWriter(LaneRecordWriter):
-    """Record by record to the next channel: rebalance from a random channel on, rescale from the first.
-
-    Args:
-        first_channel: which one gets the first record.
-    """
+    """Sends each record to the next channel, from ``first_channel`` on: a random one for rebalance, 0 for rescale."""
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, *, first_channel: int) -> None:
         super().__init__(partition, options, partition.num_subpartitions)
@@ -79,7 +70,7 @@ class RoundRobinRecordWriter(LaneRecordWriter):
 
 
 class ShuffleRecordWriter(LaneRecordWriter):
-    """Each record goes to a channel drawn for it, all channels being equally likely."""
+    """Sends each record to a random channel."""
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions) -> None:
         super().__init__(partition, options, partition.num_subpartitions)
