@@ -58,9 +58,13 @@ class Holder:
     has_dict: bool = False
 
 
-@lru_cache(maxsize=1024)
 def holder_of(kind: Any) -> Holder | None:
     """How to read and copy instances of a class; None where only pickle can."""
+    return _holder_of(kind)  # a function of its own: mypy takes no class for the Hashable argument of a cached one
+
+
+@lru_cache(maxsize=1024)
+def _holder_of(kind: Any) -> Holder | None:
     if kind is dict:
         return Holder(_keys_and_values, dict.copy, "(*{v}, *{v}.values())", has_weak_references=False)
     if kind is list:
