@@ -226,9 +226,9 @@ def test_a_timer_leaves_the_current_key_as_it_was(services: Services) -> None:
 
 
 def test_without_a_key_there_are_no_timers(services: Services) -> None:
-    with pytest.raises(RuntimeError, match="only keyed streams have timers"):
+    with pytest.raises(RuntimeError, match="use timers only on a keyed stream"):
         services.timers.register_event_time_timer(None, 1)
-    with pytest.raises(RuntimeError, match="only keyed streams have timers"):
+    with pytest.raises(RuntimeError, match="use timers only on a keyed stream"):
         services.timers.delete_processing_time_timer(None, 1)
 
 
