@@ -1,11 +1,11 @@
-"""The calls of one async operator: attempts, deadlines, and whose outcome counts.
+"""The calls of one async operator: attempts, timeouts, and which outcome counts.
 
 Side:       task.
-Invariants: a request has at most one of a running call and a timer for its next attempt; one outcome counts per request; the timer of a
-            batch is cancelled with the last of its requests.
+Invariants: a request has a running call, or a timer for its next attempt, never both.  One outcome counts per request.  The timer of a
+            batch is cancelled with its last request.
 Units:      milliseconds.
-Source:     Flink ``AsyncWaitOperator.ResultHandler`` and ``RetryableResultHandlerDelegator``; the deadline is that of all attempts
-            together.  A batch of records that came in together shares one timer.
+Source:     Flink ``AsyncWaitOperator.ResultHandler`` and ``RetryableResultHandlerDelegator``.  The timeout covers all attempts together.
+            Records that arrived together share one timer.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from flowlet.timers.time_api import TimerHandle
 
 
 class _Deadline:
-    """The one timer of a batch."""
+    """The timer of a batch."""
 
     __slots__ = ("num_left", "requests", "timer")
 
@@ -42,26 +42,26 @@ class _Request:
     def __init__(self, record: PendingRecord) -> None:
         self.record = record
         self.num_attempts = 0
-        self.is_timed_out = False  # the call that runs, if any, is that of ``timeout``
-        self.call: AsyncCall | None = None  # the one whose outcome counts
-        self.retry_timer: TimerHandle | None = None  # while it waits for its next attempt
+        self.is_timed_out = False  # then the running call, if any, is that of ``timeout``
+        self.call: AsyncCall | None = None  # the call whose outcome counts
+        self.retry_timer: TimerHandle | None = None  # set while it waits for its next attempt
         self.deadline: _Deadline | None = None
 
 
 class AsyncRequests:
-    """Gets results for records.
+    """Requests the results of records.
 
-    Threading: task thread; timers call it there.
-    Life cycle: running from the start; ``stop`` once.
+    Threading: task thread; its timers run there, too.
+    Life cycle: runs from the start; ``stop`` once.
 
     Args:
-        ctx: of the operator; for its clock and for error messages.
-        function: what is called.
+        ctx: the operator's, for its clock and for error messages.
+        function: the function to call.
         calls: runs it.
         timeout_ms: for all attempts of a record together; 0: none.
         retry: None: the first outcome counts.
-        complete: takes the results of a record.
-        on_timer: called after a timer has completed records.
+        complete: gets the results of a record.
+        on_timer: called after a timer completed records.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AsyncRequests:
         self._complete = complete
         self._on_timer = on_timer
         self._deadlines: dict[_Deadline, None] = {}
-        self._waiting: dict[_Request, None] = {}  # for their next attempt, in the order in which they began to wait
+        self._waiting: dict[_Request, None] = {}  # requests that wait for their next attempt, longest wait first
         self._is_draining = False
         self.num_retries = 0
         self.num_timeouts = 0
@@ -99,17 +99,17 @@ class AsyncRequests:
             assert deadline.num_left == sum(request.record.results is None for request in deadline.requests), "a timer has lost count"
 
     def begin(self, records: Sequence[PendingRecord]) -> None:
-        """Make the first attempt for each record."""
+        """Start the first attempt for each record."""
         requests = [_Request(record) for record in records]
         if self._timeout_ms > 0:
             self._set_deadline(_Deadline(requests))
         self._attempt(requests)
 
     def process_outcomes(self) -> None:
-        """Use what the calls came to since the last time.
+        """Process the outcomes that arrived since the last time.
 
         Raises:
-            UserFunctionError: one failed for good.
+            UserFunctionError: a call failed, and is not tried again.
         """
         for call, outcome in self._calls.take_outcomes():
             request: _Request = call.owner
@@ -118,13 +118,13 @@ class AsyncRequests:
                 self._use_outcome(request, outcome)
 
     def retry_now(self) -> None:
-        """The input ended: what waits for its next attempt gets it now, and nothing gets another after that."""
+        """The input ended: start waiting attempts now; there are no further ones."""
         self._is_draining = True
         for request in list(self._waiting):
             self._try_again(request)
 
     def stop(self) -> None:
-        """Call off all timers and interrupt all calls; returns when they have ended.
+        """Cancel all timers and interrupt all calls; returns when they have ended.
 
         Raises:
             FlowletError: some do not end.
@@ -200,8 +200,8 @@ class AsyncRequests:
 
     def _time_out(self, deadline: _Deadline) -> None:
         if deadline not in self._deadlines:
-            return  # called off while the timer was on its way
-        self.process_outcomes()  # a result that has come is in time
+            return  # cancelled after the timer had fired
+        self.process_outcomes()  # a result that is there already is in time
         for request in deadline.requests:
             if request.record.results is None:
                 self._time_out_request(request)
