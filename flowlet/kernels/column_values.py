@@ -1,9 +1,8 @@
-"""What a column holds, as numpy arrays for arithmetic.
+"""The numbers of a column, as numpy arrays for arithmetic.
 
 Hot path, per column; int64 and float64 are not copied.
-
 Side:       pure.
-Invariants: the numbers are exactly the column's; what cannot be one such array (bool, ints beyond 64 bits, mixed types) is refused.
+Invariants: the numbers are exactly the column's.  A column that no such array can hold (bool, ints beyond 64 bits, mixed types) is refused.
 """
 
 from dataclasses import dataclass
@@ -24,22 +23,19 @@ _NO_INSTANT: Final = np.datetime64("NaT", "us")
 
 @dataclass(frozen=True, slots=True)
 class NumberKind:
-    """What the numbers stand for.
-
-    ``is_instant``: microseconds, or the unit of ``arrow_type``, since the epoch.
-    """
+    """What the numbers mean; ``is_instant``: microseconds since the epoch, or the unit of ``arrow_type``."""
 
     is_instant: bool = False
-    arrow_type: Any = None  # of an instant that came from Arrow
+    arrow_type: Any = None  # for instants from Arrow
 
     def column(self, array: NDArray[Any], is_valid: NDArray[np.bool_] | None) -> Column:
-        """Results as a column; ``is_valid`` False: a null, None: there are none."""
+        """Results as a column; ``is_valid`` is False for nulls, None if there are none."""
         if self.is_instant and self.arrow_type is None:
             instants = array.view(_INSTANT)
             return ArrayColumn(instants if is_valid is None else np.where(is_valid, instants, _NO_INSTANT))
         if self.arrow_type is None and is_valid is None:
             return ArrayColumn(array)
-        import pyarrow as pa  # takes long, and who has no Arrow column does not need it
+        import pyarrow as pa  # slow to import, and not needed without Arrow columns
 
         if self.arrow_type is not None and pa.types.is_date32(self.arrow_type):
             array = array.astype(np.int32)
@@ -51,7 +47,7 @@ class NumberKind:
 class Numbers:
     """A column for arithmetic.
 
-    ``array``: int64 or float64; anything where there is a null.  ``is_valid``: False for nulls; None where there are none.
+    ``array``: int64 or float64; any value stands for a null.  ``is_valid``: False for nulls; None if there are none.
     """
 
     array: NDArray[Any]
@@ -60,7 +56,7 @@ class Numbers:
 
 
 def numbers_of(column: Column) -> Numbers | None:
-    """The column's ints, floats or instants; None where it holds anything else."""
+    """The column's ints, floats or instants; None if it holds anything else."""
     if isinstance(column, ArrayColumn):
         return _of_array(column.array)
     if isinstance(column, ConstantColumn):
@@ -71,7 +67,7 @@ def numbers_of(column: Column) -> Numbers | None:
 
 
 def wide(array: NDArray[Any]) -> NDArray[Any] | None:
-    """The array as int64 or float64, without change; None where that is not possible."""
+    """The array as int64 or float64, without change of values; None if impossible."""
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind == "i" or (kind == "u" and (size < _WIDE_INT.itemsize or array.max(initial=0) <= INT64_MAX)):
         return array.astype(_WIDE_INT, copy=False)
