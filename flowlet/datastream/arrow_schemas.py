@@ -1,7 +1,7 @@
-"""What is checked about schemas and columns while a program is built.
+"""Checks schemas and columns while a program is built.
 
 Side:  pure.
-Rules: every message names the call, the column and its type, and says what to do; pyarrow is loaded only by who has a schema.
+Rules: every message names the call, the column and its type, and says what to do.  Only programs with a schema import pyarrow.
 """
 
 from collections.abc import Iterable
@@ -32,10 +32,10 @@ _ARROW_NAMES: Final = {
 
 
 def check_schema(schema: Any, method: str) -> Any:
-    """The schema, if it is one with at least one field and no name twice, and its rows can be dealt out.
+    """The schema itself, if it has fields, no name twice, and only types whose rows can be distributed.
 
     Raises:
-        JobGraphError: it is not.
+        JobGraphError: it does not.
     """
     import pyarrow as pa
 
@@ -51,7 +51,7 @@ def check_schema(schema: Any, method: str) -> Any:
 
 
 def _has_rows_to_take(kind: Any) -> bool:
-    """Whether Arrow can pick out rows, and they can travel."""
+    """Whether Arrow can select rows of this type, and they can be sent."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -61,10 +61,10 @@ def _has_rows_to_take(kind: Any) -> bool:
 
 
 def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
-    """What a source reads, a table or a function, and its schema.
+    """The table or function that a source reads, and its schema.
 
     Raises:
-        JobGraphError: it is neither, nor batches that make a table.
+        JobGraphError: it is neither, nor a list of batches that make a table.
     """
     import pyarrow as pa
 
@@ -94,7 +94,7 @@ def _table(source: Any, schema: Any) -> Any:
 
 
 def column_of(schema: Any, column: Any, method: str) -> str:
-    """The name of the column with that name or position.
+    """The name of the column with this name or position.
 
     Raises:
         JobGraphError: there is none.
@@ -107,10 +107,10 @@ def column_of(schema: Any, column: Any, method: str) -> str:
 
 
 def check_key(schema: Any, column: str) -> None:
-    """Refuse columns whose values cannot be keys.
+    """Check that the values of a column can be keys.
 
     Raises:
-        JobGraphError: see above, or there is no such column.
+        JobGraphError: they cannot, or there is no such column.
     """
     import pyarrow as pa
 
@@ -144,10 +144,10 @@ def check_summable(schema: Any, column: Any) -> str:
 
 
 def check_comparable(schema: Any, column: Any, method: str) -> str:
-    """The name of a column of values that have an order.
+    """The name of a column whose values have an order.
 
     Raises:
-        JobGraphError: there is no such column, or its values have none.
+        JobGraphError: there is no such column, or its values have no order.
     """
     import pyarrow as pa
 
@@ -167,7 +167,7 @@ def check_comparable(schema: Any, column: Any, method: str) -> str:
 
 
 def schema_with_sum(schema: Any, column: str) -> Any:
-    """The schema of sums of a column: int64 or float64."""
+    """The schema after a sum, whose column is int64 or float64."""
     import pyarrow as pa
 
     index = schema.get_field_index(column)
@@ -176,10 +176,10 @@ def schema_with_sum(schema: Any, column: str) -> Any:
 
 
 def declared_schema(declared: TypeInformation) -> Any:
-    """The schema of rows, tuples or single values of a declared type.
+    """The schema of a declared type: rows, tuples or single values.
 
     Raises:
-        JobGraphError: the type says too little.
+        JobGraphError: the type has no schema.
     """
     import pyarrow as pa
 

@@ -1,7 +1,7 @@
-"""Where a job is to run, as the options and the environment variables say it.
+"""Where a job runs, from options and environment variables.
 
 Side:  pure.
-Rules: an option of the program beats an environment variable; without either the program brings its own cluster.
+Rules: an option of the program overrides an environment variable; without either, the program starts its own cluster.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _DEFAULT_PORT = 8081  # Flink's rest.port
 
 
 def job_manager_address(configuration: Configuration, variables: Mapping[str, str]) -> tuple[str, int] | None:
-    """Host and port of the JobManager that takes the job; None: an embedded one.
+    """Host and port of the JobManager; None: an embedded one.
 
     Raises:
         ConfigError: an option or variable is no address; the message names it.
@@ -35,10 +35,10 @@ def job_manager_address(configuration: Configuration, variables: Mapping[str, st
 
 
 def is_in_process(variables: Mapping[str, str]) -> bool:
-    """Whether an embedded cluster is to stay in this process.
+    """Whether an embedded cluster stays in this process.
 
     Raises:
-        ConfigError: the variable is set to something else than ``inprocess``.
+        ConfigError: the variable is set to anything but ``inprocess``.
     """
     value = variables.get(LOCAL_VARIABLE, "").strip().lower()
     if value not in ("", "inprocess"):
@@ -50,7 +50,7 @@ def parsed_address(address: str, where: str) -> tuple[str, int]:
     """Host and port of ``host:port``.
 
     Raises:
-        ConfigError: it is something else; names ``where`` it was found.
+        ConfigError: it is not of that form; names ``where`` it was found.
     """
     host, colon, port = address.strip().removeprefix("http://").rstrip("/").rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal():

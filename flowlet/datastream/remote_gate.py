@@ -1,7 +1,7 @@
 """A gate that producers outside the cluster push into, as a program declares it.
 
 Side:   pure.
-Source: ours; PyFlink has nothing like it.
+Source: none in PyFlink.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,7 @@ _TIMES = (Types.LONG(), Types.SQL_TIMESTAMP(), Types.INSTANT(), LocalTimeTypeInf
 
 @dataclass(frozen=True, slots=True)
 class RemoteGate:
-    """What ``from_remote_gate`` reads.
-
-    ``producers``: how many partitions there will be; None: the job ends when the gate is told to finish.
-    """
+    """What ``from_remote_gate`` reads; ``producers``: the number of partitions, None: the job ends when the gate is told to finish."""
 
     name: str
     type_info: TypeInformation
@@ -47,7 +44,7 @@ class RemoteGate:
 
     @property
     def event_time_position(self) -> int:
-        """Where in a record the column of ``event_time`` is."""
+        """The position of the column ``event_time`` in a record."""
         assert isinstance(self.type_info, RowTypeInfo), "checked when it was made"
         assert self.event_time is not None, "whoever asks has looked"
         position: int = self.type_info.get_field_names().index(self.event_time)

@@ -2,7 +2,7 @@
 
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.slot_sharing_group``.
-Absent: resource specifications (``MemorySize``, CPU cores, external resources): slots are all alike.
+Absent: resource specifications (``MemorySize``, CPU cores, external resources): all slots are equal.
 """
 
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ class SlotSharingGroup:
         return SlotSharingGroup.Builder(name)
 
     class Builder:
-        """Makes a ``SlotSharingGroup``."""
+        """Builds a ``SlotSharingGroup``."""
 
         def __init__(self, name: str) -> None:
             self._name = name
 
         def build(self) -> "SlotSharingGroup":
-            """The group.
+            """Build the group.
 
             Raises:
                 JobGraphError: the name is empty.
