@@ -1,8 +1,8 @@
-"""``ExecutionConfig``: the settings of an environment that operators inherit.
+"""``ExecutionConfig``: settings of an environment that operators inherit.
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.execution_config``.
-Absent: the settings that nothing here obeys yet (closure cleaner, cancellation, job parameters, ...).
+Absent: settings without an effect here so far (closure cleaner, cancellation, job parameters, ...).
 """
 
 from flowlet.common.checks import is_whole_number
@@ -10,15 +10,16 @@ from flowlet.errors import JobGraphError
 
 __all__ = ["ExecutionConfig"]
 
-# The limit of Flink's key groups: KeyGroupRangeAssignment.UPPER_BOUND_MAX_PARALLELISM.
+# Flink's limit of key groups: KeyGroupRangeAssignment.UPPER_BOUND_MAX_PARALLELISM.
 MAX_MAX_PARALLELISM = 1 << 15
 DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200  # Flink's pipeline.auto-watermark-interval
 
 
 class ExecutionConfig:
-    """Default parallelism and default maximum parallelism.
+    """The default parallelism, maximum parallelism and intervals.
 
-    ``PARALLELISM_DEFAULT`` means: what the environment would choose; for the maximum, derived from each operator's parallelism.
+    ``PARALLELISM_DEFAULT`` as a parallelism leaves the choice to the environment; as a maximum, it is derived from each operator's
+    parallelism.
     """
 
     PARALLELISM_DEFAULT = -1
@@ -59,7 +60,7 @@ class ExecutionConfig:
         return self._max_parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> "ExecutionConfig":
-        """Set the default number of key groups: the most subtasks that an operator can ever be rescaled to.
+        """Set the default number of key groups: the highest parallelism to which an operator can ever be rescaled.
 
         Raises:
             JobGraphError: it is not in 1..32768.
@@ -69,21 +70,21 @@ class ExecutionConfig:
         return self
 
     def enable_object_reuse(self) -> "ExecutionConfig":
-        """Do nothing but remember it: chained operators always hand on the very objects, as PyFlink's Python operators do."""
+        """Only stored: chained operators always pass on the record object itself, as PyFlink's Python operators do."""
         self._is_object_reuse_enabled = True
         return self
 
     def disable_object_reuse(self) -> "ExecutionConfig":
-        """Do nothing but remember it: see ``enable_object_reuse``."""
+        """Only stored: see ``enable_object_reuse``."""
         self._is_object_reuse_enabled = False
         return self
 
     def is_object_reuse_enabled(self) -> bool:
-        """Whether ``enable_object_reuse`` was called last; it changes nothing."""
+        """Whether ``enable_object_reuse`` was called last; without effect."""
         return self._is_object_reuse_enabled
 
     def set_auto_watermark_interval(self, interval: int) -> "ExecutionConfig":
-        """Ask watermark generators every so many milliseconds; 0: only at the end of the input.
+        """Set how often watermark generators are called, in milliseconds; 0: only at the end of the input.
 
         Raises:
             JobGraphError: it is negative.
@@ -92,11 +93,11 @@ class ExecutionConfig:
         return self
 
     def get_auto_watermark_interval(self) -> int:
-        """How often watermark generators are asked, milliseconds."""
+        """How often watermark generators are called, in milliseconds."""
         return self._auto_watermark_interval_ms
 
     def set_latency_tracking_interval(self, interval: int) -> "ExecutionConfig":
-        """Have sources send a latency marker every so many milliseconds; 0, the default: none.
+        """Set how often sources send a latency marker, in milliseconds; 0, the default: never.
 
         Raises:
             JobGraphError: it is negative.
@@ -105,7 +106,7 @@ class ExecutionConfig:
         return self
 
     def get_latency_tracking_interval(self) -> int:
-        """How often sources send a latency marker, milliseconds; 0: never."""
+        """How often sources send a latency marker, in milliseconds; 0: never."""
         return self._latency_tracking_interval_ms
 
     def __eq__(self, other: object) -> bool:
@@ -125,7 +126,7 @@ def _checked_interval(interval: int, what: str) -> int:
 
 
 def check_parallelism(parallelism: int, whose: str) -> None:
-    """Refuse what is not a number of subtasks; ``whose`` goes into the message.
+    """Check a number of subtasks; messages name ``whose`` it is.
 
     Raises:
         JobGraphError: it is not a whole number of 1 or more.
@@ -135,7 +136,7 @@ def check_parallelism(parallelism: int, whose: str) -> None:
 
 
 def check_max_parallelism(max_parallelism: int, whose: str) -> None:
-    """Refuse what is not a number of key groups; ``whose`` goes into the message.
+    """Check a number of key groups; messages name ``whose`` it is.
 
     Raises:
         JobGraphError: it is not a whole number in 1..32768.
