@@ -48,6 +48,9 @@ class MailboxExecutor:
     """Puts mails of one priority into a task's mailbox.
 
     Threading: ``execute`` and ``submit`` from any thread, all other methods on the mailbox thread.
+
+    Raises: ``execute`` and ``submit`` raise MailboxClosedError if the mailbox is quiesced or closed, methods that run mails if it is
+        closed.
     """
 
     def __init__(
@@ -79,11 +82,7 @@ class MailboxExecutor:
         return self._mailbox.has_urgent_mail
 
     def execute(self, action: Callable[[], object], description: str, *args: object, options: MailOptions = MailOptions.DEFAULT) -> None:
-        """Run ``action`` on the mailbox thread; if it raises, the task fails.
-
-        Raises:
-            MailboxClosedError: the mailbox accepts no more mails.
-        """
+        """Run ``action`` on the mailbox thread; if it raises, the task fails."""
         mail = Mail(action, self._priority, description, *args, options=options, action_executor=self._action_executor)
         self._mailbox.put_threadsafe(mail)
 
@@ -93,28 +92,17 @@ class MailboxExecutor:
         """As ``execute``, but its result or error goes into the future, which is cancelled if the task ends first.
 
         A coroutine awaits the future, another thread calls ``result``, the mailbox thread calls ``yield_until`` with it.
-
-        Raises:
-            MailboxClosedError: the mailbox accepts no more mails.
         """
         action = _FutureAction(command, MailboxFuture(lambda: self._mailbox.is_mailbox_thread))
         self.execute(action, description, *args, options=options)
         return action.future
 
     def yield_(self) -> None:
-        """Wait for a mail of at least this executor's priority, and run it.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
-        """
+        """Wait for a mail of at least this executor's priority, and run it."""
         self._run_mail(self._mailbox.take(self._priority))
 
     def try_yield(self) -> bool:
-        """Run one mail of at least this executor's priority; False if there is none.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
-        """
+        """Run one mail of at least this executor's priority; False if there is none."""
         mail = self._mailbox.try_take(self._priority)
         if mail is None:
             return False
@@ -125,9 +113,6 @@ class MailboxExecutor:
         """Run mails of at least this executor's priority until the signal is done; sleeps while there are none.
 
         Works on a quiesced mailbox, too: the signal wakes the task without a mail (FLINK-14231).
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
         """
         if signal.is_done:
             return
@@ -144,7 +129,6 @@ class MailboxExecutor:
 
         Raises:
             FlowletError: mails keep posting mails.
-            MailboxClosedError: the mailbox is closed.
         """
         for _ in range(_MAX_LAST_ROUNDS):
             for _ in range(max(1, self._mailbox.num_mails)):

@@ -48,6 +48,9 @@ class TaskMailbox:
 
     Threading: ``put_threadsafe``, ``try_put_threadsafe``, ``put_all_threadsafe``, ``run_exclusively``, ``wake_threadsafe``, ``statistics``
     and ``repr`` from any thread.  The rest only from the thread that called ``bind_to_current_thread``; elsewhere it raises RuntimeError.
+
+    Raises: methods that put raise MailboxClosedError, and enqueue nothing, if the mailbox is quiesced or closed; methods that take, if it
+    is closed.
     """
 
     def __init__(self, name: str = "task") -> None:
@@ -96,11 +99,7 @@ class TaskMailbox:
     # -- putting: any thread
 
     def put_threadsafe(self, mail: Mail) -> None:
-        """Enqueue a mail, and wake the mailbox thread if it waits for such a mail.
-
-        Raises:
-            MailboxClosedError: the mailbox is quiesced or closed.
-        """
+        """Enqueue a mail, and wake the mailbox thread if it waits for such a mail."""
         if not self.try_put_threadsafe(mail):
             raise MailboxClosedError(f"mailbox {self._name} is {self._state.name}, refused the mail {mail!r}")
 
@@ -109,20 +108,12 @@ class TaskMailbox:
         return self._put((mail,))
 
     def put_all_threadsafe(self, mails: Sequence[Mail]) -> None:
-        """Enqueue all mails in one step: ``quiesce`` and ``close`` come before all of them or after all of them.
-
-        Raises:
-            MailboxClosedError: the mailbox is quiesced or closed; no mail was enqueued.
-        """
+        """Enqueue all mails in one step: ``quiesce`` and ``close`` come before all of them or after all of them."""
         if not self._put(mails):
             raise MailboxClosedError(f"mailbox {self._name} is {self._state.name}, refused {len(mails)} mails")
 
     def run_exclusively(self, action: Callable[[Callable[[Mail], None]], None]) -> None:
-        """Call ``action`` with a function that puts mails; they are enqueued in one step when it returns, and dropped if it raises.
-
-        Raises:
-            MailboxClosedError: the mailbox was quiesced or closed meanwhile; no mail was enqueued.
-        """
+        """Call ``action`` with a function that puts mails; they are enqueued in one step when it returns, and dropped if it raises."""
         mails: list[Mail] = []
         action(mails.append)
         self.put_all_threadsafe(mails)
@@ -190,11 +181,7 @@ class TaskMailbox:
         return self._take_urgent(MIN_PRIORITY) or (self._batch.popleft() if self._batch else None)
 
     def try_take(self, priority: int = MIN_PRIORITY) -> Mail | None:
-        """The next mail of at least this priority, or None.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
-        """
+        """The next mail of at least this priority, or None."""
         self._check_may_take()
         mail = self._take_urgent(priority) or _take_first(self._batch, priority)
         if mail is None and self._queue:
@@ -203,11 +190,7 @@ class TaskMailbox:
         return mail
 
     def try_take_of_sender(self, priority: int) -> Mail | None:
-        """As ``try_take``, but a deferrable mail counts with its sender's priority: for the end of an operator (FLINK-39481).
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
-        """
+        """As ``try_take``, but a deferrable mail counts with its sender's priority: for the end of an operator (FLINK-39481)."""
         self._check_may_take()
         with self._lock:
             for mails in (self._urgent, self._batch, self._queue):
@@ -221,9 +204,6 @@ class TaskMailbox:
         """Wait for the next mail of at least this priority, without using the CPU.
 
         ``is_lending``: while it waits, another thread may stand in for this one (``try_borrow``); only with the lowest priority.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
         """
         assert priority == MIN_PRIORITY or not is_lending, "a thread that stands in knows no priorities"
         while (mail := self.try_take(priority)) is None:
@@ -234,9 +214,6 @@ class TaskMailbox:
         """Wait for the next mail of at least this priority, or for the signal; None if the signal is done.
 
         The signal must call ``wake_threadsafe`` when it is done.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
         """
         while not signal.is_done:
             mail = self.try_take(priority)

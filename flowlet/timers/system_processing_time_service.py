@@ -150,7 +150,7 @@ class SystemProcessingTimeService:
     """The clock and the timers of one operator.
 
     Threading: task thread, except ``current_time_ms`` and ``relative_time_ns`` (any), ``put_mail`` (loop thread).
-    Life cycle: ALIVE -> QUIESCED -> SHUT_DOWN; ``shut_down`` from every state.
+    Life cycle: ALIVE -> QUIESCED -> SHUT_DOWN; ``shut_down`` from every state.  Registering a timer after that raises RuntimeError.
 
     Args:
         schedule_timer: calls a function on the loop thread after a delay in seconds; may be called from any thread.
@@ -202,19 +202,11 @@ class SystemProcessingTimeService:
         return self.clock_ns() - self._paused_ns()
 
     def register_timer(self, timestamp_ms: int, callback: ProcessingTimeCallback) -> ScheduledCallback:
-        """Call ``callback(timestamp_ms)`` once the clock shows more than ``timestamp_ms``.
-
-        Raises:
-            RuntimeError: the service is shut down.
-        """
+        """Call ``callback(timestamp_ms)`` once the clock shows more than ``timestamp_ms``."""
         return self._start(ScheduledCallback(self, callback, timestamp_ms, None), delay_until_ms(timestamp_ms, self._now_ms()))
 
     def schedule_at_fixed_rate(self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int) -> ScheduledCallback:
-        """Call ``callback(t)`` for t = now + initial delay, then every ``period_ms``; late calls follow each other at once.
-
-        Raises:
-            RuntimeError: the service is shut down.
-        """
+        """Call ``callback(t)`` for t = now + initial delay, then every ``period_ms``; late calls follow each other at once."""
         _check_period(period_ms)
 
         def next_delay_ms(timer: ScheduledCallback) -> int:
@@ -224,11 +216,7 @@ class SystemProcessingTimeService:
         return self._start(ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, next_delay_ms), initial_delay_ms)
 
     def schedule_with_fixed_delay(self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int) -> ScheduledCallback:
-        """Call ``callback(now)`` repeatedly, each time ``period_ms`` after the end of the last call.
-
-        Raises:
-            RuntimeError: the service is shut down.
-        """
+        """Call ``callback(now)`` repeatedly, each time ``period_ms`` after the end of the last call."""
         _check_period(period_ms)
 
         def next_delay_ms(timer: ScheduledCallback) -> int:
