@@ -16,7 +16,7 @@ DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200  # Flink's pipeline.auto-watermark-inte
 
 
 class ExecutionConfig:
-    """The default parallelism, maximum parallelism and intervals.
+    """The default parallelism, maximum parallelism and intervals; setters raise JobGraphError for a value out of range.
 
     ``PARALLELISM_DEFAULT`` as a parallelism leaves the choice to the environment; as a maximum, it is derived from each operator's
     parallelism.
@@ -45,11 +45,7 @@ class ExecutionConfig:
         return self._parallelism
 
     def set_parallelism(self, parallelism: int) -> "ExecutionConfig":
-        """Set the default number of subtasks.
-
-        Raises:
-            JobGraphError: it is not a positive number.
-        """
+        """Set the default number of subtasks, 1 or more."""
         if parallelism != ExecutionConfig.PARALLELISM_DEFAULT:
             check_parallelism(parallelism, "the environment's")
         self._parallelism = parallelism
@@ -60,11 +56,7 @@ class ExecutionConfig:
         return self._max_parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> "ExecutionConfig":
-        """Set the default number of key groups: the highest parallelism to which an operator can ever be rescaled.
-
-        Raises:
-            JobGraphError: it is not in 1..32768.
-        """
+        """Set the default number of key groups, 1 to 32768: the highest parallelism to which an operator can ever be rescaled."""
         check_max_parallelism(max_parallelism, "the environment's")
         self._max_parallelism = max_parallelism
         return self
@@ -84,11 +76,7 @@ class ExecutionConfig:
         return self._is_object_reuse_enabled
 
     def set_auto_watermark_interval(self, interval: int) -> "ExecutionConfig":
-        """Set how often watermark generators are called, in milliseconds; 0: only at the end of the input.
-
-        Raises:
-            JobGraphError: it is negative.
-        """
+        """Set how often watermark generators are called, in milliseconds; 0: only at the end of the input."""
         self._auto_watermark_interval_ms = _checked_interval(interval, "auto watermark")
         return self
 
@@ -97,11 +85,7 @@ class ExecutionConfig:
         return self._auto_watermark_interval_ms
 
     def set_latency_tracking_interval(self, interval: int) -> "ExecutionConfig":
-        """Set how often sources send a latency marker, in milliseconds; 0, the default: never.
-
-        Raises:
-            JobGraphError: it is negative.
-        """
+        """Set how often sources send a latency marker, in milliseconds; 0, the default: never."""
         self._latency_tracking_interval_ms = _checked_interval(interval, "latency tracking")
         return self
 
@@ -126,20 +110,12 @@ def _checked_interval(interval: int, what: str) -> int:
 
 
 def check_parallelism(parallelism: int, whose: str) -> None:
-    """Check a number of subtasks; messages name ``whose`` it is.
-
-    Raises:
-        JobGraphError: it is not a whole number of 1 or more.
-    """
+    """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number of 1 or more."""
     if not is_whole_number(parallelism) or parallelism < 1:
         raise JobGraphError(f"{whose} parallelism must be a whole number of 1 or more, got {parallelism!r}")
 
 
 def check_max_parallelism(max_parallelism: int, whose: str) -> None:
-    """Check a number of key groups; messages name ``whose`` it is.
-
-    Raises:
-        JobGraphError: it is not a whole number in 1..32768.
-    """
+    """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number in 1..32768."""
     if not is_whole_number(max_parallelism) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
         raise JobGraphError(f"{whose} max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}, got {max_parallelism!r}")

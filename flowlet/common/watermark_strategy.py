@@ -46,7 +46,8 @@ class WatermarkAlignment:
 class WatermarkStrategy:
     """How records get timestamps, and which watermarks follow from them; made by a static method, refined by ``with_`` methods.
 
-    Every ``with_`` method returns a new strategy.  ``reads_timestamps``: whether watermarks follow the records' own timestamps.
+    Every ``with_`` method returns a new strategy.  An argument of another type, or out of its range, raises JobGraphError.
+    ``reads_timestamps``: whether watermarks follow the records' own timestamps.
     """
 
     name: str
@@ -72,32 +73,20 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: Duration) -> "WatermarkStrategy":
-        """For streams whose records are at most this far behind the largest timestamp before them.
-
-        Raises:
-            JobGraphError: it is not a duration of 0 or more.
-        """
+        """For streams whose records are at most this far (0 or more) behind the largest timestamp before them."""
         _check_duration(max_out_of_orderness, "for_bounded_out_of_orderness", at_least=0)
         name = f"for_bounded_out_of_orderness({max_out_of_orderness!r})"
         return WatermarkStrategy(name, _Bounded(max_out_of_orderness.to_millis()), reads_timestamps=True)
 
     @staticmethod
     def for_generator(make_generator: Callable[[], WatermarkGenerator]) -> "WatermarkStrategy":
-        """Use your own generator; each subtask calls ``make_generator`` once.
-
-        Raises:
-            JobGraphError: it cannot be called.
-        """
+        """Use your own generator; each subtask calls ``make_generator`` once."""
         if not callable(make_generator):
             raise JobGraphError(f"for_generator() needs a callable that makes a WatermarkGenerator, got {make_generator!r}")
         return WatermarkStrategy("for_generator(...)", make_generator, reads_timestamps=True)
 
     def with_timestamp_assigner(self, timestamp_assigner: TimestampAssigner) -> "WatermarkStrategy":
-        """Use this assigner for the event time of each record.
-
-        Raises:
-            JobGraphError: it has no ``extract_timestamp``.
-        """
+        """Use this assigner for the event time of each record."""
         if not callable(getattr(timestamp_assigner, "extract_timestamp", None)) or isinstance(timestamp_assigner, type):
             raise JobGraphError(
                 f"with_timestamp_assigner() needs an object with extract_timestamp(value, record_timestamp), got {timestamp_assigner!r}"
@@ -105,21 +94,16 @@ class WatermarkStrategy:
         return replace(self, timestamp_assigner=timestamp_assigner)
 
     def with_idleness(self, idle_timeout: Duration) -> "WatermarkStrategy":
-        """Mark a subtask idle after this long without a record, so that consumers do not wait for it.
-
-        Raises:
-            JobGraphError: it is not a duration above 0.
-        """
+        """Mark a subtask idle after this long (above 0) without a record, so that consumers do not wait for it."""
         _check_duration(idle_timeout, "with_idleness", at_least=1)
         return replace(self, idle_timeout=idle_timeout)
 
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: Duration, update_interval: Duration | None = None
     ) -> "WatermarkStrategy":
-        """Let the sources of a group wait for the slowest of them, compared once per update interval (default 1 s).
+        """Let the sources of a group wait for the slowest of them, if they are further ahead than the drift (0 or more).
 
-        Raises:
-            JobGraphError: the name is empty, the drift is negative, or the interval is below a millisecond.
+        They are compared once per update interval, by default 1 s, at least 1 ms.
         """
         interval = _DEFAULT_UPDATE_INTERVAL if update_interval is None else update_interval
         if not is_name(watermark_group):
@@ -130,10 +114,9 @@ class WatermarkStrategy:
         return replace(self, alignment=alignment)
 
     def with_max_future_skew(self, max_future_skew: Duration) -> "WatermarkStrategy":
-        """Do not let records dated further than this in the future raise the watermark; the records themselves pass unchanged.
+        """Do not let records dated further than this (0 or more) in the future raise the watermark.
 
-        Raises:
-            JobGraphError: it is not a duration of 0 or more.
+        The records themselves pass unchanged.
         """
         _check_duration(max_future_skew, "with_max_future_skew", at_least=0)
         return replace(self, max_future_skew=max_future_skew)

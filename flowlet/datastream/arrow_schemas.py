@@ -1,7 +1,8 @@
 """Checks schemas and columns while a program is built.
 
 Side:  pure.
-Rules: every message names the call, the column and its type, and says what to do.  Only programs with a schema import pyarrow.
+Rules: every function raises JobGraphError if its demands are not met.  The message names the call, the column and its type, and says what
+    to do.  Only programs with a schema import pyarrow.
 """
 
 from collections.abc import Iterable
@@ -32,11 +33,7 @@ _ARROW_NAMES: Final = {
 
 
 def check_schema(schema: Any, method: str) -> Any:
-    """The schema itself, if it has fields, no name twice, and only types whose rows can be distributed.
-
-    Raises:
-        JobGraphError: it does not.
-    """
+    """The schema itself; it must have fields, no name twice, and only types whose rows can be distributed."""
     import pyarrow as pa
 
     if not isinstance(schema, pa.Schema):
@@ -61,11 +58,7 @@ def _has_rows_to_take(kind: Any) -> bool:
 
 
 def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
-    """The table or function that a source reads, and its schema.
-
-    Raises:
-        JobGraphError: it is neither, nor a list of batches that make a table.
-    """
+    """The table or function that a source reads, and its schema; a list of batches must make a table."""
     import pyarrow as pa
 
     if callable(source) and not isinstance(source, pa.RecordBatchReader):
@@ -94,11 +87,7 @@ def _table(source: Any, schema: Any) -> Any:
 
 
 def column_of(schema: Any, column: Any, method: str) -> str:
-    """The name of the column with this name or position.
-
-    Raises:
-        JobGraphError: there is none.
-    """
+    """The name of the column with this name or position."""
     if type(column) is int and -len(schema) <= column < len(schema):
         column = schema.names[column]
     if column not in schema.names:
@@ -107,11 +96,7 @@ def column_of(schema: Any, column: Any, method: str) -> str:
 
 
 def check_key(schema: Any, column: str) -> None:
-    """Check that the values of a column can be keys.
-
-    Raises:
-        JobGraphError: they cannot, or there is no such column.
-    """
+    """Check that there is such a column, and that its values can be keys."""
     import pyarrow as pa
 
     kinds, kind = pa.types, schema.field(column_of(schema, column, "key_by")).type
@@ -129,11 +114,7 @@ def check_key(schema: Any, column: str) -> None:
 
 
 def check_summable(schema: Any, column: Any) -> str:
-    """The name of a column of numbers.
-
-    Raises:
-        JobGraphError: there is no such column, or it holds no numbers.
-    """
+    """The name of a column, which must hold numbers."""
     import pyarrow as pa
 
     name = column_of(schema, column, "sum")
@@ -144,11 +125,7 @@ def check_summable(schema: Any, column: Any) -> str:
 
 
 def check_comparable(schema: Any, column: Any, method: str) -> str:
-    """The name of a column whose values have an order.
-
-    Raises:
-        JobGraphError: there is no such column, or its values have no order.
-    """
+    """The name of a column, whose values must have an order."""
     import pyarrow as pa
 
     name = column_of(schema, column, method)
@@ -176,11 +153,7 @@ def schema_with_sum(schema: Any, column: str) -> Any:
 
 
 def declared_schema(declared: TypeInformation) -> Any:
-    """The schema of a declared type: rows, tuples or single values.
-
-    Raises:
-        JobGraphError: the type has no schema.
-    """
+    """The schema of a declared type, which must be of rows, tuples or single values."""
     import pyarrow as pa
 
     if isinstance(declared, RowTypeInfo):
