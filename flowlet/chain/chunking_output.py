@@ -31,12 +31,7 @@ MAX_WAITING: Final = 2_000
 
 
 class ChunkingOutput:
-    """Gathers records for one consumer; task thread only.
-
-    Args:
-        target: takes the chunks.
-        keys: takes the key of each record; None: the consumer needs no keys.
-    """
+    """Gathers records for ``target``; task thread only.  ``keys`` takes the key of each; None: the consumer needs no keys."""
 
     def __init__(self, target: EdgeOutput, keys: KeyExtractor | None = None) -> None:
         self.target = target

@@ -90,11 +90,7 @@ class KeyExtractor:
         return columns
 
     def keys_of(self, values: list[Any]) -> list[Any]:
-        """What the selector returns for each record.
-
-        Raises:
-            UserFunctionError: the selector failed.
-        """
+        """What the selector returns for each record.  Raises UserFunctionError if the selector failed."""
         records = iter(values)
         select = self._select
         try:
@@ -116,11 +112,7 @@ class KeyExtractor:
         return position
 
     def checked(self, chunk: Chunk) -> Chunk:
-        """The chunk itself, after its keys were checked.
-
-        Raises:
-            UserFunctionError: a key is of a type that cannot be a key; names the record.
-        """
+        """The chunk itself.  Raises UserFunctionError, which names the record, if a key is of a type that cannot be a key."""
         if not self.makes_keys or chunk.keys is None:
             return chunk
         try:

@@ -29,11 +29,7 @@ _KEYS: Final = frozenset({str, int, bool, bytes})  # keys of these types need no
 class KeyedConsumer:
     """A chained operator that takes records one by one, each with its key; task thread only.
 
-    Args:
-        operator: gets the records.
-        loop_ends: those of the operator's output.
-        counters: the operator's.
-        keys: takes the key of each record.
+    ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.
     """
 
     def __init__(self, operator: StreamOperator, loop_ends: Sequence[LoopEnd], counters: OperatorCounters, keys: KeyExtractor) -> None:
@@ -95,11 +91,7 @@ class KeyedConsumer:
         write_into(self.operator, self._behind, code, owned, timestamp, key)
 
     def checked(self, key: Any, record: Any) -> Any:
-        """The key if it cannot change, else a copy of it as it is now.
-
-        Raises:
-            UserFunctionError: it is of a type that cannot be a key; names the record.
-        """
+        """The key, copied if it can change.  Raises UserFunctionError, which names the record, if it cannot be a key."""
         try:
             exact_key(key)
         except KeyTypeError as error:

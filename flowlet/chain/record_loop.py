@@ -40,10 +40,7 @@ class LoopEnd(Protocol):
 class RecordLoop:
     """A loop that is generated when it first runs, and again when its ends change.
 
-    Args:
-        title: names the loop in debuggers.
-        write: generates the statements for one record.
-        loop_ends: where its records go in the end.
+    ``title`` names it in debuggers.  ``write`` generates the statements for one record.
     """
 
     __slots__ = ("_loop_ends", "_made", "_title", "_write")

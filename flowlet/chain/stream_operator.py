@@ -168,11 +168,7 @@ class StreamOperator:
         """Make the key of ``record`` the current one; does nothing for an operator without keys."""
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Process records, in stream order.
-
-        Raises:
-            UserFunctionError: the user's function failed; names operator, subtask and record.
-        """
+        """Process records, in stream order.  Raises UserFunctionError, which names operator and record, if a user function fails."""
         raise TypeError(f"operator {self.name!r}, a {type(self).__name__}, takes no input")
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:

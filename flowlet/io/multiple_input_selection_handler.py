@@ -29,11 +29,9 @@ _ENDS_OF_DATA: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
 
 
 class MultipleInputSelectionHandler:
-    """Tracks what each input still has; counts inputs from 0, where selections count from 1.  Task thread only.
+    """Tracks what each of 1 to 63 inputs still has; counts inputs from 0, where selections count from 1.  Task thread only.
 
-    Args:
-        num_inputs: 1 to 63.
-        next_selection: asks the operator which inputs it wants; None: it wants all.
+    ``next_selection`` asks the operator which inputs it wants; None: it wants all.
     """
 
     def __init__(self, num_inputs: int, next_selection: Callable[[], InputSelection] | None = None) -> None:

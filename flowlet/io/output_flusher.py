@@ -51,11 +51,7 @@ class OutputFlusher:
         return f"<OutputFlusher every {self._timeout_s * 1000:g} ms, {'armed' if self._is_armed else 'at rest'}>"
 
     def arm(self) -> None:
-        """Schedule a flush, because bytes were written.
-
-        Raises:
-            Exception: an earlier flush raised it.
-        """
+        """Schedule a flush, because bytes were written; raises the error of an earlier flush."""
         if self._error is not None:
             raise self._error
         if self._is_armed or self._is_closed:

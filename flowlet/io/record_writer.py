@@ -49,11 +49,7 @@ class RecordWriterOptions:
     rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
-        """Check the timeout.
-
-        Raises:
-            ValueError: it is below -1.
-        """
+        """Check the timeout.  Raises ValueError if it is below -1."""
         if self.buffer_timeout_ms < -1:
             raise ValueError(f"a buffer timeout is -1 (never flush), 0 (flush at once) or milliseconds, got {self.buffer_timeout_ms}")
 
@@ -61,11 +57,8 @@ class RecordWriterOptions:
 class RecordWriter(ABC):
     """One output of a chain (an operator ``Output``); task thread only.  Takes over every chunk.
 
-    Args:
-        partition: gets the bytes.
-        options: how the edge is flushed.
-        num_lanes: the number of pending lists: one per channel, or one for all.
-        keys: extracts the key of each record when it is emitted; None: the consumer needs no keys.
+    There are ``num_lanes`` pending lists: one per channel, or one for all.  ``keys`` extracts the key of each record when it is emitted;
+    None: the consumer needs no keys.
     """
 
     takes_pickled_records = True  # read by ChunkingOutput: a PickledRecord is written as it is
