@@ -108,11 +108,7 @@ def _check_readable(file: Path) -> None:
 
 
 def check_output(file: Path) -> None:
-    """Check before the job runs that its result can be written.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Check before the job runs that its result can be written.  Raises InputError if it cannot."""
     if file.is_dir():
         raise InputError(f"{file}: is a folder")
     if not os.access(file.parent, os.W_OK | os.X_OK):

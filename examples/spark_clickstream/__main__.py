@@ -156,11 +156,7 @@ def gate_metrics(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def push(console: Console, events: DataFrame, cluster: RunningCluster, output: Path, options: argparse.Namespace) -> Outcome:
-    """Start the flowlet job, push the events into it, and wait for its end.
-
-    Raises:
-        FlowletError: the job failed.
-    """
+    """Start the flowlet job, push the events into it, and wait for its end.  Raises FlowletError if the job failed."""
     num_events = events.count()
     configuration = Configuration()
     configuration.set_string("flowlet.jobmanager", cluster.jobmanager)

@@ -136,11 +136,7 @@ class AsyncCalls:
         return outcome
 
     def cancel_all(self) -> None:
-        """Interrupt all calls and wait for their ends.
-
-        Raises:
-            FlowletError: some do not end, or one blocks the loop.
-        """
+        """Interrupt all calls and wait for their ends.  Raises FlowletError if some do not end, or one blocks the loop."""
         try:
             num_left = self._loop.submit(self._cancel_on_loop()).result(_ANSWER_TIMEOUT_S)
         except concurrent.futures.TimeoutError as error:
@@ -149,11 +145,7 @@ class AsyncCalls:
             raise FlowletError(f"{num_left} calls of async functions still run {CANCEL_TIMEOUT_S:g} s after they were cancelled")
 
     def close(self) -> None:
-        """Release the loop.
-
-        Raises:
-            FlowletError: it does not end.
-        """
+        """Release the loop.  Raises FlowletError if it does not end."""
         self._shared_loop.release()
 
     # -- loop thread

@@ -106,11 +106,7 @@ class AsyncRequests:
         self._attempt(requests)
 
     def process_outcomes(self) -> None:
-        """Process the outcomes that arrived since the last time.
-
-        Raises:
-            UserFunctionError: a call failed, and is not tried again.
-        """
+        """Process the outcomes that arrived since the last time.  Raises UserFunctionError if a call failed and is not tried again."""
         for call, outcome in self._calls.take_outcomes():
             request: _Request = call.owner
             if request.call is call:
@@ -124,11 +120,7 @@ class AsyncRequests:
             self._try_again(request)
 
     def stop(self) -> None:
-        """Cancel all timers and interrupt all calls; returns when they have ended.
-
-        Raises:
-            FlowletError: some do not end.
-        """
+        """Cancel all timers and interrupt all calls; returns when they have ended.  Raises FlowletError if some do not end."""
         for request in self._waiting:
             _cancel_retry(request)
         self._waiting = {}

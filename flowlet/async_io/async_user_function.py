@@ -17,11 +17,7 @@ from flowlet.operators.user_function import RuntimeContext
 
 
 class AsyncUserFunction:
-    """An object with a coroutine method ``async_invoke(value)``, or a coroutine function.
-
-    Raises:
-        JobGraphError: it is neither.
-    """
+    """An object with a coroutine method ``async_invoke(value)``, or a coroutine function.  Raises JobGraphError if it is neither."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -48,19 +44,11 @@ class AsyncUserFunction:
         return found if callable(found) else None
 
     def open(self, ctx: OperatorContext, calls: CallRunner) -> None:
-        """Call the object's ``open``, if it has one.
-
-        Raises:
-            UserFunctionError: it failed.
-        """
+        """Call the object's ``open``, if it has one.  Raises UserFunctionError if it fails."""
         self._run("open", ctx, calls, RuntimeContext(ctx))
 
     def close(self, ctx: OperatorContext, calls: CallRunner) -> None:
-        """Call the object's ``close``, if it has one.
-
-        Raises:
-            UserFunctionError: it failed.
-        """
+        """Call the object's ``close``, if it has one.  Raises UserFunctionError if it fails."""
         self._run("close", ctx, calls)
 
     def _method(self, name: str) -> Any:

@@ -155,11 +155,7 @@ class AsyncWaitOperator(StreamOperator):
     # -- input
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Start a call for every record.
-
-        Raises:
-            UserFunctionError: a call for one of these or earlier records failed.
-        """
+        """Start a call for every record.  Raises UserFunctionError if a call for one of these or earlier records failed."""
         assert self._requests is not None, "only what is open gets input"
         values, timestamps = chunk.values, chunk.timestamps
         start = 0

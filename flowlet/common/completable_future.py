@@ -14,11 +14,9 @@ T = TypeVar("T")
 
 
 class CompletableFuture(Generic[T]):
-    """A value that is set later; any thread, several threads get the same value.
+    """A value that is set later; any thread may ask, all get the same value.
 
-    Args:
-        wait: waits for the value and returns it, or raises the error; always the same.
-        is_done: whether ``wait`` would return or raise at once.
+    ``wait`` waits for the value, and returns it or raises the error, always the same.  ``is_done``: whether it would do so at once.
     """
 
     __slots__ = ("_is_done", "_wait")
@@ -37,11 +35,7 @@ class CompletableFuture(Generic[T]):
         return self._is_done()
 
     def result(self) -> T:
-        """Wait for the value.
-
-        Raises:
-            FlowletError: the job failed or was cancelled.
-        """
+        """Wait for the value.  Raises FlowletError if the job failed or was cancelled."""
         return self._wait()
 
     def exception(self) -> Exception | None:

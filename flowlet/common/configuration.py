@@ -39,11 +39,7 @@ class Configuration:
 
     @staticmethod
     def parse_list_value(value: str) -> list[str]:
-        """The items of a list option: ``["a", "b"]`` or ``a;b``.
-
-        Raises:
-            ConfigError: it begins with a bracket, but is no list.
-        """
+        """The items of a list option: ``["a", "b"]`` or ``a;b``.  Raises ConfigError if it begins with a bracket, but is no list."""
         text = value.strip()
         if not text.startswith("["):
             return [item.strip() for item in text.split(";") if item.strip()]

@@ -43,11 +43,7 @@ _LEAF_CLASSES: dict[BasicType, tuple[type, ...]] = {
 
 
 def to_declared_shape(value: Any, type_info: TypeInformation) -> Any:
-    """The value in the shape of the type.
-
-    Raises:
-        TypeError: the value does not fit; names the part of it, and why.
-    """
+    """The value in the shape of the type.  Raises TypeError if the value does not fit; names the part of it, and why."""
     if value is None:
         return None
     match type_info:

@@ -66,11 +66,7 @@ class Row:
 
     # PyFlink's signature has the flag positional.
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """The row as a dict by field name; ``recursive``: nested rows, too.
-
-        Raises:
-            TypeError: the row has no field names.
-        """
+        """The row as a dict by field name; ``recursive``: nested rows, too.  Raises TypeError if the row has no field names."""
         if self._fields is None:
             raise TypeError(f"{self!r} has no field names, so it cannot become a dict")
         values = [_without_rows(value) for value in self._values] if recursive else self._values
@@ -85,11 +81,7 @@ class Row:
         self._row_kind = row_kind
 
     def set_field_names(self, field_names: list[str]) -> None:
-        """Name the fields.
-
-        Raises:
-            ValueError: the numbers of names and fields differ.
-        """
+        """Name the fields.  Raises ValueError if the numbers of names and fields differ."""
         if len(field_names) != len(self._values):
             raise ValueError(f"{len(field_names)} names for {len(self._values)} fields: {field_names!r}")
         self._fields = list(field_names)

@@ -117,11 +117,7 @@ class NoRetryStrategy(AsyncRetryStrategy):
 
 
 class FixedDelayRetryStrategy(AsyncRetryStrategy):
-    """The same delay before every repetition.
-
-    Raises:
-        JobGraphError: an argument is not positive.
-    """
+    """The same delay before every repetition.  Raises JobGraphError if an argument is not positive."""
 
     def __init__(
         self,

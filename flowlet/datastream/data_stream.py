@@ -236,11 +236,7 @@ class DataStream(_Operator):
         return self._then(ProcessTransformation(name="Process", function=function, **self._inherited(declared_type(output_type))))
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "DataStream":
-        """Assign timestamps and emit watermarks, as the strategy says.
-
-        Raises:
-            JobGraphError: it is no strategy.
-        """
+        """Assign timestamps and emit watermarks, as the strategy says.  Raises JobGraphError if it is no strategy."""
         if not isinstance(watermark_strategy, WatermarkStrategy):
             raise JobGraphError(f"assign_timestamps_and_watermarks() needs a WatermarkStrategy, got {watermark_strategy!r}")
         inherited = self._inherited(self.get_type())

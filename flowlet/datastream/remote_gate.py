@@ -30,11 +30,7 @@ class RemoteGate:
     """The column that says when a record happened; None: nobody does."""
 
     def __post_init__(self) -> None:
-        """Check name, number and column.
-
-        Raises:
-            JobGraphError: one of them is not valid.
-        """
+        """Check name, number and column.  Raises JobGraphError if one of them is not valid."""
         if not is_name(self.name) or not self.name.isprintable() or len(self.name.encode()) > MAX_NAME_BYTES:
             raise JobGraphError(f"a remote gate needs a name of 1 to {MAX_NAME_BYTES} printable bytes, got {self.name!r}")
         if self.producers is not None and (not is_whole_number(self.producers) or self.producers < 1):

@@ -39,9 +39,5 @@ class SlotSharingGroup:
             self._name = name
 
         def build(self) -> "SlotSharingGroup":
-            """Build the group.
-
-            Raises:
-                JobGraphError: the name is empty.
-            """
+            """Build the group.  Raises JobGraphError if the name is empty."""
             return SlotSharingGroup(self._name)

@@ -283,11 +283,7 @@ class MailboxProcessor:
     # -- ending
 
     def run_all_mails(self) -> None:
-        """Run all mails, and those that they post, until there are none.
-
-        Raises:
-            FlowletError: mails keep posting mails.
-        """
+        """Run all mails, and those that they post, until there are none.  Raises FlowletError if mails keep posting mails."""
         for _ in range(_MAX_DRAIN_ROUNDS):
             if not self._mailbox.create_batch():
                 return

@@ -52,11 +52,7 @@ class TimerQueue:
         return iter(list(self._live.values()))
 
     def add(self, timer: Timer) -> bool:
-        """Add a timer; False if it was there already.
-
-        Raises:
-            KeyTypeError: its key is of a type that cannot be a key.
-        """
+        """Add a timer; False if it was there already.  Raises KeyTypeError if its key is of a type that cannot be a key."""
         identity = (timer.timestamp, exact_key(timer.key), timer.namespace)
         if identity in self._live:
             return False

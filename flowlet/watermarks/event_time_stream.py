@@ -115,11 +115,7 @@ class EventTimeStream:
         return f"<EventTimeStream of {self._generator!r}>"
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Assign timestamps, call the generator, pass the records on.
-
-        Raises:
-            UserFunctionError: the assigner or the generator failed.
-        """
+        """Assign timestamps, call the generator, pass the records on.  Raises UserFunctionError if the assigner or the generator failed."""
         if self._strategy.timestamp_assigner is None and not self._generator.needs_events:
             self._show_largest(chunk)
             self._output.collect(chunk)
@@ -129,11 +125,7 @@ class EventTimeStream:
             self._output.collect_each(chunk.values, self._stamps(chunk), len(chunk))
 
     def ask(self) -> None:
-        """Call the generator's ``on_periodic_emit``; the caller flushes the emitter.
-
-        Raises:
-            UserFunctionError: the generator failed.
-        """
+        """Call the generator's ``on_periodic_emit``; the caller flushes the emitter.  Raises UserFunctionError if the generator failed."""
         try:
             self._generator.on_periodic_emit(self._said_to)
         except Exception as error:

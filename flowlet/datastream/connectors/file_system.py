@@ -60,11 +60,7 @@ class FileSource(Source):
 
     @staticmethod
     def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> "FileSourceBuilder":
-        """A builder of a source of these files.
-
-        Raises:
-            JobGraphError: there is no path, or one is not a path.
-        """
+        """A builder of a source of these files.  Raises JobGraphError if there is no path, or one is not a path."""
         return FileSourceBuilder(stream_format, paths)
 
 
@@ -129,11 +125,7 @@ class FileSink(Sink):
 
     @staticmethod
     def for_bulk_format(base_path: str, writer_factory: BulkWriterFactory) -> "FileSink.BulkFormatBuilder":
-        """A builder of a sink to this folder, which is created if missing.
-
-        Raises:
-            JobGraphError: an argument has the wrong type.
-        """
+        """A builder of a sink to this folder, which is created if missing.  Raises JobGraphError if an argument has the wrong type."""
         return FileSink.BulkFormatBuilder(base_path, writer_factory)
 
     class BulkFormatBuilder:
