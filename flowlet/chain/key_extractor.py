@@ -118,7 +118,7 @@ class KeyExtractor:
         try:
             exact_keys(chunk.keys)
         except KeyTypeError as error:
-            value = next(value for key, value in zip(chunk.keys, chunk.values, strict=True) if not _can_be_key(key))
+            value = next(value for key, value in zip(chunk.keys, chunk.values, strict=True) if not can_be_key(key))
             record = loads_record(value.data) if type(value) is PickledRecord else value
             raise UserFunctionError(self.name, self.subtask, preview(record)) from error
         return chunk
@@ -168,7 +168,8 @@ def _with_key_position(chunk: Chunk, columns: Columns, position: int) -> Chunk:
     return Chunk.of_columns(with_key, chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array)
 
 
-def _can_be_key(key: Any) -> bool:
+def can_be_key(key: Any) -> bool:
+    """Whether ``exact_key`` accepts the key."""
     try:
         exact_key(key)
     except KeyTypeError:
