@@ -140,7 +140,9 @@ class AsyncCalls:
         try:
             num_left = self._loop.submit(self._cancel_on_loop()).result(_ANSWER_TIMEOUT_S)
         except concurrent.futures.TimeoutError as error:
-            raise FlowletError("the loop of the async functions does not answer: one of them blocks it, such as by time.sleep()") from error
+            raise FlowletError(
+                "the event loop does not answer: an async function blocks it; use asyncio.sleep(), not time.sleep()"
+            ) from error
         if num_left:
             raise FlowletError(f"{num_left} calls of async functions still run {CANCEL_TIMEOUT_S:g} s after they were cancelled")
 

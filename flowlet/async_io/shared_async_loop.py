@@ -62,7 +62,7 @@ class SharedAsyncLoop:
         try:
             loop.close()
         except ResourceBrokenError as error:
-            raise FlowletError("the loop of the async functions does not end: one of them blocks it, such as by time.sleep()") from error
+            raise FlowletError("the event loop does not end: an async function blocks it; use asyncio.sleep(), not time.sleep()") from error
 
 
 # One per process: tasks of the same TaskManager share it.

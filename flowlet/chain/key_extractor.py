@@ -142,7 +142,7 @@ def _channel_function(partitioner: Custom, num_channels: int) -> Callable[[Any],
     def channel_of(record: Any) -> int:
         channel = index(choose(select(record), num_channels))
         if not 0 <= channel < num_channels:
-            raise ValueError(f"the partitioner chose {channel}, but there are the {num_channels} subtasks from 0 on")
+            raise ValueError(f"the partitioner returned {channel}; it must return a number from 0 to {num_channels - 1}")
         return channel
 
     return channel_of

@@ -102,20 +102,20 @@ class OperatorContext:
     def mailbox_executor(self) -> MailboxExecutor:
         """Puts mails of this operator's priority.  Its ``yield_`` runs only mails of this operator and of those behind it."""
         if self.executor is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no mailbox: no task runs it")
+            raise RuntimeError(f"operator {self.operator_name!r} has no mailbox: it is not run by a task")
         return self.executor
 
     @property
     def processing_time_service(self) -> ProcessingTimeService:
         """The clock, and timers that fire as mails of this operator."""
         if self.clock is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no clock: no task runs it")
+            raise RuntimeError(f"operator {self.operator_name!r} has no clock: it is not run by a task")
         return self.clock
 
     def timer_service(self, name: str, triggerable: Triggerable) -> InternalTimerService:
         """The timer service of that name; the same one for every call.  Timers belong to the key in ``key_context``."""
         if self.timers is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no timers: no task runs it")
+            raise RuntimeError(f"operator {self.operator_name!r} has no timers: it is not run by a task")
         return self.timers.timer_service(name, triggerable)
 
 

@@ -87,7 +87,7 @@ class Aggregation(ReduceFunction):
         return self._position
 
     def _refused(self, record: Any) -> TypeError:
-        return TypeError(f"{self._method}({self._position!r}) finds no such field in a {type(record).__name__}")
+        return TypeError(f"{self._method}({self._position!r}): a {type(record).__name__} has no such field")
 
 
 class Extreme(Aggregation):

@@ -43,7 +43,7 @@ def check_schema(schema: Any, method: str) -> Any:
         raise JobGraphError(f"{method}() needs columns, each with a name of its own: {', '.join(twice) or 'there is none'}")
     for field in schema:
         if not _has_rows_to_take(field.type):
-            raise JobGraphError(f"{method}(): Arrow picks no rows out of {field.name!r}, a {field.type}; cast it, for example to a string")
+            raise JobGraphError(f"{method}(): Arrow cannot select rows of {field.name!r}, a {field.type}; cast it, for example to a string")
     return schema
 
 
@@ -139,7 +139,7 @@ def check_comparable(schema: Any, column: Any, method: str) -> str:
         or _is_text(plain)
         or _is_float(plain)
     ):
-        raise JobGraphError(f"{method}({name!r}) compares values, those of a {kind} have no order")
+        raise JobGraphError(f"{method}({name!r}) needs values that have an order; those of a {kind} have none")
     return name
 
 

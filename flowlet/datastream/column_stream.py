@@ -126,7 +126,7 @@ class KeyedColumnStream(KeyedStream):
 
         key = self._key_name
         if key == "count":
-            raise JobGraphError("count() adds a column 'count', and so is the key called: rename it, by map_batches(...)")
+            raise JobGraphError("count() adds a column 'count', but the key has that name; rename the key with map_batches(...)")
         schema = pa.schema([self.schema.field(key), pa.field("count", pa.int64())])
         transformation = CountTransformation(
             name="Count",

@@ -67,7 +67,7 @@ class ConnectedStreams:
         """
         is_keyed = (self._is_keyed(self.stream1), self._is_keyed(self.stream2))
         if any(is_keyed) and not all(is_keyed):
-            raise JobGraphError("process() on connected streams of which only one is keyed; call key_by(selector1, selector2) on both")
+            raise JobGraphError("process() needs both streams keyed, or neither; call key_by(selector1, selector2)")
         function = checked_object(func, "process", KeyedCoProcessFunction if all(is_keyed) else CoProcessFunction, CoProcessFunction)
         name = "Keyed Co-Process" if all(is_keyed) else "Co-Process"
         return self._then(CoProcessTransformation(name=name, function=function, **self._inherited(output_type)))

@@ -131,11 +131,11 @@ class _Operator:
         """The transformation, if it stands for an operator."""
         if isinstance(self._transformation, UnionTransformation | SideOutputTransformation):
             what = "union" if isinstance(self._transformation, UnionTransformation) else "side output"
-            raise JobGraphError(f"{method}() on a {what}, which is no operator: call it on an operator before or behind it")
+            raise JobGraphError(f"{method}() on a {what}, which is no operator; call it on the operator before or after it")
         if isinstance(self._transformation, PartitionTransformation):
             strategy = self._transformation.partitioner.ship_strategy
             raise JobGraphError(
-                f"{method}() on a {strategy} partitioning, which is no operator: call it on the operator before or behind the partitioning"
+                f"{method}() on a {strategy} partitioning, which is no operator; call it on the operator before or after the partitioning"
             )
         return self._transformation
 

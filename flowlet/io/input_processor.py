@@ -396,7 +396,7 @@ class InputProcessor:
             case _ if self._are_checkpointed and isinstance(event, _LOOKED_AFTER):
                 return False
             case _:
-                raise RemoteProtocolError(f"{self._name}: input channel {channel} sent {event}, which tasks do not know yet")
+                raise RemoteProtocolError(f"{self._name}: input channel {channel} sent {event}, which tasks do not support")
 
     def _end_channel(self, channel: int, mode: StopMode) -> bool:
         deserializer = self._deserializers[channel]

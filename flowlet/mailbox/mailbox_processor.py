@@ -177,7 +177,7 @@ class MailboxProcessor:
     def _enter(self) -> None:
         self._mailbox.check_mailbox_thread()
         if self._mailbox.state is not MailboxState.OPEN:
-            raise MailboxClosedError(f"the loop cannot run: {self._mailbox!r}")
+            raise MailboxClosedError(f"the loop cannot run, because its mailbox is not open: {self._mailbox!r}")
         self._timings.end_wait()
         if self._state is LoopState.SUSPENDED:
             self._state = LoopState.RUNNING

@@ -287,7 +287,7 @@ class TaskMailbox:
     def _check_may_take(self) -> None:
         self.check_mailbox_thread()
         if self._state is MailboxState.CLOSED:
-            raise MailboxClosedError(f"mailbox {self._name} is CLOSED, there is nothing to take")
+            raise MailboxClosedError(f"mailbox {self._name} is CLOSED, no mail can be taken")
 
     def pending_mails(self) -> list[Mail]:
         """The waiting mails, in the order in which they would run; they stay in the mailbox."""

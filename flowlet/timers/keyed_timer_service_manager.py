@@ -126,7 +126,7 @@ class KeyedTimerServiceManager:
             RuntimeError: a service was made already.
         """
         if self._services:
-            raise RuntimeError(f"timers are restored before services are made: {self!r}")
+            raise RuntimeError(f"timers must be restored before the first timer_service(): {self!r}")
         for group in self._key_groups:
             for name, timers in groups.get(group, {}).items():
                 self._restored.setdefault(name, {})[group] = timers

@@ -227,7 +227,7 @@ class SystemProcessingTimeService:
 
     def _start(self, timer: ScheduledCallback, delay_ms: int) -> ScheduledCallback:
         if self._state is ServiceState.SHUT_DOWN:
-            raise RuntimeError(f"no timer can be registered: {self!r}")
+            raise RuntimeError(f"no timer can be registered after the shutdown: {self!r}")
         if self._state is ServiceState.QUIESCED:
             timer.cancel()
         else:

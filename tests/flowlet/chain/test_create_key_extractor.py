@@ -68,8 +68,8 @@ def test_a_custom_partitioner_is_asked_for_channels(function: Any) -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        (3, "the partitioner chose 3, but there are the 3 subtasks from 0 on"),
-        (-1, "the partitioner chose -1"),
+        (3, "the partitioner returned 3; it must return a number from 0 to 2"),
+        (-1, "the partitioner returned -1"),
         ("0", "'str' object cannot be interpreted as an integer"),
         (0.0, "'float'"),
         (None, "'NoneType'"),

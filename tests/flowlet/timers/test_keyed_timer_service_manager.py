@@ -111,7 +111,7 @@ def test_timers_are_restored_before_services_are_made() -> None:
     operator = Operator()
     operator.register()
 
-    with pytest.raises(RuntimeError, match="before services are made"):
+    with pytest.raises(RuntimeError, match="before the first timer_service"):
         operator.timers.restore({})
 
 
