@@ -157,7 +157,7 @@ class OrderedAsyncQueue(AsyncQueue):
         if not self._elements or isinstance(self._elements[0], PendingRecord):
             return None
         control = self._elements.popleft()
-        assert not isinstance(control, PendingRecord), "looked at above"
+        assert not isinstance(control, PendingRecord), "the branch above handles records"
         return control
 
     def _pop_complete(self) -> list[PendingRecord]:

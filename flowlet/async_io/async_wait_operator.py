@@ -147,7 +147,7 @@ class AsyncWaitOperator(StreamOperator):
         return self._queue.elements() or None
 
     def _drain(self) -> None:
-        assert self._requests is not None, "only what is open is drained"
+        assert self._requests is not None, "the operator is open"
         self._requests.retry_now()
         while len(self._queue):
             self.ctx.mailbox_executor.yield_()
@@ -156,7 +156,7 @@ class AsyncWaitOperator(StreamOperator):
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Start a call for every record.  Raises UserFunctionError if a call for one of these or earlier records failed."""
-        assert self._requests is not None, "only what is open gets input"
+        assert self._requests is not None, "the operator is open"
         values, timestamps = chunk.values, chunk.timestamps
         start = 0
         while start < len(values):
@@ -167,7 +167,7 @@ class AsyncWaitOperator(StreamOperator):
 
     def process_record(self, record: Any, timestamp: int | None) -> None:
         """Start a call for one record."""
-        assert self._requests is not None, "only what is open gets input"
+        assert self._requests is not None, "the operator is open"
         self._wait_for_room()
         self._requests.begin(self._queue.put_records((record,), None if timestamp is None else (timestamp,)))
 

@@ -58,7 +58,7 @@ class SharedAsyncLoop:
             if self._num_holders:
                 return
             loop, self._loop = self._loop, None
-        assert loop is not None, "somebody held it"
+        assert loop is not None, "the caller holds the loop"
         try:
             loop.close()
         except ResourceBrokenError as error:

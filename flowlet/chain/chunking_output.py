@@ -105,7 +105,7 @@ class ChunkingOutput:
         return tests if flat is None else [*tests, flat]
 
     def _write_appends(self, code: LoopCode, record: str, fields: Sequence[str], key: str | None, timestamp: str | None) -> None:
-        assert self.shape is not None, "the caller has looked"
+        assert self.shape is not None, "the caller tested that there is a shape"
         if self._has_columns:
             for field, values in zip(fields or [record], self._fields, strict=True):
                 code.line(f"{code.bind(values, 'field')}.append({field})")
@@ -206,7 +206,7 @@ class ChunkingOutput:
 
     def _drain_columns(self) -> None:
         shape = self.shape
-        assert shape is not None, "there are fields"
+        assert shape is not None, "only records of a shape wait by field"
         types = shape.field_types or (shape.kind,)
         num_rows = len(self._fields[0])
         timestamps = self._take_timestamps(num_rows)

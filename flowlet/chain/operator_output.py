@@ -193,7 +193,7 @@ class _Way:
             wholes.append(whole)
         self._counters.num_records_out += len(chunk)
         for consumer, whole in zip(self._consumers, wholes, strict=True):
-            assert isinstance(consumer, ChunkingOutput), "whoever takes it whole"
+            assert isinstance(consumer, ChunkingOutput), "only chunking outputs take whole chunks"
             consumer.collect(whole if consumer is self._consumers[-1] else whole.copy())
 
     def emit(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:

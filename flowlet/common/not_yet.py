@@ -1,4 +1,4 @@
-"""Features of PyFlink that this version lacks: whoever asks for one is told which feature it is.
+"""Features of PyFlink that this version lacks: the error for a missing name says which feature it belongs to.
 
 Side:  pure.
 Rules: such a name is absent (``hasattr`` is False); the error is a ``FlowletError`` and an ``AttributeError``.

@@ -25,9 +25,9 @@ class RemoteGate:
     type_info: TypeInformation
     producers: int | None = None
     key_groups: KeyGroups | None = None
-    """By what producers route; set when the job starts, if a ``key_by`` follows."""
+    """The key by which producers route records; set when the job starts, if a ``key_by`` follows."""
     event_time: str | None = None
-    """The column that says when a record happened; None: nobody does."""
+    """The column with the event time of a record; None: records have none."""
 
     def __post_init__(self) -> None:
         """Check name, number and column.  Raises JobGraphError if one of them is not valid."""
@@ -41,8 +41,8 @@ class RemoteGate:
     @property
     def event_time_position(self) -> int:
         """The position of the column ``event_time`` in a record."""
-        assert isinstance(self.type_info, RowTypeInfo), "checked when it was made"
-        assert self.event_time is not None, "whoever asks has looked"
+        assert isinstance(self.type_info, RowTypeInfo), "checked by __post_init__"
+        assert self.event_time is not None, "the caller tested that there is a column"
         position: int = self.type_info.get_field_names().index(self.event_time)
         return position
 

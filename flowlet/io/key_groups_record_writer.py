@@ -71,7 +71,7 @@ class KeyGroupsRecordWriter(RecordWriter):
 
     def _collect_columns(self, chunk: Chunk) -> None:
         columns = chunk.columns
-        assert columns is not None, "so said the caller"
+        assert columns is not None, "the caller passes only columns"
         position = self._key_position(columns)
         keyed = None if position is None else self._try_keyed(columns.fields[position], position)
         if position is None or keyed is None:
@@ -143,7 +143,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         if short is not None:
             return short, self._lanes_at(position, _lanes_of_short_texts)
         hashes = try_hashes(keys)
-        assert hashes is not None, "texts have a way past the dictionary"
+        assert hashes is not None, "texts can be hashed"
         return ListColumn(list(keys), str), self._channels.of_hashes(hashes)
 
     def _usable_dictionary(self) -> KeyDictionary:
@@ -216,7 +216,7 @@ class KeyGroupsRecordWriter(RecordWriter):
 
     def _collect_listed(self, chunk: Chunk, key: Column | None) -> None:
         """Collect records in columns whose keys are routed one by one: from ``key``, or from the selector if that is None."""
-        assert self.keys is not None, "a writer by key has one"
+        assert self.keys is not None, "a writer by key has a key extractor"
         listed = Chunk(chunk.values, chunk.timestamps)
         listed.keys = self.keys.keys_of(chunk.values) if key is None else key.to_list()
         self.keys.checked(listed)
@@ -236,10 +236,10 @@ def _with_lanes(
 
 
 def _lanes_of_numbers(channels: ChannelTable, key: Column) -> LaneArray:
-    assert isinstance(key, ArrayColumn), "so were all that were joined"
+    assert isinstance(key, ArrayColumn), "joined columns are of the same class"
     return channels.of_keys(key.array)
 
 
 def _lanes_of_short_texts(channels: ChannelTable, key: Column) -> LaneArray:
-    assert isinstance(key, ShortTextColumn), "all that were joined are"
+    assert isinstance(key, ShortTextColumn), "joined columns are of the same class"
     return channels.of_hashes(short_text_hashes(key.packed16))

@@ -167,7 +167,7 @@ class ColumnarReduction:
 
     def load(self, keys: list[Any], columns: Columns) -> bool:
         """Start with a result for each of these exact keys; if that is impossible, False, and every chunk is refused."""
-        assert not self._num_slots, "nothing came before"
+        assert not self._num_slots, "loaded before the first records"
         numbers = self._start(columns)
         if numbers is None or not self._index.load(keys):
             return False
@@ -310,7 +310,7 @@ class ColumnarReduction:
         same: Sequence[tuple[int, Column]] = (),
     ) -> Columns:
         """The results with all other fields; ``same`` are fields whose columns are known."""
-        assert self._kind is not None, "something came in"
+        assert self._kind is not None, "there were records"
         known = dict(same)
         known[self._position] = self._kind.column(results, has_value)
         return self._columns([known[index] if index in known else store.take(slots) for index, store in enumerate(self._stores)])
@@ -322,7 +322,7 @@ class ColumnarReduction:
         return [(index, keys) for index in _positions_of(keys, columns) & self._key_fields]
 
     def _columns(self, fields: list[Column]) -> Columns:
-        assert self._layout is not None, "something came in"
+        assert self._layout is not None, "there were records"
         return Columns(len(fields[0]), tuple(fields), self._layout.shape, self._layout.field_names)
 
 

@@ -108,7 +108,7 @@ class SlotIndex:
 
     def load(self, keys: list[Any]) -> bool:
         """Assign slots 0, 1, 2, ... to these distinct exact keys; False if they are not all of one kind."""
-        assert not self.num_slots, "no key came before"
+        assert not self.num_slots, "loaded before the first keys"
         plain = [key for key in keys if key is not None]
         kinds = set(map(type, plain))
         if kinds == {int}:

@@ -76,7 +76,7 @@ class SourceStreamTask(StreamTask):
 
     def _wait_for_input(self, controller: MailboxController) -> None:
         future = self._source.wait_future()
-        assert future is not None, "it has nothing, and says when it will"
+        assert future is not None, "a source without data gives a future"
         awaited = (
             "the other sources of its alignment group"
             if self._source.is_held_back

@@ -190,7 +190,7 @@ class MailboxWatermarkProcessor:
         if is_complete:
             self._emit_idle()
         elif not self._is_mailed:
-            assert self._executor is not None, "it was interrupted"
+            assert self._executor is not None, "only an operator with an executor is interrupted"
             self._is_mailed = True
             self._executor.execute(self._on_mail, "timers up to %s", self._target, options=MailOptions.DEFERRABLE)
 

@@ -187,8 +187,8 @@ class SourceEventTime:
         self._emitter.flush()
 
     def _on_report_timer(self, timestamp_ms: int) -> None:
-        assert self.alignment is not None, "it reports"
-        assert self._report is not None, "somebody listens"
+        assert self.alignment is not None, "the source is in a group"
+        assert self._report is not None, "the JobManager listens"
         self._report(self.alignment.sample())
         self._look_at_alignment()
 
