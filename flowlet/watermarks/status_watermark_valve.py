@@ -128,7 +128,7 @@ class StatusWatermarkValve:
     def _after_one_less_active(self, *, may_advance: bool) -> list[Watermark | WatermarkStatus]:
         if self._num_active:
             return [*self._advance_to_min()] if may_advance else []
-        # All channels are idle, so none holds the output back: emit the largest watermark before the status says that no more follow.
+        # No channel is active, so none holds the output back: emit the largest watermark before the status says that no more follow.
         flushed = self._advance_to(self._largest_unfinished()) if may_advance else []
         self._is_output_idle = True
         return [*flushed, IDLE]
